@@ -1,0 +1,80 @@
+# One command for each thing one does here. `make check` is what CI runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# Small jobs on few cores: more threads than cores make a forward pass many times slower.
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo browser test campaign screenshots check format lint types docs bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+# A stamp says what an environment holds: nothing is installed twice, and a changed pyproject installs anew.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "audit needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+NATIVE := setup.py audit/values/_native.c audit/values/_kernels.h audit/values/_shapes.h
+
+$(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt $(NATIVE)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.dev  ## the environment for development, in .venv
+
+demo: $(VENV)/.core  ## record the digits through a trained checkpoint, and ask about the mistakes
+	@rm -rf out/demo
+	$(BIN)/audit run --dataset fixtures/digits/test --model fixtures/digits.pt --pipeline pipelines/digits.py --name demo --store out/demo
+	@echo
+	$(BIN)/audit sql "FROM wrong_predictions WHERE label = 2" --store out/demo
+	@echo
+	@worst=$$($(BIN)/audit sql "SELECT index FROM wrong_predictions ORDER BY confidence DESC LIMIT 1" --format csv --store out/demo | tail -1 | tr -d '\r'); \
+	echo "$(BIN)/audit trace $$worst --store out/demo"; $(BIN)/audit trace $$worst --store out/demo
+
+# The browser tests want Chromium from the system's packages. CI must have it; elsewhere they are skipped, visibly.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+		{ echo "no chromium here: the browser tests are skipped"; [ "$$CI" != true ]; }
+
+test: $(VENV)/.dev browser  ## every test
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+check: format lint types test  ## format, lint, types, tests, docs: what CI runs
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev  ## write docs/cli.md anew from --help
+	$(BIN)/python docs/make_cli.py
+
+bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
+	OMP_NUM_THREADS=2 $(BIN)/python bench/overhead.py
+	$(BIN)/python -m bench.queries
+	$(BIN)/python bench/memory.py
+	$(BIN)/python -m bench.diff
+	$(BIN)/python -m bench.checks
+
+campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines; figures go into docs/RELIABILITY.md
+	$(BIN)/python -m bench.campaign
+
+screenshots: $(VENV)/.dev browser  ## docs/images, made anew
+	$(BIN)/python docs/screenshots.py
+
+clean:  ## remove what was built, but not the environment
+	rm -rf out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,168 @@
+"""The library's front: every command of the command line as a function or a method."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from audit.config import store_location
+from audit.records import Run
+from audit.store.reader import Reader
+
+if TYPE_CHECKING:
+    from audit.checks.report import Report
+    from audit.engines.request import Progress
+    from audit.lineage.diff import Diff
+    from audit.lineage.replay import Replay
+    from audit.lineage.trace import Trace
+    from audit.recorders.session import Recording
+    from audit.store.maintenance import Compacted
+    from audit.store.verify import Damage
+
+
+class Store(Reader):
+    """A store, open for questions. Made by `audit.open`."""
+
+    def trace(
+        self,
+        run: str | None = None,
+        *,
+        index: int | None = None,
+        source: str | None = None,
+        epoch: int | None = None,
+        visit: int | None = None,
+    ) -> Trace:
+        """Source, every stage, logits and prediction of one visit."""
+        from audit.lineage.trace import trace
+
+        return trace(self, run, index=index, source=source, epoch=epoch, visit=visit)
+
+    def replay(
+        self,
+        run: str | None = None,
+        *,
+        indices: Sequence[int] = (),
+        sample: int | None = None,
+        epoch: int | None = None,
+        stage: int | None = None,
+        dataset: Any = None,
+        model: str | bool = False,
+        export: str | None = None,
+        workers: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Replay:
+        """Make recorded visits again from their sources and compare every stage's digest; all visits by default.
+
+        `dataset` is needed for a run that was recorded in a loop of its own. `model=True` also computes the logits
+        again; a path tries another checkpoint.
+        """
+        from audit.lineage.replay import Wanted, replay
+
+        wanted = Wanted(indices, sample, epoch, stage, workers, model, export, progress)
+        return replay(self, run, dataset=dataset, wanted=wanted)
+
+    def diff(
+        self, a: str | None = None, b: str | None = None, *, rows: int | None = 10_000, derive: bool = True
+    ) -> Diff:
+        """Two runs side by side: data, first divergent stage, flipped predictions and their cause."""
+        from audit.lineage.diff import diff
+
+        return diff(self, a, b, rows=rows, derive=derive)
+
+    def check(self, run: str | None = None, **options: Any) -> Report:
+        """Judge a run: the twin of `audit check`."""
+        from audit.checks.runner import run_checks
+
+        return run_checks(self, run, **options)
+
+    def report(self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = 200) -> int:
+        """Write one self-contained HTML file about a run; gives its size in bytes."""
+        from audit.report.file import write_report
+
+        return write_report(self, path, run, baseline=baseline, mistakes=mistakes)
+
+    def verify(self, run: str | None = None) -> list[Damage]:
+        """What is damaged: part digests and row counts against the manifests. Nothing found, nothing damaged."""
+        from audit.store.verify import verify
+
+        return verify(self, run)
+
+    def compact(self, run: str | None = None) -> Compacted:
+        """Merge a run's small parts and sort their rows by index, while others read."""
+        from audit.store.maintenance import compact
+
+        return compact(self, run)
+
+    def remove(self, run: str) -> Run:
+        """Delete one run."""
+        from audit.store.maintenance import remove
+
+        return remove(self, run)
+
+
+def open(store: str | os.PathLike[str] | None = None) -> Store:  # noqa: A001 - audit.open(...) reads well
+    """Open a store to read it: a directory, $AUDIT_STORE, or ./lineage."""
+    return Store(store_location(store))
+
+
+def record(
+    store: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    capture: str = "auto",
+    capture_budget: int = 2 * 2**30,
+    capture_where: str | None = None,
+    strict: bool = False,
+    tags: Mapping[str, str] | None = None,
+) -> Recording:
+    """Record your own loop: a context manager with `loader`, `dataset`, `model`, `epochs` and `log`.
+
+    A recording failure is a warning and a mark on the run, and the loop goes on; with `strict` it is raised.
+    """
+    from audit.engines.environment import describe
+    from audit.recorders.session import Recording
+
+    return Recording(
+        store_location(store),
+        name=name,
+        capture=capture,
+        capture_budget=capture_budget,
+        capture_where=capture_where,
+        strict=strict,
+        tags=tags,
+        describe=describe,
+    )
+
+
+def run(
+    dataset: str | os.PathLike[str],
+    *,
+    model: str | os.PathLike[str] | None = None,
+    pipeline: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Run:
+    """Record a dataset through its pipeline, and through a model if one is given: the twin of `audit run`.
+
+    Further options are those of `audit run`: arch, trust, capture, capture_budget, capture_where, workers,
+    batch_size, device, limit, seed, strict, start_method.
+    """
+    from audit.engines.local import run as run_locally
+    from audit.engines.request import RunRequest
+
+    return run_locally(
+        RunRequest(
+            dataset=os.fspath(dataset),
+            model=os.fspath(model) if model is not None else None,
+            pipeline=os.fspath(pipeline) if pipeline is not None else None,
+            store=store_location(store),
+            name=name,
+            tags=tags or {},
+            progress=progress,
+            **options,
+        )
+    )

@@ -1,0 +1,16 @@
+"""Judge what was recorded: one small file per check, facts in, findings out.
+
+    base        Check, Finding, Option: what a check is
+    registry    every check by name; plugins through the entry points `audit.checks`
+    config      audit.toml: which checks, thresholds, severities, allow-lists
+    context     what a check is given: this run's rows as SQL, its options, the baseline
+    runner      run the checks, whatever one of them does
+    report      what they came to
+    baseline    a run to compare with, as a small JSON file
+    pictures    small pictures of the sources: stored, or read from the files
+    starter     a first audit.toml, from what a run shows
+
+    integrity  values  data  model  against  yours      the checks, by group
+
+Nothing here imports torch, except that `reproducible` replays.
+"""

@@ -1,0 +1,91 @@
+"""`drift`: labels, predictions, confidence or stage statistics are distributed otherwise than in the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks import distance
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.baseline import counts_of, distributions_of
+from audit.checks.context import Context
+
+
+class Drift(Check):
+    """Told only what is both too large to be chance for so many samples and large enough to matter."""
+
+    name = "drift"
+    group = "against"
+    description = (
+        "Labels, predictions, confidence and stage statistics are distributed as in the baseline "
+        "(population stability, Kolmogorov–Smirnov)."
+    )
+    severity = "warning"
+    needs = ("baseline",)
+    options = settings(
+        psi=Option(0.2, "Population stability index of labels and predictions from which on a change matters."),
+        ks=Option(0.15, "Kolmogorov–Smirnov distance of statistics from which on a change matters."),
+        significance=Option(0.0001, "How unlikely it must be that chance alone did it."),
+        samples=Option(30, "Fewer samples than this on either side are not compared."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        yield from self._counts(context)
+        yield from self._distributions(context)
+
+    def _counts(self, context: Context) -> Iterable[Finding]:
+        baseline = context.facts.baseline
+        assert baseline is not None
+        for what, noun in (("label", "labels"), ("predicted", "predictions")):
+            before, now = baseline.counts.get(what, {}), counts_of(context.reader, context.run.run_id, what)
+            if min(sum(before.values()), sum(now.values())) < context.options["samples"]:
+                continue
+            psi = distance.population_stability(before, now)
+            chance = distance.chi_square_chance(before, now)
+            if psi >= context.options["psi"] and chance < context.options["significance"]:
+                table = "samples" if what == "label" else "predictions"
+                most = max(before.keys() | now.keys(), key=lambda key: abs(_share(now, key) - _share(before, key)))
+                yield Finding(
+                    f"The {noun} have drifted (population stability {psi:.2f}): {most} is "
+                    f"{_share(now, most):.1%} of them, and was {_share(before, most):.1%}.",
+                    value=psi,
+                    threshold=context.options["psi"],
+                    sql=f"SELECT {what}, count(*) FROM {table} WHERE run_id = {context.run_literal} "
+                    "GROUP BY ALL ORDER BY ALL",
+                )
+
+    def _distributions(self, context: Context) -> Iterable[Finding]:
+        baseline = context.facts.baseline
+        assert baseline is not None
+        before = {_key(row): row for row in baseline.distributions}
+        now = distributions_of(context.reader, context.run.run_id)
+        for row in now:
+            old = before.get(_key(row))
+            if old is None or min(old["samples"], row["samples"]) < context.options["samples"]:
+                continue
+            ks = distance.kolmogorov_smirnov(old["quantiles"], row["quantiles"])
+            chance = distance.kolmogorov_smirnov_chance(ks, old["samples"], row["samples"])
+            if ks >= context.options["ks"] and chance < context.options["significance"]:
+                middle = len(row["quantiles"]) // 2
+                yield Finding(
+                    f"The {row['statistic']} of {row['name']} has drifted (Kolmogorov–Smirnov {ks:.2f}, "
+                    f"{old['samples']:,} against {row['samples']:,} samples): its median is "
+                    f"{row['quantiles'][middle]:.4g}, and was {old['quantiles'][middle]:.4g}.",
+                    stage=row["stage"],
+                    value=ks,
+                    threshold=context.options["ks"],
+                    sql=f"SELECT run_id, quantile_cont({row['statistic']}, [0.05, 0.5, 0.95]) FROM "
+                    + ("predictions" if row["stage"] is None else f"stage_outputs WHERE stage = {row['stage']}")
+                    + " GROUP BY run_id",
+                )
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["stage"], row["name"], row["statistic"]
+
+
+def _share(counts: dict[str, int], key: str) -> float:
+    return counts.get(key, 0) / max(1, sum(counts.values()))
+
+
+CHECK = Drift

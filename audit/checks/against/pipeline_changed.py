@@ -1,0 +1,73 @@
+"""`pipeline_changed`: stages added, removed, reordered, or with other parameters than the baseline's."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class PipelineChanged(Check):
+    """Names the stage and the parameter, with both values."""
+
+    name = "pipeline_changed"
+    group = "against"
+    description = "The pipeline's stages, parameters and code are those of the baseline; what differs is named."
+    needs = ("baseline",)
+    options = settings(code=Option(True, "Tell stages whose source code differs, too."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        baseline = context.facts.baseline
+        assert baseline is not None
+        before, now = baseline.stages, context.facts.stages
+        sql = f"SELECT stage, path, name, parameters FROM stages WHERE run_id = {context.run_literal} ORDER BY stage"
+        names = ([str(row["qualname"]) for row in rows] for rows in (before, now))
+        matcher = difflib.SequenceMatcher(None, next(names), next(names), False)
+        for kind, a, b, c, d in matcher.get_opcodes():
+            if kind == "equal":
+                for old, new in zip(before[a:b], now[c:d], strict=True):
+                    yield from self._compared(context, old, new, sql)
+                continue
+            for row in before[a:b]:
+                yield Finding(f"The stage {row['name']} ({row['path']}) of {baseline.name} is gone.", sql=sql)
+            for row in now[c:d]:
+                yield Finding(f"The stage {row['name']} ({row['path']}) is new.", stage=row["stage"], sql=sql)
+
+    def _compared(self, context: Context, old: dict[str, Any], new: dict[str, Any], sql: str) -> Iterable[Finding]:
+        was, has = _parameters(old), _parameters(new)
+        for key in sorted(was.keys() | has.keys()):
+            if was.get(key) != has.get(key):
+                yield Finding(
+                    f"{new['name']} ({new['path']}): {key} is {_shown(has, key)}, in the baseline {_shown(was, key)}.",
+                    stage=new["stage"],
+                    value=_number(has.get(key)),
+                    threshold=_number(was.get(key)),
+                    sql=sql,
+                )
+        code = (old["source_code_digest"], new["source_code_digest"])
+        if context.options["code"] and was == has and code[0] != code[1]:
+            yield Finding(f"The code of {new['name']} ({new['path']}) has changed.", stage=new["stage"], sql=sql)
+
+
+def _parameters(row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(row["parameters"] or "{}")
+    except ValueError:
+        return {"parameters": row["parameters"]}
+    return found if isinstance(found, dict) else {"parameters": found}
+
+
+def _shown(parameters: dict[str, Any], key: str) -> str:
+    text = json.dumps(parameters[key], ensure_ascii=False) if key in parameters else "not set"
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+CHECK = PipelineChanged

@@ -1,0 +1,191 @@
+"""A run to compare with: in the store, or as a small JSON file that can be committed, so that CI needs no old store.
+
+The file holds, for each source, the beginning of its digest, its label and what was predicted; the pipeline's stages;
+class counts; and quantiles of what each stage gave. It holds no pixels, no absolute paths and no host names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from audit.checks.context import literal
+from audit.errors import NotFound, UsageError
+from audit.store.reader import Reader
+
+FORMAT = "audit-baseline"
+VERSION = 1
+#: How many quantiles stand for a distribution; the distance of two is then known to 1 %.
+QUANTILES = 101
+#: Characters of a digest: 64 bits are enough to tell one dataset's files apart.
+SHORT = 16
+
+
+class Item(NamedTuple):
+    """What a baseline knows of one source."""
+
+    source: str
+    digest: str | None
+    label: int | None
+    predicted: int | None
+
+
+@dataclass
+class Baseline:
+    """What is compared with. `reader` is set when it is a run of a store."""
+
+    name: str
+    run_id: str
+    accuracy: float | None
+    classes: list[str] | None
+    stages: list[dict[str, Any]]
+    counts: dict[str, dict[str, int]]
+    distributions: list[dict[str, Any]]
+    items: list[Item] = field(default_factory=list)
+    reader: Reader | None = None
+
+    def sources(self) -> Iterator[Item]:
+        """Every source, sorted by name; a run's are streamed, so that a million take no memory."""
+        if self.reader is None:
+            return iter(self.items)
+        return items_of(self.reader, self.run_id)
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of a baseline file."""
+        return {
+            "format": {"name": FORMAT, "version": VERSION},
+            "name": self.name,
+            "run_id": self.run_id,
+            "accuracy": self.accuracy,
+            "classes": self.classes,
+            "stages": self.stages,
+            "counts": self.counts,
+            "distributions": self.distributions,
+            "sources": [list(item) for item in self.sources()],
+        }
+
+
+def open_baseline(reader: Reader, wanted: str | os.PathLike[str]) -> Baseline:
+    """A baseline file, else a run of the store."""
+    text = os.fspath(wanted)
+    if text.endswith(".json") or os.path.isfile(text):
+        return read_baseline(text)
+    return of_run(reader, text)
+
+
+def of_run(reader: Reader, reference: str | None = None) -> Baseline:
+    """A run of the store as a baseline."""
+    run = reader.run(reference)
+    stages = reader.rows("stages", run.run_id, order="stage")
+    kept = ("stage", "path", "name", "qualname", "parameters", "random", "source_code_digest")
+    return Baseline(
+        name=run.name or run.run_id,
+        run_id=run.run_id,
+        accuracy=run.accuracy,
+        classes=run.classes,
+        stages=[{key: stage[key] for key in kept} for stage in stages],
+        counts={what: counts_of(reader, run.run_id, what) for what in ("label", "predicted")},
+        distributions=distributions_of(reader, run.run_id),
+        reader=reader,
+    )
+
+
+def export_baseline(reader: Reader, reference: str | None, path: str | os.PathLike[str]) -> Baseline:
+    """Write a run as a baseline file; the same run gives the same bytes."""
+    baseline = of_run(reader, reference)
+    text = (
+        "{\n"
+        + ",\n".join(f" {json.dumps(key)}: {_lines(value)}" for key, value in baseline.as_json().items())
+        + "\n}\n"
+    )
+    part = f"{os.fspath(path)}.part"
+    try:
+        with open(part, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise UsageError(
+            f"{os.fspath(path)} could not be written: {error.strerror}.", hint="Choose another with -o."
+        ) from error
+    return baseline
+
+
+def _lines(value: Any) -> str:
+    """JSON with one line for each row, so that a change of the dataset reads well in a diff."""
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return "[\n  " + ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value) + "\n ]"
+
+
+def read_baseline(path: str) -> Baseline:
+    """A baseline file read back."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        stamp = content["format"]
+        if stamp["name"] != FORMAT:
+            raise ValueError(f"its format is {stamp['name']!r}")
+        if stamp["version"] > VERSION:
+            raise ValueError(f"its version is {stamp['version']}, and this version of audit knows up to {VERSION}")
+        known = ("name", "run_id", "accuracy", "classes", "stages", "counts", "distributions")
+        return Baseline(**{key: content[key] for key in known}, items=[Item(*item) for item in content["sources"]])
+    except FileNotFoundError:
+        raise NotFound(
+            f"There is no baseline file {path}.", hint=f"Write one with: audit baseline export -o {path}"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"The baseline {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} is no baseline file: {error}.", hint=f"Write one with: audit baseline export -o {path}"
+        ) from error
+
+
+def items_of(reader: Reader, run_id: str) -> Iterator[Item]:
+    """Every source of a run, sorted by name: its first visit's digest and label, its last epoch's prediction."""
+    query = f"""
+        WITH first AS (
+            SELECT source, min(left(source_digest, {SHORT})) AS digest, min(label) AS label FROM samples
+            WHERE run_id = {literal(run_id)} AND source IS NOT NULL GROUP BY source),
+        last AS (
+            SELECT source, arg_max(predicted, p.epoch) AS predicted FROM samples s
+            JOIN predictions p USING (run_id, epoch, index, visit) WHERE run_id = {literal(run_id)} GROUP BY source)
+        SELECT source, digest, label, predicted FROM first LEFT JOIN last USING (source) ORDER BY encode(source)
+    """
+    for _, rows in reader.sql(query, run=[run_id]).batches():
+        for row in rows:
+            yield Item(*row)
+
+
+def counts_of(reader: Reader, run_id: str, what: str) -> dict[str, int]:
+    """How often each label, or each predicted class, occurs."""
+    table = "samples" if what == "label" else "predictions"
+    rows = reader.sql(
+        f"SELECT {what}, count(*) FROM {table} WHERE run_id = {literal(run_id)} AND {what} IS NOT NULL "
+        f"GROUP BY {what} ORDER BY {what}",
+        run=[run_id],
+    ).fetchall()
+    return {str(number): count for number, count in rows}
+
+
+def distributions_of(reader: Reader, run_id: str) -> list[dict[str, Any]]:
+    """Quantiles of the mean and the spread that each stage gave, and of the model's confidence."""
+    points = "[" + ", ".join(f"{n / (QUANTILES - 1):.4f}" for n in range(QUANTILES)) + "]"
+    where = f"run_id = {literal(run_id)}"
+    # Some tens of thousands of rows tell a distribution to the last per cent; millions cost seconds and tell no more.
+    thin = f"hash(index) % greatest(1, (SELECT count(*) // 50000 FROM samples WHERE {where})) = 0"
+    query = " UNION ALL ".join(
+        f"SELECT stage, any_value(name) AS name, '{what}' AS statistic, count(*) AS samples, "
+        f"quantile_cont({what}, {points}) AS quantiles FROM stage_outputs "
+        f"WHERE {where} AND {what} IS NOT NULL AND isfinite({what}) AND {thin} GROUP BY stage"
+        for what in ("mean", "std")
+    )
+    query += (
+        f" UNION ALL SELECT NULL, 'prediction', 'confidence', count(*), quantile_cont(confidence, {points}) "
+        f"FROM predictions WHERE {where} AND confidence IS NOT NULL AND {thin} HAVING count(*) > 0"
+    )
+    rows = reader.sql(f"{query} ORDER BY stage NULLS LAST, statistic", run=[run_id]).dicts()
+    return [row | {"quantiles": [float(f"{value:.7g}") for value in row["quantiles"]]} for row in rows]

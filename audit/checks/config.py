@@ -1,0 +1,222 @@
+"""audit.toml, or [tool.audit] in pyproject.toml: which checks, thresholds, severities, allow-lists, baseline.
+
+Everything is read strictly: an unknown check or key and a value of the wrong type are errors that name the place and
+the nearest right name. A typing mistake must never turn a gate off.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, cast
+
+from audit.checks.allow import Allowed, AllowList
+from audit.checks.base import SEVERITIES, Check, Option, Severity
+from audit.checks.context import Narrowing
+from audit.checks.registry import all_checks, find_check
+from audit.checks.yours.sql import CHECK as SQL
+from audit.errors import UsageError
+
+FILE = "audit.toml"
+_TOP = ("baseline", "fail_on", "max_findings", "select", "skip", "checks", "sql")
+#: Keys that every check takes beside its own options.
+COMMON = ("enabled", "severity", "splits", "classes", "stages", "allow")
+_ALLOW = ("source", "digest", "reason", "expires")
+DEFAULT_MOST = 100
+
+
+@dataclass(slots=True)
+class Setting:
+    """One check as it is to be run."""
+
+    check: type[Check]
+    name: str
+    options: dict[str, Any]
+    enabled: bool
+    given_severity: Severity | None = None
+    narrowing: Narrowing = field(default_factory=Narrowing)
+    allow: AllowList = field(default_factory=AllowList)
+
+    @property
+    def severity(self) -> Severity:
+        """As configured, else the check's own."""
+        return self.given_severity or self.check.severity
+
+
+@dataclass(slots=True)
+class Configuration:
+    """A configuration as read: every check that is known, in order, enabled or not."""
+
+    settings: list[Setting]
+    fail_on: Severity = "error"
+    max_findings: int = DEFAULT_MOST
+    baseline: str | None = None
+    path: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def chosen(self, only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Setting]:
+        """The checks to run: the enabled ones, or exactly those named by `only`, without those named by `skip`."""
+        for name in (*only, *skip):
+            if name not in {setting.name for setting in self.settings}:
+                find_check(name)  # raises, and names the nearest
+        wanted = [s for s in self.settings if s.name in only or s.check.name in only] if only else self.settings
+        return [s for s in wanted if (only or s.enabled) and s.name not in skip and s.check.name not in skip]
+
+
+def load_configuration(path: str | os.PathLike[str] | None = None) -> Configuration:
+    """The file that is named; else ./audit.toml, else [tool.audit] in ./pyproject.toml, else the defaults."""
+    if path is not None:
+        return parse_configuration(_section(os.fspath(path)), os.fspath(path))
+    if os.path.isfile(FILE):
+        return parse_configuration(_section(FILE), FILE)
+    if os.path.isfile("pyproject.toml") and (section := _section("pyproject.toml")):
+        return parse_configuration(section, "pyproject.toml")
+    return parse_configuration({}, None)
+
+
+def _section(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} is not valid TOML: {error}.", hint="Fix it, or name another with --config."
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"The configuration {path} cannot be read: {error.strerror}.", hint="Write one with: audit check --init"
+        ) from error
+    if os.path.basename(path) != "pyproject.toml":
+        return content
+    section = content.get("tool", {}).get("audit", {})
+    return section if isinstance(section, dict) else {}
+
+
+def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configuration:
+    """A configuration from its tables; UsageError names what is wrong and where."""
+    where = path or "the configuration"
+    _known(content, _TOP, where)
+    select = _names(content, "select", where)
+    skip = _names(content, "skip", where)
+    tables = _typed(content, "checks", dict, where) or {}
+    settings = []
+    for name in (*select, *skip, *tables):
+        if name == SQL.name:
+            raise UsageError(f"{where} configures 'sql' as a check.", hint="Write your queries as [[sql]] tables.")
+        find_check(name)
+    for check in all_checks():
+        if check is SQL:
+            continue
+        table = tables.get(check.name, {})
+        at = f"[checks.{check.name}] in {where}"
+        if not isinstance(table, dict):
+            raise UsageError(f"{at} is {table!r}, which is no table.", hint=f"Write [checks.{check.name}].")
+        default = check.name in select if select else check.default or bool(table)
+        settings.append(_setting(check, check.name, table, at, default and check.name not in skip))
+    settings += _queries(content, where)
+    severity = content.get("fail_on", "error")
+    baseline = _typed(content, "baseline", str, where)
+    most = _typed(content, "max_findings", int, where)
+    if most is not None and most < 1:
+        raise UsageError(f"max_findings in {where} is {most}.", hint="Give a whole number from 1 up.")
+    notes = [note for setting in settings for note in setting.allow.notes(setting.name)]
+    return Configuration(settings, _severity(severity, "fail_on", where), most or DEFAULT_MOST, baseline, path, notes)
+
+
+def _queries(content: Mapping[str, Any], where: str) -> list[Setting]:
+    queries = _typed(content, "sql", list, where) or []
+    settings: list[Setting] = []
+    for number, table in enumerate(queries, 1):
+        at = f"[[sql]] number {number} in {where}"
+        if not isinstance(table, dict):
+            raise UsageError(f"{at} is no table.", hint="Write it as [[sql]] with a `query`.")
+        given = dict(table)
+        name = given.pop("name", None) or f"sql-{number}"
+        if not isinstance(name, str) or not given.get("query"):
+            raise UsageError(f"{at} has no query.", hint='Give it one, such as query = "FROM failures".')
+        if name in {setting.name for setting in settings} or name in {check.name for check in all_checks()}:
+            raise UsageError(f"{at} is called {name!r}, as another check is.", hint="Give it a name of its own.")
+        settings.append(_setting(SQL, name, given, at, True))
+    return settings
+
+
+def _setting(check: type[Check], name: str, table: Mapping[str, Any], at: str, default: bool) -> Setting:
+    _known(table, (*COMMON, *check.options), at)
+    options = {key: option.default for key, option in check.options.items()}
+    for key, value in table.items():
+        if key in check.options:
+            options[key] = _option(check.options[key], key, value, at)
+    enabled = _typed(table, "enabled", bool, at)
+    severity = _severity(table["severity"], "severity", at) if "severity" in table else None
+    narrowing = Narrowing(*(tuple(_names(table, key, at)) for key in ("splits", "classes", "stages")))
+    allow = AllowList(tuple(_allowed(table, at)))
+    return Setting(check, name, options, default if enabled is None else enabled, severity, narrowing, allow)
+
+
+def _option(option: Option, key: str, value: Any, at: str) -> Any:
+    wanted = option.type
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        raise _wrong_type(key, value, wanted, at)
+    if wanted is float and value != value:
+        raise UsageError(f"{key} in {at} is not a number.", hint="Give a number.")
+    return value
+
+
+def _allowed(table: Mapping[str, Any], at: str) -> Iterable[Allowed]:
+    for entry in _typed(table, "allow", list, at) or []:
+        here = f"allow in {at}"
+        if not isinstance(entry, dict):
+            raise UsageError(f"{here} holds {entry!r}.", hint='Write { source = "a/b.png", reason = "why" }.')
+        _known(entry, _ALLOW, here)
+        source, digest = _typed(entry, "source", str, here), _typed(entry, "digest", str, here)
+        reason, expires = _typed(entry, "reason", str, here), entry.get("expires")
+        if (source is None) == (digest is None):
+            raise UsageError(f"{here} needs a source or a digest, and not both.")
+        if not reason:
+            raise UsageError(f"{here} gives no reason for {source or digest!r}.", hint="Say why, for whoever reads it.")
+        if expires is not None and not isinstance(expires, date):
+            raise _wrong_type("expires", expires, date, here)
+        yield Allowed(source, digest, reason, expires)
+
+
+_CALLED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",
+           dict: "a table", date: "a date such as 2027-01-31"}  # fmt: skip
+
+
+def _wrong_type(key: str, value: Any, wanted: type, at: str) -> UsageError:
+    return UsageError(f"{key} in {at} is {value!r}, but must be {_CALLED.get(wanted, wanted.__name__)}.")
+
+
+def _typed(table: Mapping[str, Any], key: str, wanted: type, at: str) -> Any:
+    value = table.get(key)
+    if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
+        raise _wrong_type(key, value, wanted, at)
+    return value
+
+
+def _names(table: Mapping[str, Any], key: str, at: str) -> list[str]:
+    values = _typed(table, key, list, at) or []
+    for value in values:
+        if not isinstance(value, (str, int)) or isinstance(value, bool):
+            raise UsageError(f"{key} in {at} holds {value!r}, but must be a list of names.")
+    return [str(value) for value in values]
+
+
+def _severity(value: Any, key: str, at: str) -> Severity:
+    if value not in SEVERITIES:
+        raise UsageError(f"{key} in {at} is {value!r}.", hint=f"Choose one of {', '.join(SEVERITIES)}.")
+    return cast(Severity, value)
+
+
+def _known(table: Mapping[str, Any], known: Sequence[str], at: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(known)}."
+            raise UsageError(f"{at} has the key {key!r}, which means nothing here.", hint=hint)

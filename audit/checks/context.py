@@ -1,0 +1,276 @@
+"""What a check is given: one run's rows as SQL, its options, and what several checks would otherwise ask twice.
+
+Queries name the run, so that the same text is evidence that `audit sql` can run. Work is pushed into DuckDB: only
+offenders are fetched, and no more of them than can be told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from audit.errors import UsageError
+from audit.records import Run
+from audit.store.reader import Reader
+
+if TYPE_CHECKING:
+    from audit.checks.baseline import Baseline
+
+#: More offenders of one kind than this are counted, not fetched.
+MOST_FETCHED = 2_000
+#: Kinds of stage outputs that are numbers in a grid.
+GRIDS = "('image', 'tensor', 'array')"
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Which samples and stages one check looks at; empty means all."""
+
+    splits: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+
+
+@dataclass
+class Facts:
+    """What is known of a run, asked once and shared by its checks."""
+
+    reader: Reader
+    run: Run
+    baseline: Baseline | None = None
+    cache: dict[Any, Any] = field(default_factory=dict)
+
+    def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """The rows of a query over this run (and others that are named)."""
+        return self.reader.sql(query, run=[self.run.run_id, *runs], parameters=parameters).dicts()
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Rows of each table, from the manifest."""
+        counts: dict[str, int] = {}
+        for part in self.reader.manifest(self.run.run_id).parts:
+            counts[part.table] = counts.get(part.table, 0) + part.rows
+        return counts
+
+    @cached_property
+    def stages(self) -> list[dict[str, Any]]:
+        """The stages in order."""
+        return self.reader.rows("stages", self.run.run_id, order="stage")
+
+    @cached_property
+    def epochs(self) -> list[dict[str, Any]]:
+        """For each split the first and last epoch, the number of samples, labels and roots."""
+        return self.query(
+            "SELECT split, min(epoch) AS first, max(epoch) AS last, count(label) AS labels, any_value(root) AS root "
+            f"FROM samples WHERE run_id = {literal(self.run.run_id)} GROUP BY split ORDER BY split"
+        )
+
+    @cached_property
+    def root(self) -> str | None:
+        """Where the sources are, if they are files that are still there."""
+        roots = {row["root"] for row in self.epochs if row["root"] is not None}
+        return next((root for root in sorted(roots) if os.path.isdir(root)), None)
+
+
+class Context:
+    """One check's view of one run."""
+
+    def __init__(self, facts: Facts, options: Mapping[str, Any], narrowing: Narrowing | None = None) -> None:
+        self.facts = facts
+        self.reader = facts.reader
+        self.run = facts.run
+        self.options = options
+        self.narrowing = narrowing or Narrowing()
+        #: Said beside the outcome: what was left out, what was measured.
+        self.notes: list[str] = []
+        #: Offenders that were counted but not fetched.
+        self.unlisted = 0
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    def rows(self, query: str, *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """All rows of a query."""
+        return self.facts.query(query, runs=runs)
+
+    def value(self, query: str) -> Any:
+        """The one value of a query."""
+        rows = self.facts.query(query)
+        return next(iter(rows[0].values())) if rows else None
+
+    def offenders(self, query: str, order: str = "index", *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The rows of a query that should have none; those beyond `MOST_FETCHED` are counted in `unlisted`.
+
+        Rows with an index and without a source are given theirs: looking up a few is cheaper than joining millions.
+        """
+        text = f"SELECT *, count(*) OVER () AS total_ FROM ({query}) ORDER BY {order} LIMIT {MOST_FETCHED}"
+        rows = self.facts.query(text, runs=runs)
+        if rows:
+            self.unlisted += rows[0]["total_"] - len(rows)
+            if "index" in rows[0] and "source" not in rows[0]:
+                self._name(rows)
+        return rows
+
+    def _name(self, rows: list[dict[str, Any]]) -> None:
+        listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows}))
+        known = self.rows(
+            "SELECT DISTINCT epoch, index, source FROM samples "
+            f"WHERE run_id = {self.run_literal} AND index IN ({listed})"
+        )
+        by_visit = {(row["epoch"], row["index"]): row["source"] for row in known}
+        by_index = {row["index"]: row["source"] for row in known}
+        for row in rows:
+            row["source"] = by_visit.get((row.get("epoch"), row["index"]), by_index.get(row["index"]))
+
+    def cached(self, query: str) -> list[dict[str, Any]]:
+        """The rows of a query that several checks ask."""
+        if query not in self.facts.cache:
+            self.facts.cache[query] = self.rows(query)
+        found: list[dict[str, Any]] = self.facts.cache[query]
+        return found
+
+    def note(self, text: str) -> None:
+        """Say something beside the outcome."""
+        self.notes.append(text)
+
+    # -- this run's rows, as SQL ---------------------------------------------------------------------
+
+    @cached_property
+    def run_literal(self) -> str:
+        """The run id as SQL text."""
+        return literal(self.run.run_id)
+
+    @cached_property
+    def samples(self) -> str:
+        """The samples that this check looks at."""
+        return f"(SELECT * FROM samples WHERE {self._sample_condition})"
+
+    @cached_property
+    def items(self) -> str:
+        """One row for each item of the dataset: the first visit of each index."""
+        conditions = [self._sample_condition, "visit = 0"]
+        spans = self.facts.epochs
+        if any(row["last"] != row["first"] for row in spans):
+            first = " OR ".join(
+                f"(split IS NOT DISTINCT FROM {literal(row['split'])} AND epoch = {row['first']})" for row in spans
+            )
+            conditions.append(f"({first})")
+        return f"(SELECT * FROM samples WHERE {' AND '.join(conditions)})"
+
+    @cached_property
+    def outputs(self) -> str:
+        """Stage outputs on the way to the model, of the samples and stages that this check looks at."""
+        stages = sorted(self.stage_numbers)
+        everything = stages == [row["stage"] for row in self.facts.stages]
+        where = "" if everything or not stages else f" AND stage IN ({', '.join(map(str, stages))})"
+        return self._belonging("stage_outputs", where)
+
+    @cached_property
+    def sources_decoded(self) -> str:
+        """Stage 0 of each item of the dataset, once."""
+        text = f"SELECT * FROM {self.outputs} WHERE stage = 0 AND visit = 0"
+        if any(row["last"] != row["first"] for row in self.facts.epochs):
+            text += f" AND (epoch, index) IN (SELECT (epoch, index) FROM {self.items})"
+        return f"({text})"
+
+    @cached_property
+    def predictions(self) -> str:
+        """The predictions of the last epoch."""
+        last = max((row["last"] for row in self.facts.epochs), default=0)
+        several = any(row["first"] != last for row in self.facts.epochs)
+        return self._belonging("predictions", f" AND epoch = {last}" if several else "")
+
+    @cached_property
+    def activations(self) -> str:
+        """What hooked layers saw and produced."""
+        return f"(SELECT * FROM activations WHERE run_id = {self.run_literal})"
+
+    def _belonging(self, table: str, where: str = "") -> str:
+        text = f"SELECT * FROM {table} WHERE run_id = {self.run_literal}{where}"
+        if self.narrowing.splits or self.narrowing.classes:
+            text += (
+                f" AND (epoch, index, visit) IN (SELECT (epoch, index, visit) FROM samples "
+                f"WHERE {self._sample_condition})"
+            )
+        return f"({text})"
+
+    @property
+    def _sample_condition(self) -> str:
+        conditions = [f"run_id = {self.run_literal}"]
+        if self.narrowing.splits:
+            conditions.append(f"split IN ({', '.join(map(literal, self.narrowing.splits))})")
+        if self.narrowing.classes:
+            chosen = ", ".join(map(literal, self.narrowing.classes))
+            conditions.append(f"(label_name IN ({chosen}) OR label::VARCHAR IN ({chosen}))")
+        return " AND ".join(conditions)
+
+    # -- stages --------------------------------------------------------------------------------------
+
+    @cached_property
+    def stage_numbers(self) -> set[int]:
+        """The stages that this check looks at: on the way to the model, and chosen if any are."""
+        inputs = [row for row in self.facts.stages if not row["path"].startswith("target")]
+        if not self.narrowing.stages:
+            return {row["stage"] for row in inputs}
+        return {row["stage"] for wanted in self.narrowing.stages for row in self.stages_called(wanted)}
+
+    def stages_called(self, wanted: str) -> list[dict[str, Any]]:
+        """The stages that a name, a path or a number means; a UsageError names the nearest."""
+        stages = self.facts.stages
+        found = [row for row in stages if wanted in (row["name"], row["path"], str(row["stage"]))]
+        if not found:
+            names = [row["name"] for row in stages]
+            near = difflib.get_close_matches(wanted, names, n=2)
+            raise UsageError(
+                f"The configuration names the stage {wanted!r}, which the run {self.run.run_id} does not have.",
+                hint=f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names)}.",
+            )
+        return found
+
+    def stage_name(self, number: int | None) -> str:
+        """The name of a stage, for messages."""
+        return next((str(row["name"]) for row in self.facts.stages if row["stage"] == number), f"stage {number}")
+
+    @cached_property
+    def last_stage(self) -> int | None:
+        """The stage whose output the model is given."""
+        return max((r["stage"] for r in self.facts.stages if not r["path"].startswith("target")), default=None)
+
+    @cached_property
+    def profile(self) -> list[dict[str, Any]]:
+        """What each stage gave over the whole run, by kind, dtype and mode: one pass that many checks share."""
+        return self.cached(
+            "SELECT stage, any_value(name) AS name, kind, dtype, mode, count(*) AS visits, "
+            "count(*) FILTER (nonfinite > 0) AS nonfinite, count(*) FILTER (min = max) AS constant, "
+            "min(min) AS low, max(max) AS high, avg(mean) AS mean, avg(std) AS std, "
+            "approx_quantile(max, 0.5) AS middle_max, approx_quantile(min, 0.5) AS middle_min "
+            f"FROM {self.outputs} GROUP BY stage, kind, dtype, mode ORDER BY stage, visits DESC"
+        )
+
+    def sources(self, indices: Sequence[int]) -> dict[int, str]:
+        """The sources of some samples."""
+        listed = ", ".join(str(int(index)) for index in sorted(set(indices)))
+        if not listed:
+            return {}
+        rows = self.rows(
+            f"SELECT index, any_value(source) AS source FROM {self.items} WHERE index IN ({listed}) GROUP BY index"
+        )
+        return {row["index"]: row["source"] for row in rows}
+
+    def evidence(self, table: str, index: int, where: str = "") -> str:
+        """A query that shows one sample's rows."""
+        return f"FROM {table} WHERE run_id = {self.run_literal} AND index = {index}" + (
+            f" AND {where}" if where else ""
+        )
+
+
+def literal(value: object) -> str:
+    """A value as SQL text."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, (bool, int, float)):
+        return str(value)
+    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,1 @@
+"""Is the dataset sound: duplicates, leakage, broken pictures, missing classes."""

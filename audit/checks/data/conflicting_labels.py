@@ -1,0 +1,50 @@
+"""`conflicting_labels`: the same content under different labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding
+from audit.checks.content import contents
+from audit.checks.context import Context
+
+
+class ConflictingLabels(Check):
+    """At least one of them is wrong, and a model cannot learn either."""
+
+    name = "conflicting_labels"
+    group = "data"
+    description = "Samples with the same content but different labels."
+    needs = ("labels",)
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        doubled = (
+            f"SELECT content, min(index) AS first FROM {contents(context)} "
+            "WHERE content IS NOT NULL AND label IS NOT NULL GROUP BY content HAVING min(label) <> max(label)"
+        )
+        query = (
+            "SELECT s.index, s.source, s.label, coalesce(s.label_name, s.label::VARCHAR) AS label_name, "
+            "d.first, d.content "
+            f"FROM {contents(context)} s JOIN ({doubled}) d USING (content)"
+        )
+        rows = context.offenders(query)
+        names = context.sources([row["first"] for row in rows])
+        labels: dict[str, set[str]] = {}
+        for row in rows:
+            labels.setdefault(row["content"], set()).add(row["label_name"])
+        for row in rows:
+            others = ", ".join(sorted(labels[row["content"]] - {row["label_name"]}))
+            beside = "" if row["first"] == row["index"] else f" as {names.get(row['first'])}"
+            yield Finding(
+                f"{row['source']} (index {row['index']}) is labelled {row['label_name']}; "
+                f"the same content{beside} is also labelled {others}.",
+                index=row["index"],
+                source=row["source"],
+                stage=0,
+                value=row["label"],
+                sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
+                f"AND index IN ({row['first']}, {row['index']})",
+            )
+
+
+CHECK = ConflictingLabels

@@ -1,0 +1,65 @@
+"""`exif_orientation`: pictures that say how to be turned, and were not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+from audit.checks.files import chosen_files
+
+_ORIENTATION = 0x0112
+_TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "turned left", 7: "transversed",
+          8: "turned right"}  # fmt: skip
+
+
+class ExifOrientation(Check):
+    """Decodes such a file as it lies: if that is what was recorded as stage 0, its orientation was ignored."""
+
+    name = "exif_orientation"
+    group = "data"
+    description = "Pictures whose EXIF orientation was ignored, so that the model sees them turned or mirrored."
+    severity = "warning"
+    needs = ("pictures", "files")
+    options = settings(files=Option(2_000, "At most this many files are opened, evenly chosen; 0 opens all."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        from PIL import Image
+
+        may = "status = 'ok' AND regexp_matches(lower(source), '\\.(jpe?g|jfif|tiff?|png|webp|heic|avif)$')"
+        files = chosen_files(context, context.options["files"], may)
+        if not files:
+            raise Skip("no file is of a kind that holds EXIF")
+        unread = 0
+        for file in files:
+            try:
+                with Image.open(file.path) as image:
+                    turn = image.getexif().get(_ORIENTATION, 1)
+                    ignored = turn in _TURNS and self._ignored(context, file.index, image)
+            except Exception:
+                unread += 1
+                continue
+            if ignored:
+                yield Finding(
+                    f"{file.source} (index {file.index}) says by EXIF that it is {_TURNS[turn]} (orientation {turn}), "
+                    "which loading ignored.",
+                    index=file.index,
+                    source=file.source,
+                    stage=0,
+                    value=turn,
+                    threshold=1,
+                    sql=context.evidence("stage_outputs", file.index, "stage = 0"),
+                )
+        if unread:
+            context.note(f"{unread:,} files could not be opened")
+
+    def _ignored(self, context: Context, index: int, image: Any) -> bool:
+        from audit import values
+
+        rows = context.reader.rows("stage_outputs", context.run.run_id, index=index, where="stage = 0 AND visit = 0")
+        recorded = {row["digest"] for row in rows}
+        return values.digest(image) in recorded or values.digest(image.convert("RGB")) in recorded
+
+
+CHECK = ExifOrientation

@@ -1,0 +1,101 @@
+"""Perceptual hashes: 64 bits of a picture's brightness gradients, and pairs of them that differ in few bits.
+
+Small numpy instead of a package: a million hashes are one array here, where a package has an object for each. The
+search is not quadratic: hashes that differ in at most d bits agree in one of d + 1 bands, so only those that share a
+band are compared; a crowded band is split again by the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+BITS = 64
+#: Groups up to this size are compared all at once, one offset after the other.
+_FEW = 64
+#: A band with more hashes than this is split again rather than compared pair by pair.
+_CROWD = 2_000
+
+
+def dhash(image: Any) -> int:
+    """Whether each pixel of a 9×8 thumbnail is darker than its right neighbour."""
+    from PIL import Image
+
+    small = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.LANCZOS), dtype=np.int16)
+    return int.from_bytes(np.packbits(small[:, 1:] > small[:, :-1]).tobytes(), "big")
+
+
+def near_pairs(hashes: Array, distance: int) -> Array:
+    """Every pair (i < j) of positions whose hashes differ in at most `distance` bits, sorted; equal hashes too.
+
+    Of many equal hashes each is paired with the first alone: n pictures that look the same are n - 1 pairs.
+    """
+    hashes = hashes.astype(np.uint64)
+    unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    same = np.flatnonzero(first[inverse] != np.arange(len(hashes)))
+    found = [np.stack([first[inverse[same]], same], axis=1)] if len(same) else []
+    if distance > 0 and len(unique) > 1:
+        for low, high in _close(unique, np.arange(len(unique)), distance, 0, BITS):
+            a, b = first[low], first[high]
+            found.append(np.stack([np.minimum(a, b), np.maximum(a, b)], axis=1))
+    if not found:
+        return np.empty((0, 2), dtype=np.int64)
+    return np.unique(np.concatenate(found), axis=0)
+
+
+def _close(hashes: Array, positions: Array, distance: int, start: int, end: int) -> Iterator[tuple[Array, Array]]:
+    """Pairs among `positions`, looking at the bits from `start` to `end` for a band that agrees."""
+    bands = distance + 1
+    if len(positions) <= _CROWD // 4 or end - start < 2 * bands:
+        yield from _compared(hashes, positions, distance)
+        return
+    edges = np.linspace(start, end, bands + 1).astype(int)
+    for low, high in pairwise(edges):
+        mask = np.uint64((1 << int(high - low)) - 1)
+        keys = (hashes[positions] >> np.uint64(low)) & mask
+        order = np.argsort(keys, kind="stable")
+        cuts = np.flatnonzero(np.diff(keys[order])) + 1
+        sizes = np.diff(np.concatenate([[0], cuts, [len(order)]]))
+        starts = np.concatenate([[0], cuts])
+        ordered = positions[order]
+        # Most bands hold two or three hashes: those are compared all at once, offset by offset.
+        yield from _small_groups(hashes, ordered, starts, sizes, distance)
+        for at in np.flatnonzero(sizes > _FEW):
+            group = ordered[starts[at] : starts[at] + sizes[at]]
+            if len(group) <= _CROWD:
+                yield from _compared(hashes, group, distance)
+            elif low - start >= end - high:
+                yield from _close(hashes, group, distance, start, int(low))
+            else:
+                yield from _close(hashes, group, distance, int(high), end)
+
+
+def _small_groups(
+    hashes: Array, ordered: Array, starts: Array, sizes: Array, distance: int
+) -> Iterator[tuple[Array, Array]]:
+    small = (sizes > 1) & (sizes <= _FEW)
+    group_end = np.repeat(starts + sizes, sizes)
+    is_small = np.repeat(small, sizes)
+    places = np.arange(len(ordered))
+    for offset in range(1, _FEW):
+        left = places[is_small & (places + offset < group_end)]
+        if not len(left):
+            return
+        a, b = ordered[left], ordered[left + offset]
+        near = np.bitwise_count(hashes[a] ^ hashes[b]) <= distance
+        if near.any():
+            yield a[near], b[near]
+
+
+def _compared(hashes: Array, positions: Array, distance: int) -> Iterator[tuple[Array, Array]]:
+    values = hashes[positions]
+    for place in range(len(positions) - 1):
+        near = np.flatnonzero(np.bitwise_count(values[place + 1 :] ^ values[place]) <= distance)
+        if len(near):
+            others = positions[place + 1 + near]
+            yield np.full(len(others), positions[place]), others

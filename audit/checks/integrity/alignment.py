@@ -1,0 +1,127 @@
+"""`alignment`: a prediction belongs to its sample: input, label, logits and prediction fit each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class Alignment(Check):
+    """Everything that can be recomputed is; a shift by one row is looked for where neighbours have other labels."""
+
+    name = "alignment"
+    group = "integrity"
+    description = (
+        "A prediction's input is its sample's last stage; labels, logits and predictions fit each other and are not "
+        "shifted against each other."
+    )
+    needs = ("model",)
+    options = settings(
+        shift_gain=Option(0.25, "A shift by one row is told when accuracy at label changes is better by this."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        yield from _inputs(context)
+        yield from _labels(context)
+        yield from _recomputed(context)
+        yield from _shifted(context)
+
+
+def _inputs(context: Context) -> Iterable[Finding]:
+    last = context.last_stage
+    kinds = {row["kind"] for row in context.profile if row["stage"] == last}
+    if last is None or not kinds or not kinds <= {"tensor", "array"}:
+        # What the collate function makes of texts and mappings has a digest of its own.
+        context.note("inputs were not compared: the model is not given plain tensors")
+        return
+    query = (
+        f"SELECT p.epoch, p.index FROM {context.predictions} p "
+        f"JOIN (FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {last}) o "
+        f"USING (epoch, index, visit) "
+        "WHERE p.input_digest IS NOT NULL AND p.input_digest <> o.digest"
+    )
+    for row in context.offenders(query):
+        yield Finding(
+            f"What the model was given for {row['source']} (index {row['index']}) is not what its last stage "
+            f"{context.stage_name(last)} returned.",
+            index=row["index"],
+            source=row["source"],
+            stage=last,
+            sql=query,
+        )
+
+
+def _labels(context: Context) -> Iterable[Finding]:
+    query = (
+        f"SELECT p.index, s.source, s.label AS label, p.label AS graded FROM {context.predictions} p "
+        f"JOIN {context.samples} s USING (epoch, index, visit) "
+        "WHERE p.label IS NOT NULL AND s.label IS NOT NULL AND p.label <> s.label"
+    )
+    for row in context.offenders(query):
+        yield Finding(
+            f"{row['source']} (index {row['index']}) has the label {row['label']}, "
+            f"but its prediction was graded against {row['graded']}.",
+            index=row["index"],
+            source=row["source"],
+            value=row["graded"],
+            threshold=row["label"],
+            sql=query,
+        )
+
+
+def _recomputed(context: Context) -> Iterable[Finding]:
+    best = "CASE WHEN len(logits) = 1 THEN (logits[1] > 0)::INT ELSE list_position(logits, list_max(logits)) - 1 END"
+    query = (
+        f"SELECT epoch, index, predicted, best, label, correct FROM "
+        f"(SELECT *, {best} AS best, list_max(logits) = logits[predicted + 1] AS tied FROM {context.predictions} "
+        "WHERE len(logits) > 0 AND isfinite(list_sum(logits))) "
+        "WHERE (predicted <> best AND NOT coalesce(tied, false)) OR correct <> (predicted = label)"
+    )
+    for row in context.offenders(query):
+        if row["predicted"] != row["best"]:
+            said = f"its logits say {row['best']}, but {row['predicted']} is recorded as predicted"
+        else:
+            said = (
+                f"predicted {row['predicted']} with the label {row['label']} is recorded as correct = {row['correct']}"
+            )
+        yield Finding(
+            f"{row['source']} (index {row['index']}): {said}.",
+            index=row["index"],
+            source=row["source"],
+            value=row["predicted"],
+            threshold=row["best"],
+            sql=query,
+        )
+
+
+def _shifted(context: Context) -> Iterable[Finding]:
+    """Where a neighbour has another label: does the prediction fit the neighbour's label rather than its own?"""
+    beside = "OVER (ORDER BY epoch, batch, position, index)"
+    query = (
+        f"SELECT label, predicted, lag(label) {beside} AS before, lead(label) {beside} AS after "
+        f"FROM {context.predictions} WHERE predicted IS NOT NULL"
+    )
+    sides = " UNION ALL ".join(
+        f"SELECT '{side}' AS side, count(*) AS places, avg((predicted = label)::INT) AS now, "
+        f"avg((predicted = {side})::INT) AS shifted FROM shown WHERE label <> {side}"
+        for side in ("before", "after")
+    )
+    query = f"WITH shown AS MATERIALIZED ({query}) {sides}"
+    for row in context.rows(query):
+        if row["places"] < 8:
+            continue
+        gain = row["shifted"] - row["now"]
+        if gain > max(context.options["shift_gain"], 2 / math.sqrt(row["places"])):
+            yield Finding(
+                f"Predictions are shifted by one against labels: at {row['places']:,} places where the label changes, "
+                f"{row['shifted']:.0%} fit the label of the sample {row['side']}, and {row['now']:.0%} their own.",
+                value=row["shifted"],
+                threshold=row["now"],
+                sql=query,
+            )
+
+
+CHECK = Alignment

@@ -1,0 +1,166 @@
+"""`coverage`: every index asked for was recorded exactly once, with all its stages and one prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding
+from audit.checks.context import Context
+
+
+class Coverage(Check):
+    """Gaps and doubles in the record itself."""
+
+    name = "coverage"
+    group = "integrity"
+    description = (
+        "Every index asked for was recorded exactly once, with all stages and one prediction; "
+        "samples that a distributed sampler repeated as padding are found."
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        yield from _missing(context)
+        yield from _twice(context)
+        yield from _padding(context)
+        yield from _stages(context)
+        if context.facts.counts.get("predictions"):
+            yield from _predictions(context)
+
+
+def _missing(context: Context) -> Iterable[Finding]:
+    expected = context.run.expected
+    if expected is None:
+        context.note("how many samples were asked for is not known, so gaps cannot be told")
+        return
+    query = (
+        f"SELECT range AS index FROM range({int(expected)}) WHERE range NOT IN "
+        f"(SELECT index FROM samples WHERE run_id = {context.run_literal})"
+    )
+    for row in context.offenders(query):
+        yield Finding(f"Sample {row['index']} was never recorded.", index=row["index"], sql=query)
+
+
+def _twice(context: Context) -> Iterable[Finding]:
+    for table, noun in (("samples", "sample"), ("predictions", "prediction")):
+        query = (
+            f"SELECT epoch, index, visit, count(*) AS times FROM {table} WHERE run_id = {context.run_literal} "
+            "GROUP BY epoch, index, visit HAVING count(*) > 1"
+        )
+        for row in context.offenders(query, "epoch, index"):
+            yield Finding(
+                f"The {noun} of index {row['index']} (epoch {row['epoch']}) was recorded {row['times']} times.",
+                index=row["index"],
+                value=row["times"],
+                threshold=1,
+                sql=context.evidence(table, row["index"]),
+            )
+
+
+def _padding(context: Context) -> Iterable[Finding]:
+    if context.value(f"SELECT count(DISTINCT rank) FROM {context.samples}") < 2:
+        return
+    query = (
+        f"SELECT epoch, index, any_value(source) AS source, list_sort(list(DISTINCT rank)) AS ranks "
+        f"FROM {context.samples} GROUP BY epoch, index HAVING count(DISTINCT rank) > 1"
+    )
+    for row in context.offenders(query, "epoch, index"):
+        ranks = ", ".join(map(str, row["ranks"]))
+        yield Finding(
+            f"{row['source']} (index {row['index']}) was drawn by the ranks {ranks} in epoch {row['epoch']}: "
+            "a distributed sampler padded with it, so it counts more than once.",
+            index=row["index"],
+            source=row["source"],
+            value=len(row["ranks"]),
+            threshold=1,
+            sql=context.evidence("samples", row["index"]),
+        )
+
+
+def _stages(context: Context) -> Iterable[Finding]:
+    """A visit has the stages that its like have: a rare set that is part of a common one has lost some."""
+    visits = (
+        "SELECT epoch, index, visit, count(*) AS outputs, bit_or(1::BIGINT << least(stage, 61)) AS stages "
+        f"FROM stage_outputs WHERE run_id = {context.run_literal} GROUP BY epoch, index, visit"
+    )
+    sets = context.rows(f"SELECT stages, outputs, count(*) AS visits FROM ({visits}) GROUP BY stages, outputs")
+    total = sum(row["visits"] for row in sets)
+    common = {row["stages"] for row in sets if row["visits"] >= max(2, 0.05 * total)}
+    for found in sets:
+        whole = [s for s in common if s != found["stages"] and s & found["stages"] == found["stages"]]
+        doubled = found["outputs"] > found["stages"].bit_count() and len(context.facts.stages) < 62
+        if not doubled and (found["stages"] in common or not whole):
+            continue
+        lost = [n for n in range(62) if not doubled and (whole[0] & ~found["stages"]) >> n & 1]
+        yield from _incomplete(context, visits, found["stages"], found["outputs"], lost)
+    if total < context.run.samples:
+        yield from _without_stages(context)
+
+
+def _incomplete(context: Context, visits: str, stages: int, outputs: int, lost: list[int]) -> Iterable[Finding]:
+    query = (
+        f"SELECT v.index, s.source FROM ({visits}) v JOIN {context.samples} s USING (epoch, index, visit) "
+        f"WHERE v.stages = {stages} AND v.outputs = {outputs} AND s.status = 'ok'"
+    )
+    names = ", ".join(context.stage_name(number) for number in lost)
+    for row in context.offenders(query):
+        said = f"has no recorded output of {names}" if lost else "has several recorded outputs of one stage"
+        yield Finding(
+            f"{row['source']} (index {row['index']}) {said}.",
+            index=row["index"],
+            source=row["source"],
+            stage=lost[0] if lost else None,
+            sql=context.evidence("stage_outputs", row["index"]),
+        )
+
+
+def _without_stages(context: Context) -> Iterable[Finding]:
+    query = (
+        f"SELECT s.index, s.source FROM {context.samples} s ANTI JOIN "
+        f"(FROM stage_outputs WHERE run_id = {context.run_literal}) USING (epoch, index, visit) WHERE s.status = 'ok'"
+    )
+    if not context.facts.counts.get("stage_outputs"):
+        return
+    for row in context.offenders(query):
+        yield Finding(
+            f"{row['source']} (index {row['index']}) has no recorded stage at all.",
+            index=row["index"],
+            source=row["source"],
+            stage=0,
+            sql=context.evidence("stage_outputs", row["index"]),
+        )
+
+
+def _predictions(context: Context) -> Iterable[Finding]:
+    """In an epoch and split that has predictions, every sample that did not fail has one, and nothing else has."""
+    predictions = f"(FROM predictions WHERE run_id = {context.run_literal})"
+    graded = (
+        f"SELECT DISTINCT s.epoch, s.split FROM {context.samples} s SEMI JOIN {predictions} USING (epoch, index, visit)"
+    )
+    missing = (
+        f"SELECT s.index, s.source FROM {context.samples} s ANTI JOIN {predictions} USING (epoch, index, visit) "
+        f"WHERE s.status = 'ok' AND (s.epoch, coalesce(s.split, '')) IN "
+        f"(SELECT (epoch, coalesce(split, '')) FROM ({graded}))"
+    )
+    whole = (
+        f"SELECT 1 FROM {context.samples} s ANTI JOIN {predictions} USING (epoch, index, visit) WHERE s.status = 'ok'"
+    )
+    for row in context.offenders(missing) if context.rows(f"{whole} LIMIT 1") else ():
+        yield Finding(
+            f"{row['source']} (index {row['index']}) has no prediction.",
+            index=row["index"],
+            source=row["source"],
+            sql=missing,
+        )
+    stray = (
+        f"SELECT p.index, p.epoch FROM {predictions} p ANTI JOIN "
+        f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok') USING (epoch, index, visit)"
+    )
+    for row in context.offenders(stray, "epoch, index"):
+        yield Finding(
+            f"There is a prediction for index {row['index']} (epoch {row['epoch']}), but no sample that did not fail.",
+            index=row["index"],
+            sql=stray,
+        )
+
+
+CHECK = Coverage

@@ -1,0 +1,52 @@
+"""`hooks`: every layer that was asked for was heard, in every recorded step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Skip
+from audit.checks.context import Context, literal
+
+_SILENT = re.compile(r"hook on layer (.+) never fired")
+
+
+class Hooks(Check):
+    """Forward hooks can be dropped without a word, under compilation or data parallelism."""
+
+    name = "hooks"
+    group = "integrity"
+    description = "Every layer that was asked for fired, in every step that was recorded."
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        asked = [str(layer) for layer in context.run.recipe.get("layers") or ()]
+        # A recording says by itself which hook it never heard.
+        asked += [found[1] for warning in context.run.warnings if (found := _SILENT.search(warning))]
+        if not asked and not context.facts.counts.get("activations"):
+            raise Skip("no layer was asked for")
+        rows = context.rows(
+            f"SELECT layer, direction, count(DISTINCT (epoch, step)) AS steps FROM {context.activations} "
+            "GROUP BY layer, direction ORDER BY layer, direction"
+        )
+        heard = {row["layer"] for row in rows}
+        for layer in dict.fromkeys(asked):
+            if layer not in heard:
+                yield Finding(
+                    f"The layer {layer} was asked for, but never fired.",
+                    value=0,
+                    sql=f"FROM activations WHERE run_id = {context.run_literal} AND layer = {literal(layer)}",
+                )
+        most = {way: max(r["steps"] for r in rows if r["direction"] == way) for way in {r["direction"] for r in rows}}
+        for row in rows:
+            if row["steps"] < most[row["direction"]]:
+                yield Finding(
+                    f"The layer {row['layer']} fired {row['direction']} in {row['steps']:,} of "
+                    f"{most[row['direction']]:,} recorded steps.",
+                    value=row["steps"],
+                    threshold=most[row["direction"]],
+                    sql=f"SELECT DISTINCT epoch, step FROM activations WHERE run_id = {context.run_literal} "
+                    f"AND layer = {literal(row['layer'])} AND direction = {literal(row['direction'])}",
+                )
+
+
+CHECK = Hooks

@@ -1,0 +1,66 @@
+"""`reproducible`: replaying a few visits gives the digests that were recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+from audit.errors import DatasetError, ModelError, PipelineError, UsageError
+
+
+class Reproducible(Check):
+    """The one check that needs torch: it runs the pipeline again, on a few visits spread over the run."""
+
+    name = "reproducible"
+    group = "integrity"
+    description = "Replaying a few visits from their sources gives exactly the recorded stage outputs."
+    needs = ("replay",)
+    options = settings(visits=Option(3, "How many samples are replayed, evenly chosen."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        self._look_for_parts(context)
+        indices = self._chosen(context)
+        if not indices:
+            raise Skip("no visit succeeded")
+        from audit.lineage.replay import Wanted, replay
+
+        try:
+            replayed = replay(context.reader, context.run.run_id, wanted=Wanted(indices=indices, workers=0))
+        except (UsageError, DatasetError, PipelineError, ModelError) as error:
+            raise Skip(f"the pipeline cannot be rebuilt: {error.message}") from error
+        context.note(f"{replayed.checked} visits replayed")
+        for row in replayed.different:
+            yield Finding(
+                f"{row.source} (index {row.index}) no longer becomes what was recorded, from {row.name} on: "
+                f"{row.reason}{f' ({row.detail})' if row.detail else ''}.",
+                index=row.index,
+                source=row.source,
+                stage=row.stage,
+                value=row.max_abs_diff,
+                threshold=0,
+                sql=context.evidence("stage_outputs", row.index, f"epoch = {row.epoch} AND visit = {row.visit}"),
+            )
+
+    def _look_for_parts(self, context: Context) -> None:
+        """A store may have moved here without its dataset: that is nothing to fail for, and not worth loading torch."""
+        if context.run.recipe.get("kind") != "run":
+            raise Skip("the run was recorded in a loop of its own; replay it with its dataset: store.replay(dataset=…)")
+        for part in ("dataset", "pipeline", "model"):
+            path = str(context.run.recipe.get(part) or "")
+            file = path.rpartition(":")[0] or path
+            if os.path.isabs(path) and not os.path.exists(path) and not os.path.exists(file):
+                raise Skip(f"the {part} is not here any more, so that nothing can be replayed")
+
+    def _chosen(self, context: Context) -> list[int]:
+        wanted = max(1, context.options["visits"])
+        rows = context.rows(
+            "SELECT index FROM (SELECT index, row_number() OVER (ORDER BY index) - 1 AS place, "
+            f"count(*) OVER () AS total FROM (SELECT DISTINCT index FROM {context.samples} WHERE status = 'ok')) "
+            f"WHERE place % greatest(1, total // {wanted}) = 0 ORDER BY place LIMIT {wanted}"
+        )
+        return [row["index"] for row in rows]
+
+
+CHECK = Reproducible

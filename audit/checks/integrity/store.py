@@ -1,0 +1,24 @@
+"""`store`: every committed part of the run is what its manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding
+from audit.checks.context import Context
+from audit.store.verify import verify
+
+
+class Store(Check):
+    """DuckDB does not notice a changed byte; digests do."""
+
+    name = "store"
+    group = "integrity"
+    description = "Every part of the run has the digest, size and row count that its manifest says."
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        for damage in verify(context.reader, context.run.run_id):
+            yield Finding(f"{damage.file} {damage.problem}.")
+
+
+CHECK = Store

@@ -1,0 +1,38 @@
+"""`unreadable`: samples that could not be read or transformed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class Unreadable(Check):
+    """One finding for each failed sample, at the stage where it failed."""
+
+    name = "unreadable"
+    group = "integrity"
+    description = "Samples that could not be read or transformed, with the stage and the error."
+    options = settings(max_failed=Option(0, "How many may fail before it is told."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        if not context.run.failed:
+            return
+        query = f"SELECT index, source, failed_stage, error FROM {context.samples} WHERE status = 'failed'"
+        rows = context.offenders(query)
+        if len(rows) <= context.options["max_failed"]:
+            context.note(f"{len(rows)} failed, {context.options['max_failed']} may")
+            return
+        numbers = {row["name"]: row["stage"] for row in reversed(context.facts.stages)}
+        for row in rows:
+            yield Finding(
+                f"{row['source']} (index {row['index']}) failed at {row['failed_stage']}: {row['error']}",
+                index=row["index"],
+                source=row["source"],
+                stage=numbers.get(row["failed_stage"]),
+                sql=context.evidence("failures", row["index"]),
+            )
+
+
+CHECK = Unreadable

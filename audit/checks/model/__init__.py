@@ -1,0 +1,1 @@
+"""Do labels and model agree: label range, class order, label issues, accuracy, layers."""

@@ -1,0 +1,51 @@
+"""`accuracy`: at least what is asked for, what the baseline had, and more than guessing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class Accuracy(Check):
+    """Without a minimum it still finds a model that is no better than naming the commonest class."""
+
+    name = "accuracy"
+    group = "model"
+    description = "The accuracy is not below `min`, not far below the baseline's, and above always guessing one class."
+    needs = ("model", "labels")
+    options = settings(
+        min=Option(None, "The accuracy must not be below this.", kind=float),
+        max_drop=Option(0.02, "It must not be lower than the baseline's by more than this."),
+        samples=Option(50, "Fewer graded samples than this are not compared with guessing."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        query = (
+            "SELECT count(*) AS graded, avg(correct::INT) AS accuracy, "
+            f"(SELECT max(count) FROM (SELECT count(*) AS count FROM {context.predictions} WHERE correct IS NOT NULL "
+            f"GROUP BY label)) AS commonest FROM {context.predictions} WHERE correct IS NOT NULL"
+        )
+        row = context.rows(query)[0]
+        if not row["graded"]:
+            return
+        accuracy, guess = row["accuracy"], row["commonest"] / row["graded"]
+        context.note(f"accuracy {accuracy:.2%} of {row['graded']:,}")
+        wanted, baseline = context.options["min"], context.facts.baseline
+        if wanted is not None and accuracy < wanted:
+            yield _below(accuracy, wanted, f"below the {wanted:.2%} that is asked for", query)
+        if baseline is not None and baseline.accuracy is not None:
+            least = baseline.accuracy - context.options["max_drop"]
+            if accuracy < least:
+                said = f"{baseline.accuracy - accuracy:.2%} below the {baseline.accuracy:.2%} of {baseline.name}"
+                yield _below(accuracy, least, said, query)
+        if wanted is None and row["graded"] >= context.options["samples"] and accuracy <= guess < 1:
+            yield _below(accuracy, guess, f"no better than always naming the commonest class ({guess:.2%})", query)
+
+
+def _below(accuracy: float, threshold: float, said: str, query: str) -> Finding:
+    return Finding(f"The accuracy is {accuracy:.2%}, {said}.", value=accuracy, threshold=threshold, sql=query)
+
+
+CHECK = Accuracy

@@ -1,0 +1,103 @@
+"""`class_order`: the classes of the dataset and of the model are in different orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class ClassOrder(Check):
+    """By the names (numbers sorted as text), and by a permutation of classes that would explain the predictions."""
+
+    name = "class_order"
+    group = "model"
+    description = (
+        "Class names that are numbers in text order, or a permutation of classes that raises accuracy sharply."
+    )
+    needs = ("model", "labels")
+    options = settings(
+        gain=Option(0.2, "Told when permuted classes are right this much more often."),
+        permuted_accuracy=Option(0.6, "Told only when permuted classes would be right this often."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        yield from _names(context)
+        query = (
+            f"SELECT label, predicted, count(*) AS count FROM {context.predictions} "
+            "WHERE label >= 0 AND predicted IS NOT NULL GROUP BY label, predicted ORDER BY label, predicted"
+        )
+        rows = context.rows(query)
+        labels = {row["label"] for row in rows}
+        size = max((max(row["label"], row["predicted"]) for row in rows), default=-1) + 1
+        total = sum(row["count"] for row in rows)
+        if len(labels) < 2 or size > 2_000 or total < 5 * len(labels):
+            return
+        before = sum(row["count"] for row in rows if row["label"] == row["predicted"]) / total
+        if before > 1 - context.options["gain"]:
+            return
+        order = _best_order(rows, size)
+        after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
+        if after - before < context.options["gain"] or after < context.options["permuted_accuracy"]:
+            return
+        seen = {row["predicted"] for row in rows}
+        moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]
+        classes = context.run.classes or []
+        listed = ", ".join(f"{_name(classes, p)} means {_name(classes, q)}" for p, q in moved[:5])
+        yield Finding(
+            f"Accuracy would rise from {before:.1%} to {after:.1%} if classes were permuted: "
+            f"what is predicted as {listed}{' …' if len(moved) > 5 else ''}. "
+            "The model was trained with another class order.",
+            value=after,
+            threshold=before,
+            sql=query,
+        )
+
+
+def _names(context: Context) -> Iterable[Finding]:
+    classes = context.run.classes or []
+    if len(classes) < 2 or not all(name.isdecimal() for name in classes):
+        return
+    numbers = [int(name) for name in classes]
+    if numbers == sorted(numbers) or list(classes) != sorted(classes):
+        return
+    at = next(n for n, number in enumerate(numbers) if number != sorted(numbers)[n])
+    yield Finding(
+        f"The class names are numbers sorted as text: label {at} means {classes[at]}, not {sorted(numbers)[at]}. "
+        "A model that was trained with numeric order takes one class for another.",
+        value=at,
+        sql=f"SELECT classes FROM runs WHERE run_id = {context.run_literal}",
+        severity="warning",
+    )
+
+
+def _best_order(rows: list[dict[str, Any]], size: int) -> dict[int, int]:
+    """For each predicted class the label it most likely means, each label once: scipy's, else greedily by count."""
+    try:
+        import numpy as np
+        from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
+        table = np.zeros((size, size))
+        for row in rows:
+            table[row["predicted"], row["label"]] = row["count"]
+        # On a tie the class itself wins, so that unseen classes are not said to be permuted.
+        table += np.eye(size) * 1e-6
+        predicted, label = linear_sum_assignment(table, maximize=True)
+        return dict(zip(predicted.tolist(), label.tolist(), strict=True))
+    except ImportError:
+        order: dict[int, int] = {}
+        for row in sorted(rows, key=lambda row: -row["count"]):
+            if row["predicted"] not in order and row["label"] not in order.values():
+                order[row["predicted"]] = row["label"]
+        free = sorted(set(range(size)) - set(order.values()))
+        rest = [p for p in range(size) if p not in order]
+        return order | {p: p if p in free else -1 for p in rest}
+
+
+def _name(classes: list[str], number: int) -> str:
+    return classes[number] if 0 <= number < len(classes) else str(number)
+
+
+CHECK = ClassOrder

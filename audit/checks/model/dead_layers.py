@@ -1,0 +1,49 @@
+"""`dead_layers`: layers whose output is zero, or one value, whatever they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context, literal
+
+
+class DeadLayers(Check):
+    """Judged over all recorded steps: a layer that is quiet once is not dead."""
+
+    name = "dead_layers"
+    group = "model"
+    description = "Layers whose outputs are zero or constant in every recorded step, or whose gradients are all zero."
+    needs = ("activations",)
+    options = settings(
+        zero_fraction=Option(0.999, "From this share of zeros on, in every step, a layer is dead."),
+        steps=Option(1, "Fewer recorded steps than this say nothing."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        query = (
+            "SELECT layer, direction, any_value(layer_type) AS layer_type, count(*) AS rows, "
+            "min(zero_fraction) AS zeros, max(max - min) AS spread, min(zero_fraction) FILTER (max <> 0) AS alive "
+            f"FROM {context.activations} WHERE port LIKE 'output%' OR direction = 'backward' "
+            "GROUP BY layer, direction HAVING count(DISTINCT (epoch, step)) >= "
+            f"{context.options['steps']} ORDER BY layer, direction"
+        )
+        for row in context.rows(query):
+            zeros = row["zeros"]
+            dead = zeros is not None and zeros >= context.options["zero_fraction"]
+            constant = row["spread"] is not None and row["spread"] == 0
+            if not dead and not constant:
+                continue
+            what = "gradients" if row["direction"] == "backward" else "outputs"
+            said = f"{zeros:.1%} zero or more" if dead else "one value all over"
+            yield Finding(
+                f"The layer {row['layer']} ({row['layer_type']}) is dead: its {what} are {said} "
+                f"in all {row['rows']:,} rows.",
+                value=zeros,
+                threshold=context.options["zero_fraction"],
+                sql=f"FROM activations WHERE run_id = {context.run_literal} AND layer = {literal(row['layer'])} "
+                f"AND direction = {literal(row['direction'])}",
+            )
+
+
+CHECK = DeadLayers

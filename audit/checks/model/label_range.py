@@ -1,0 +1,61 @@
+"""`label_range`: labels that no class and no output of the model answers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class LabelRange(Check):
+    """Labels start at 0 and stay below the number of classes; where most samples have one, all have."""
+
+    name = "label_range"
+    group = "model"
+    description = "Labels below 0, or not below the number of classes or model outputs; samples without one among many."
+    needs = ("labels",)
+    options = settings(ignore=Option([], "Label numbers that are meant to lie outside, such as -100."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        classes = len(context.run.classes or ()) or None
+        outputs = None
+        if context.facts.counts.get("predictions"):
+            outputs = context.value(f"SELECT max(len(probabilities)) FROM {context.predictions}")
+        limits = [limit for limit in (classes, outputs) if limit]
+        ignored = ", ".join(str(int(label)) for label in context.options["ignore"]) or "NULL"
+        bad = "label < 0" + (f" OR label >= {min(limits)}" if limits else "")
+        query = (
+            f"SELECT index, source, label FROM {context.items} "
+            f"WHERE ({bad}) AND coalesce(label NOT IN ({ignored}), true)"
+        )
+        for row in context.offenders(query):
+            high = f" to {min(limits) - 1}" if limits else ""
+            yield Finding(
+                f"{row['source']} (index {row['index']}) has the label {row['label']}; labels go from 0{high}.",
+                index=row["index"],
+                source=row["source"],
+                value=row["label"],
+                threshold=min(limits) - 1 if limits else 0,
+                sql=context.evidence("samples", row["index"]),
+            )
+        yield from _unlabelled(context)
+
+
+def _unlabelled(context: Context) -> Iterable[Finding]:
+    row = context.rows(
+        f"SELECT count(*) AS samples, count(label) AS labelled FROM {context.items} WHERE status = 'ok'"
+    )[0]
+    if not row["labelled"] or row["samples"] - row["labelled"] > 0.05 * row["samples"]:
+        return
+    query = f"SELECT index, source FROM {context.items} WHERE label IS NULL AND status = 'ok'"
+    for found in context.offenders(query):
+        yield Finding(
+            f"{found['source']} (index {found['index']}) has no label, while {row['labelled']:,} samples have one.",
+            index=found["index"],
+            source=found["source"],
+            sql=context.evidence("samples", found["index"]),
+        )
+
+
+CHECK = LabelRange

@@ -1,0 +1,58 @@
+"""Every check by name, in the order of their groups; plugins add theirs through the entry points `audit.checks`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from audit.checks.base import Check
+from audit.errors import UsageError
+from audit.registry import Registry
+
+#: One module for each check: the folder is the group, the file is the name.
+BUILT_IN: dict[str, tuple[str, ...]] = {
+    "integrity": ("coverage", "alignment", "unreadable", "source_unchanged", "reproducible", "store", "hooks"),
+    "values": ("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "augmentation"),
+    "data": (
+        *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
+        *("alpha_dropped", "class_balance", "missing_classes"),
+    ),
+    "model": (
+        *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),
+        *("dead_layers", "exploding_layers"),
+    ),
+    "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "drift"),
+    "yours": ("sql",),
+}
+
+CHECKS: Registry[type[Check]] = Registry("check", "audit.checks")
+
+for _group, _names in BUILT_IN.items():
+    for _name in _names:
+        CHECKS.add(_name, import_module(f"audit.checks.{_group}.{_name}").CHECK)
+
+
+def find_check(name: str) -> type[Check]:
+    """The check of that name, or a UsageError that names the nearest."""
+    return _checked(name, CHECKS.get(name))
+
+
+def all_checks() -> list[type[Check]]:
+    """Every check, built-ins first."""
+    try:
+        return [_checked(name, CHECKS.get(name)) for name in CHECKS]
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"A plugin's check cannot be loaded: {type(error).__name__}: {error}.",
+            hint="Fix or uninstall the package that names it in its entry points audit.checks.",
+        ) from error
+
+
+def _checked(name: str, found: object) -> type[Check]:
+    if not isinstance(found, type) or not issubclass(found, Check) or getattr(found, "name", None) != name:
+        raise UsageError(
+            f"The entry point {name!r} of the group audit.checks gives {found!r}, which is no check of that name.",
+            hint="It must be a subclass of audit.checks.base.Check whose `name` is the entry point's.",
+        )
+    return found

@@ -1,0 +1,120 @@
+"""What the checks came to: one outcome per check, worst first, and whether that is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.checks.base import SEVERITIES, Finding, Severity, Status
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one check came to."""
+
+    check: str
+    group: str
+    description: str
+    severity: Severity
+    status: Status
+    message: str
+    findings: list[Finding] = field(default_factory=list)
+    #: How many there are, with those that are not listed.
+    total: int = 0
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def severity_of(self, finding: Finding) -> Severity:
+        """How much one finding weighs."""
+        return finding.severity or self.severity
+
+    def fails(self, at: Severity) -> bool:
+        """Whether this makes the whole fail, when `at` and worse do."""
+        if self.status == "error":
+            return True
+        return self.status == "fail" and SEVERITIES.index(self.severity) >= SEVERITIES.index(at)
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """For sorting: worst first."""
+        order = {"error": 0, "fail": 0, "skip": 1, "pass": 2}[self.status]
+        weight = -len(SEVERITIES) if self.status == "error" else -SEVERITIES.index(self.severity)
+        return order, weight if order == 0 else 0, self.check
+
+
+@dataclass(slots=True)
+class Report:
+    """What all checks of one run came to."""
+
+    run_id: str
+    run_name: str | None
+    samples: int
+    outcomes: list[Outcome]
+    fail_on: Severity = "error"
+    baseline: str | None = None
+    #: Where the sources are, for formats that name files.
+    root: str | None = None
+    #: The file that findings without a source are shown at: the pipeline, or the configuration.
+    place: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing of severity `fail_on` was found and no check broke."""
+        return not any(outcome.fails(self.fail_on) for outcome in self.outcomes)
+
+    def outcome(self, check: str) -> Outcome:
+        """What one check came to."""
+        return next(outcome for outcome in self.outcomes if outcome.check == check)
+
+    def with_status(self, *statuses: Status) -> list[Outcome]:
+        """The outcomes of some statuses, worst first."""
+        return [outcome for outcome in self.outcomes if outcome.status in statuses]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `audit check --format json` prints."""
+        return {
+            "run_id": self.run_id,
+            "passed": self.passed,
+            "checks": [
+                {
+                    "check": outcome.check,
+                    "severity": outcome.severity,
+                    "status": outcome.status,
+                    "message": outcome.message,
+                    "findings": [_finding_json(finding) for finding in outcome.findings],
+                }
+                for outcome in self.outcomes
+            ],
+        }
+
+    def rows(self) -> Iterable[dict[str, Any]]:
+        """The rows of table `findings`: one for each finding, and one for a check without any."""
+        import json
+
+        for outcome in self.outcomes:
+            shared = {"run_id": self.run_id, "check_name": outcome.check, "status": outcome.status}
+            if not outcome.findings:
+                yield shared | {"severity": outcome.severity, "message": outcome.message}
+            for finding in outcome.findings:
+                yield shared | {
+                    "severity": outcome.severity_of(finding),
+                    "message": finding.message,
+                    "index": finding.index,
+                    "source": finding.source,
+                    "stage": finding.stage,
+                    "value": finding.value,
+                    "threshold": finding.threshold,
+                    "evidence": json.dumps({"sql": finding.sql}) if finding.sql else None,
+                }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "index": finding.index,
+        "source": finding.source,
+        "stage": finding.stage,
+        "value": finding.value,
+        "message": finding.message,
+    }

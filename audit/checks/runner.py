@@ -1,0 +1,200 @@
+"""Run the checks of one run, whatever one of them does, and keep what they came to.
+
+A check that raises has the status `error` and the others still run; one that finds nothing to look at is skipped
+and says why. Nothing is changed but the run's table `findings`; where the store cannot be written, that is a note.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
+from audit.checks.baseline import Baseline, open_baseline
+from audit.checks.config import Configuration, Setting, load_configuration
+from audit.checks.context import Context, Facts
+from audit.checks.report import Outcome, Report
+from audit.errors import AuditError, MissingExtra, StoreError, UsageError
+from audit.store.findings import append_findings
+from audit.store.reader import Reader
+
+
+def run_checks(
+    store: Reader | str | os.PathLike[str],
+    run: str | None = None,
+    *,
+    config: Configuration | str | os.PathLike[str] | None = None,
+    baseline: str | os.PathLike[str] | None = None,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    fail_on: Severity | None = None,
+    record: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings."""
+    configuration = config if isinstance(config, Configuration) else load_configuration(config)
+    settings = configuration.chosen(only, skip)
+    if isinstance(store, Reader):
+        return _run(store, run, configuration, settings, baseline, fail_on, record, progress)
+    with Reader(os.fspath(store)) as reader:
+        return _run(reader, run, configuration, settings, baseline, fail_on, record, progress)
+
+
+def _run(
+    reader: Reader,
+    reference: str | None,
+    configuration: Configuration,
+    settings: list[Setting],
+    baseline: str | os.PathLike[str] | None,
+    fail_on: Severity | None,
+    record: bool,
+    progress: Callable[[str], None] | None,
+) -> Report:
+    run = reader.run(reference)
+    facts = Facts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline))
+    outcomes = []
+    for setting in settings:
+        if progress is not None:
+            progress(setting.name)
+        outcomes.append(_judge(facts, setting, configuration.max_findings))
+    report = Report(
+        run_id=run.run_id,
+        run_name=run.name,
+        samples=run.samples,
+        outcomes=sorted(outcomes, key=lambda outcome: outcome.rank),
+        fail_on=fail_on or configuration.fail_on,
+        baseline=facts.baseline.name if facts.baseline else None,
+        root=_quietly(lambda: facts.root),
+        place=_place(run.recipe.get("pipeline"), configuration.path),
+        notes=list(configuration.notes),
+    )
+    if run.status != "complete":
+        report.notes.append(f"The run is {run.status}: what it has recorded so far was looked at.")
+    if record:
+        _record(reader, report)
+    return report
+
+
+def _baseline(reader: Reader, run_id: str, wanted: str | os.PathLike[str] | None) -> Baseline | None:
+    if wanted is None:
+        return None
+    found = open_baseline(reader, wanted)
+    if found.run_id == run_id and found.reader is not None:
+        raise UsageError(
+            f"The baseline {os.fspath(wanted)} is the run that is to be checked.", hint="Name another run."
+        )
+    return found
+
+
+def _place(pipeline: object, configuration: str | None) -> str | None:
+    """A file of the working directory that findings without a source belong to."""
+    here = os.getcwd()
+    for path in (pipeline, configuration):
+        if isinstance(path, str):
+            file = path.rpartition(":")[0] if not os.path.exists(path) and ":" in path else path
+            relative = os.path.relpath(os.path.abspath(file), here)
+            if os.path.exists(file) and not relative.startswith(".."):
+                return relative
+    return None
+
+
+def _record(reader: Reader, report: Report) -> None:
+    try:
+        append_findings(reader, report.run_id, list(report.rows()))
+    except StoreError as error:
+        report.notes.append(f"The findings could not be kept in the store: {error.message}")
+
+
+def _quietly(ask: Callable[[], str | None]) -> str | None:
+    """A nicety of the report must not fail on a store that the checks already call damaged."""
+    try:
+        return ask()
+    except AuditError:
+        return None
+
+
+@dataclass(slots=True)
+class _Verdict:
+    status: Status
+    message: str
+    findings: list[Finding]
+    total: int
+    severity: Severity
+
+
+def _judge(facts: Facts, setting: Setting, most: int) -> Outcome:
+    begun = time.perf_counter()
+    context = Context(facts, setting.options, setting.narrowing)
+    verdict = _verdict(context, setting, most)
+    return Outcome(
+        check=setting.name,
+        group=setting.check.group,
+        description=setting.check.description,
+        severity=verdict.severity,
+        status=verdict.status,
+        message=verdict.message,
+        findings=verdict.findings,
+        total=verdict.total,
+        notes=context.notes,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _verdict(context: Context, setting: Setting, most: int) -> _Verdict:
+    try:
+        if reason := _unmet(context, setting.check):
+            raise Skip(reason)
+        found = list(setting.check().run(context))
+        return _weigh(context, setting, found, most)
+    except (Skip, MissingExtra) as skipped:
+        return _Verdict("skip", str(skipped), [], 0, setting.severity)
+    except UsageError:
+        raise
+    except AuditError as error:
+        return _Verdict("error", error.message, [], 0, setting.severity)
+    except Exception as error:
+        return _Verdict("error", f"{type(error).__name__}: {error}", [], 0, setting.severity)
+
+
+def _weigh(context: Context, setting: Setting, found: list[Finding], most: int) -> _Verdict:
+    allowed = setting.allow.sources(context)
+    kept = [finding for finding in found if finding.source is None or not allowed(finding.source)]
+    if len(kept) < len(found):
+        context.note(f"{len(found) - len(kept)} allowed")
+    total = len(kept) + context.unlisted
+    if setting.given_severity is not None:
+        kept = [_with_severity(finding, None) for finding in kept]
+    if not kept:
+        return _Verdict("pass", "; ".join(context.notes), [], 0, setting.severity)
+    weights = [finding.severity or setting.severity for finding in kept]
+    worst = max(weights, key=SEVERITIES.index)
+    kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity or setting.severity))
+    message = kept[0].message if total == 1 else f"{total:,} findings, the first: {kept[0].message}"
+    return _Verdict("fail", message, kept[:most], total, worst)
+
+
+def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
+    from dataclasses import replace
+
+    return replace(finding, severity=severity)
+
+
+def _unmet(context: Context, check: type[Check]) -> str | None:
+    """Why there is nothing to look at, or None."""
+    counts = context.facts.counts
+    for need in check.needs:
+        if need == "model" and not counts.get("predictions"):
+            return "the run has no predictions; record it with --model"
+        if need == "activations" and not counts.get("activations"):
+            return "the run recorded no layers"
+        if need == "baseline" and context.facts.baseline is None:
+            return "there is no baseline; name one with --baseline"
+        if need == "labels" and not any(row["labels"] for row in context.facts.epochs):
+            return "the run has no labels"
+        if need == "pictures" and not any(r["stage"] == 0 and r["kind"] == "image" for r in context.profile):
+            return "the samples are no pictures"
+        if need == "files" and context.facts.root is None:
+            return "the source files are not here"
+    return None

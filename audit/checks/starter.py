@@ -1,0 +1,110 @@
+"""A first audit.toml, commented, from what a run shows: what holds today becomes what must hold tomorrow."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from audit.checks.config import FILE
+from audit.errors import UsageError
+from audit.store.reader import Reader
+
+_HEAD = """\
+# What `audit check` asks of a run. Written by `audit check --init` from the run {run}; edit it freely.
+# Every check and its options: audit check --list, and docs/CHECKS.md.
+
+fail_on = "error"        # or "warning", which is stricter
+max_findings = 100       # how many findings of one check are listed; the rest is counted
+# baseline = "baseline.json"   # or a run; write the file with: audit baseline export -o baseline.json
+# skip = ["image_quality"]
+# select = ["coverage", "finite"]   # these and no others
+"""
+_TAIL = """\
+# Known and accepted, with a reason and a date on which to look again:
+# [checks.duplicates]
+# severity = "error"
+# splits = ["train"]
+# allow = [
+#   {{ source = "some/folder/*.png", reason = "copies on purpose", expires = {year}-01-31 }},
+#   {{ digest = "the first digits of a file's SHA-256", reason = "agreed" }},
+# ]
+
+# Your own rules: a query that must return no rows, or a value within bounds.
+# [[sql]]
+# name = "large-files"
+# query = "SELECT index, source, source_bytes AS value FROM samples WHERE source_bytes > 10000000"
+# message = "larger than 10 MB"
+#
+# [[sql]]
+# name = "mean-loss"
+# query = "SELECT avg(loss) FROM predictions"
+# max = 0.5
+"""
+
+
+def starter(reader: Reader, reference: str | None = None) -> str:
+    """The text of a first configuration, which the run itself passes."""
+    run = reader.run(reference)
+    pieces = [_HEAD.format(run=run.run_id)]
+    if run.accuracy is not None:
+        floor = max(0.0, int((run.accuracy - 0.02) * 100) / 100)
+        pieces.append(
+            f"[checks.accuracy]\nmin = {floor}             # the run has {run.accuracy:.4f}\n"
+            "# max_drop = 0.02        # against the baseline\n"
+        )
+    if run.failed:
+        pieces.append(f"[checks.unreadable]\nmax_failed = {run.failed}         # as many failed in the run\n")
+    if contract := _contract(reader, run.run_id):
+        pieces.append(contract)
+    pieces.append(_TAIL.format(year=int(run.started_at[:4]) + 1))
+    return "\n".join(pieces)
+
+
+def write_starter(reader: Reader, reference: str | None = None, path: str = FILE) -> str:
+    """Write it, unless there is a file already."""
+    text = starter(reader, reference)
+    try:
+        with open(path, "x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{path} is there already.", hint="Remove it first, or write another with --config FILE --init."
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} could not be written: {error.strerror}.") from error
+    return path
+
+
+def _contract(reader: Reader, run_id: str) -> str | None:
+    """What the last stage gives, as a declaration; nothing where it is not one shape."""
+    stages = [row for row in reader.rows("stages", run_id, order="stage") if not row["path"].startswith("target")]
+    if len(stages) < 2:
+        return None
+    last: dict[str, Any] = stages[-1]
+    rows = reader.sql(
+        "SELECT kind, dtype, shape, min(min) AS low, max(max) AS high FROM stage_outputs WHERE stage = ? "
+        "GROUP BY kind, dtype, shape",
+        run=[run_id],
+        parameters=[last["stage"]],
+    ).dicts()
+    if len(rows) != 1 or not rows[0]["shape"]:
+        return None
+    row = rows[0]
+    lines = [
+        f"[checks.stage_contract.contract.{json.dumps(last['path'])}]   # {_plain(last['name'])}, the model's input",
+        f"kind = {json.dumps(row['kind'])}",
+        f"shape = {json.dumps(row['shape'])}",
+    ]
+    if row["dtype"]:
+        lines.insert(2, f"dtype = {json.dumps(row['dtype'])}")
+    if row["low"] is not None and row["high"] is not None:
+        span = max(row["high"] - row["low"], 1e-6)
+        lines.append(f"min = {row['low'] - span:.4g}           # the run reaches from {row['low']:.4g}")
+        lines.append(f"max = {row['high'] + span:.4g}           # to {row['high']:.4g}")
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: object) -> str:
+    """A name that cannot end its comment."""
+    return "".join(c if c.isprintable() else " " for c in os.fspath(str(text)))

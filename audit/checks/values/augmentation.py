@@ -1,0 +1,133 @@
+"""`augmentation`: random stages that never or always fire, draw the same again and again, or run in evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+_EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
+#: A draw with this many decimals is of a continuous value, which does not come twice by chance.
+_CONTINUOUS = r"\d\.\d{5,}"
+
+
+class Augmentation(Check):
+    """Judges each random stage over all visits; fewer visits than chance could explain are left alone."""
+
+    name = "augmentation"
+    group = "values"
+    description = (
+        "Random stages fire as often as they should, draw anew in each worker and epoch, and are off in evaluation."
+    )
+    options = settings(
+        visits=Option(20, "Fewer visits than this say nothing about chance."),
+        repeated=Option(0.5, "Told when this share of continuous draws came in several workers."),
+        evaluation=Option(True, "Tell random stages that are active in an evaluation split."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        random = [row for row in context.facts.stages if row["random"] and row["stage"] in context.stage_numbers]
+        for stage in random:
+            rows = f"(FROM {context.outputs} WHERE stage = {stage['stage']})"
+            yield from self._fired(context, stage, rows)
+            yield from self._workers(context, stage, rows)
+            yield from self._epochs(context, stage, rows)
+            if context.options["evaluation"]:
+                yield from self._evaluation(context, stage, rows)
+
+    def _fired(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+        query = f"SELECT count(*) AS visits, count(*) FILTER (changed) AS fired FROM {rows}"
+        found = context.rows(query)[0]
+        if found["visits"] < context.options["visits"]:
+            return
+        p = _probability(stage["parameters"])
+        said = None
+        if not found["fired"] and (p is None or (1 - p) ** found["visits"] < 1e-4):
+            said = f"never changed anything in {found['visits']:,} visits"
+        elif found["fired"] == found["visits"] and p is not None and p ** found["visits"] < 1e-4:
+            said = f"changed its input in all {found['visits']:,} visits, though its p is {p:g}"
+        if said:
+            share = found["fired"] / found["visits"]
+            yield Finding(
+                f"The random stage {stage['name']} {said}.", stage=stage["stage"], value=share, threshold=p, sql=query
+            )
+
+    def _workers(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+        query = (
+            f"SELECT params, count(DISTINCT s.worker) AS workers, count(*) AS visits, min(o.index) AS index "
+            f"FROM {rows} o JOIN {context.samples} s USING (epoch, index, visit) "
+            f"WHERE regexp_matches(params, '{_CONTINUOUS}') GROUP BY params"
+        )
+        found = context.rows(
+            f"SELECT sum(visits) AS visits, sum(visits) FILTER (workers > 1) AS repeated, "
+            f"min(index) FILTER (workers > 1) AS index, max(workers) AS workers FROM ({query})"
+        )[0]
+        if not found["repeated"] or found["visits"] < context.options["visits"]:
+            return
+        share = found["repeated"] / found["visits"]
+        if share >= context.options["repeated"]:
+            yield Finding(
+                f"The random stage {stage['name']} drew the same in up to {found['workers']} workers, "
+                f"in {share:.0%} of its visits: each worker has a copy of one generator.",
+                stage=stage["stage"],
+                index=found["index"],
+                value=share,
+                threshold=context.options["repeated"],
+                sql=f"FROM ({query}) WHERE workers > 1 ORDER BY visits DESC",
+            )
+
+    def _epochs(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+        query = (
+            "SELECT index, count(DISTINCT epoch) AS epochs, "
+            "count(DISTINCT coalesce(params, changed::VARCHAR)) AS draws, "
+            f"any_value(coalesce(params, changed::VARCHAR)) AS draw FROM {rows} WHERE visit = 0 "
+            "GROUP BY index HAVING count(DISTINCT epoch) > 1"
+        )
+        found = context.rows(
+            "SELECT count(*) AS samples, count(*) FILTER (draws = 1) AS same, count(DISTINCT draw) AS different, "
+            f"max(epochs) AS epochs FROM ({query})"
+        )[0]
+        if (
+            found["samples"] >= context.options["visits"]
+            and found["same"] == found["samples"]
+            and found["different"] > 1
+        ):
+            yield Finding(
+                f"The random stage {stage['name']} drew the same for each sample in all {found['epochs']} epochs: "
+                "the generator is seeded anew for each epoch.",
+                stage=stage["stage"],
+                value=1.0,
+                sql=f"FROM ({query}) WHERE draws = 1",
+            )
+
+    def _evaluation(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+        splits = ", ".join(f"'{name}'" for name in _EVALUATION)
+        query = (
+            f"SELECT s.split, min(o.index) AS index, count(*) AS visits FROM {rows} o "
+            f"JOIN {context.samples} s USING (epoch, index, visit) "
+            f"WHERE o.changed AND lower(s.split) IN ({splits}) GROUP BY s.split"
+        )
+        for row in context.rows(query):
+            yield Finding(
+                f"The random stage {stage['name']} is active in the split {row['split']} "
+                f"({row['visits']:,} visits): results there depend on chance.",
+                stage=stage["stage"],
+                value=row["visits"],
+                threshold=0,
+                sql=query,
+                severity="warning",
+            )
+
+
+def _probability(parameters: str | None) -> float | None:
+    try:
+        p = json.loads(parameters or "{}").get("p")
+    except ValueError:
+        return None
+    return float(p) if isinstance(p, (int, float)) and 0 < p < 1 else None
+
+
+CHECK = Augmentation

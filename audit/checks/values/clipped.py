@@ -1,0 +1,99 @@
+"""`clipped`: a stage pushed nearly everything against the end of its range; 16-bit pictures turned white."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import GRIDS, Context
+from audit.checks.files import chosen_files
+
+
+class Clipped(Check):
+    """Compares a stage's output with the one before it: a picture that was white from the start is no clipping."""
+
+    name = "clipped"
+    group = "values"
+    description = "A stage that pushed nearly all values against the end of their range, such as 16 bit turned white."
+    options = settings(
+        share=Option(0.95, "From this share of the full range on, a mean counts as saturated."),
+        before=Option(0.8, "The stage before must have been below this share of its own range."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        share, before = context.options["share"], context.options["before"]
+        # The range of what is saturated is 0–255 or 0–1; of what came before, whatever its own dtype holds.
+        saturated = (
+            f"SELECT epoch, index, visit, stage, mean, max FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} "
+            f"AND ((max = 255 AND mean >= 255 * {share}) OR (max = 1 AND mean >= {share} AND min >= 0))"
+        )
+        emptied = (
+            f"SELECT epoch, index, visit, stage, mean, max FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} "
+            f"AND min = 0 AND max > 0 AND zeros > 0 AND zeros >= {share} * list_product(shape)"
+        )
+        suspects = f"SELECT *, true AS white FROM ({saturated}) UNION ALL SELECT *, false FROM ({emptied})"
+        yield from self._while_loading(context)
+        if not context.rows(f"{suspects} LIMIT 1"):
+            return
+        query = (
+            "SELECT o.epoch, o.index, o.stage, o.mean, o.max, o.white, b.mean AS mean_before, b.max AS max_before, "
+            f"b.dtype AS dtype_before FROM ({suspects}) o "
+            f"JOIN (FROM stage_outputs WHERE run_id = {context.run_literal}) b "
+            "ON b.epoch = o.epoch AND b.index = o.index AND b.visit = o.visit AND b.stage = o.stage - 1 "
+            f"WHERE CASE WHEN o.white THEN b.mean < {before} * greatest(b.max, 1e-9) "
+            f"ELSE b.zeros < (1 - {before}) * list_product(b.shape) END"
+        )
+        for row in context.offenders(query):
+            wide = row["dtype_before"] in ("uint16", "int32") and row["max_before"] > 255
+            to = "white" if row["white"] else "zero"
+            yield Finding(
+                f"{context.stage_name(row['stage'])} turned {row['source']} (index {row['index']}) {to}: "
+                + (
+                    "values of more than 8 bits were cut off at 255"
+                    if wide
+                    else f"its mean went from {row['mean_before']:.4g} (of at most {row['max_before']:.4g}) "
+                    f"to {row['mean']:.4g} (of {row['max']:.4g})"
+                )
+                + ".",
+                index=row["index"],
+                source=row["source"],
+                stage=row["stage"],
+                value=row["mean"],
+                threshold=row["mean_before"],
+                sql=context.evidence("stage_outputs", row["index"], f"stage IN ({row['stage'] - 1}, {row['stage']})"),
+            )
+
+    def _while_loading(self, context: Context) -> Iterable[Finding]:
+        """A loader that converts by itself leaves white pictures behind; their files know that they had 16 bits."""
+        if context.facts.root is None:
+            return
+        white = (
+            f"SELECT epoch, index, mean FROM {context.sources_decoded} WHERE kind = 'image' AND dtype = 'uint8' "
+            f"AND mean >= 255 * {context.options['share']}"
+        )
+        indices = [row["index"] for row in context.offenders(white)]
+        listed = ", ".join(map(str, indices))
+        for file in chosen_files(context, 0, f"index IN ({listed})") if indices else ():
+            if _is_wide(file.path):
+                yield Finding(
+                    f"{context.stage_name(0)} turned {file.source} (index {file.index}) white: its 16 bits were cut "
+                    "off at 255.",
+                    index=file.index,
+                    source=file.source,
+                    stage=0,
+                    sql=context.evidence("stage_outputs", file.index, "stage = 0"),
+                )
+
+
+def _is_wide(path: Path) -> bool:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.mode.startswith("I")
+    except Exception:
+        return False
+
+
+CHECK = Clipped

@@ -1,0 +1,56 @@
+"""`finite`: no NaN and no infinity, in any stage, in logits, in losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding
+from audit.checks.context import Context
+
+
+class Finite(Check):
+    """Names the first stage at which a sample stops being finite."""
+
+    name = "finite"
+    group = "values"
+    description = "No stage output, logit or loss is NaN or infinite; the first stage where one appears is named."
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        if any(row["nonfinite"] for row in context.profile):
+            yield from _outputs(context)
+        if context.facts.counts.get("predictions"):
+            yield from _predictions(context)
+
+
+def _outputs(context: Context) -> Iterable[Finding]:
+    query = (
+        "SELECT epoch, index, min(stage) AS stage, arg_min(nonfinite, stage) AS nonfinite "
+        f"FROM {context.outputs} WHERE nonfinite > 0 GROUP BY epoch, index, visit"
+    )
+    for row in context.offenders(query):
+        yield Finding(
+            f"{row['source']} (index {row['index']}): {row['nonfinite']:,} values are NaN or infinite "
+            f"from {context.stage_name(row['stage'])} on.",
+            index=row["index"],
+            source=row["source"],
+            stage=row["stage"],
+            value=row["nonfinite"],
+            threshold=0,
+            sql=context.evidence("stage_outputs", row["index"], "nonfinite > 0"),
+        )
+
+
+def _predictions(context: Context) -> Iterable[Finding]:
+    bad = "NOT isfinite(list_sum(logits)) OR NOT isfinite(loss)"
+    query = f"SELECT epoch, index, isfinite(list_sum(logits)) AS logits_fine FROM {context.predictions} WHERE {bad}"
+    for row in context.offenders(query):
+        what = "loss is" if row["logits_fine"] else "logits are"
+        yield Finding(
+            f"{row['source']} (index {row['index']}): its {what} NaN or infinite.",
+            index=row["index"],
+            source=row["source"],
+            sql=context.evidence("predictions", row["index"]),
+        )
+
+
+CHECK = Finite

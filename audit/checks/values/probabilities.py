@@ -1,0 +1,65 @@
+"""`probabilities`: they add up to one, lie between 0 and 1, and were made from logits once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class Probabilities(Check):
+    """A model that ends in a softmax is given another by many a loop: that is told too."""
+
+    name = "probabilities"
+    group = "values"
+    description = "Probabilities lie in 0–1 and add up to 1, confidence is the largest, and softmax was applied once."
+    needs = ("model",)
+    options = settings(tolerance=Option(0.001, "How far a sum may be from 1."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        tolerance = context.options["tolerance"]
+        query = (
+            "SELECT index, epoch, visit, list_sum(probabilities) AS sum, list_min(probabilities) AS low, "
+            f"list_max(probabilities) AS high, confidence FROM {context.predictions} "
+            "WHERE len(probabilities) > 0 AND isfinite(list_sum(probabilities))"
+        )
+        query = (
+            f"FROM ({query}) WHERE abs(sum - 1) > {tolerance} OR low < -{tolerance} "
+            f"OR high > 1 + {tolerance} OR abs(confidence - high) > {tolerance}"
+        )
+        for row in context.offenders(query):
+            if abs(row["sum"] - 1) > tolerance:
+                said, value, threshold = f"add up to {row['sum']:.4g}", row["sum"], 1.0
+            elif row["low"] < -tolerance or row["high"] > 1 + tolerance:
+                said, value, threshold = f"reach from {row['low']:.4g} to {row['high']:.4g}", row["high"], 1.0
+            else:
+                said = f"have the largest {row['high']:.4g}, but the confidence is {row['confidence']:.4g}"
+                value, threshold = row["confidence"], row["high"]
+            yield Finding(
+                f"The probabilities of {row['source']} (index {row['index']}) {said}.",
+                index=row["index"],
+                source=row["source"],
+                value=value,
+                threshold=threshold,
+                sql=context.evidence("predictions", row["index"]),
+            )
+        yield from _twice(context)
+
+
+def _twice(context: Context) -> Iterable[Finding]:
+    query = (
+        "SELECT count(*) AS rows, avg((abs(list_sum(logits) - 1) < 0.001 AND list_min(logits) >= 0)::INT) AS share "
+        f"FROM {context.predictions} WHERE len(logits) > 1 AND isfinite(list_sum(logits))"
+    )
+    row = context.rows(query)[0]
+    if row["rows"] >= 10 and row["share"] > 0.99:
+        yield Finding(
+            "What the model returns are probabilities already: each row lies in 0–1 and adds up to 1, so that a "
+            "second softmax flattens them and every confidence and loss is wrong.",
+            value=row["share"],
+            sql=query,
+        )
+
+
+CHECK = Probabilities

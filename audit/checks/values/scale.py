@@ -1,0 +1,103 @@
+"""`scale`: 0–255 where 0–1 was meant, normalised twice, or never."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import Context
+
+
+class Scale(Check):
+    """Looks at what whole stages gave, and at what a normalising stage was given."""
+
+    name = "scale"
+    group = "values"
+    description = "Pictures reach the model on the scale it was made for: not 0–255 for 0–1, normalised once."
+    needs = ("pictures",)
+    options = settings(
+        largest_input=Option(50.0, "A float input of the model that typically reaches further was not scaled."),
+        negative=Option(0.01, "What is to be normalised and goes below minus this was normalised before."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        last = context.last_stage
+        given = _typical(context, last)
+        if last is None or given is None or not str(given["dtype"]).startswith("float"):
+            return
+        normalising = [row for row in context.facts.stages if "normalize" in str(row["name"]).lower()]
+        measured = "min(min), max(max), avg(mean), avg(std)"
+        query = f"SELECT stage, name, {measured} FROM {context.outputs} GROUP BY ALL ORDER BY stage"
+        for stage in normalising:
+            yield from self._normalised(context, stage, query)
+        big = given["middle_max"] is not None and given["middle_max"] > context.options["largest_input"]
+        if big and not normalising:
+            yield Finding(
+                f"The model is given values up to {given['middle_max']:.4g} by {context.stage_name(last)}: "
+                "0–255 where 0–1 was meant?",
+                stage=last,
+                value=given["middle_max"],
+                threshold=context.options["largest_input"],
+                sql=query,
+            )
+        elif not normalising and _known_architecture(context) and _unit(given):
+            yield Finding(
+                f"The pictures reach {context.run.arch} as 0–1 and were never normalised; "
+                "weights of such architectures are usually trained on normalised pictures.",
+                stage=last,
+                value=given["mean"],
+                sql=query,
+                severity="info",
+            )
+
+    def _normalised(self, context: Context, stage: dict[str, Any], query: str) -> Iterable[Finding]:
+        before = _typical(context, stage["stage"] - 1)
+        if before is None or before["middle_min"] is None:
+            return
+        meant = _list(stage["parameters"], "std")
+        if meant and max(meant) <= 2 and before["middle_max"] > 2:
+            yield Finding(
+                f"{stage['name']} was given values up to {before['middle_max']:.4g}, "
+                f"but its std of at most {max(meant):.3g} is meant for 0–1.",
+                stage=stage["stage"],
+                value=before["middle_max"],
+                threshold=1.0,
+                sql=query,
+            )
+        elif before["middle_min"] < -context.options["negative"]:
+            yield Finding(
+                f"{stage['name']} was given values down to {before['middle_min']:.4g}: they were normalised before.",
+                stage=stage["stage"],
+                value=before["middle_min"],
+                threshold=0.0,
+                sql=query,
+            )
+
+
+def _known_architecture(context: Context) -> bool:
+    """`audit run` names an architecture only where it recognised a published one."""
+    return bool(context.run.arch) and context.run.recipe.get("kind") == "run"
+
+
+def _typical(context: Context, number: int | None) -> dict[str, Any] | None:
+    """The commonest form of a stage's output."""
+    rows = [r for r in context.profile if r["stage"] == number and r["kind"] in ("image", "tensor", "array")]
+    return max(rows, key=lambda row: row["visits"], default=None)
+
+
+def _unit(row: dict[str, Any]) -> bool:
+    return row["low"] is not None and row["low"] >= 0 and row["high"] <= 1
+
+
+def _list(parameters: str | None, key: str) -> list[float]:
+    try:
+        found = json.loads(parameters or "{}").get(key)
+    except ValueError:
+        return []
+    values = found if isinstance(found, list) else [found]
+    return [float(value) for value in values if isinstance(value, (int, float))]
+
+
+CHECK = Scale

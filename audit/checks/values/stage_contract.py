@@ -1,0 +1,145 @@
+"""`stage_contract`: each stage gives one kind, dtype, shape and range: declared, or learned from the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.context import GRIDS, Context, literal
+from audit.errors import UsageError
+
+_KEYS = {"kind": str, "dtype": str, "mode": str, "shape": list, "min": (int, float), "max": (int, float)}
+
+
+class StageContract(Check):
+    """Learned rules are those that nearly all visits keep; sources may differ among themselves, inputs may not."""
+
+    name = "stage_contract"
+    group = "values"
+    description = (
+        "Kind, dtype, shape and range of each stage are as declared; without a declaration, "
+        "the odd ones out among a stage's outputs are found."
+    )
+    options = settings(
+        contract=Option({}, "For each stage: kind, dtype, mode, shape (-1 for any length), min, max."),
+        common=Option(0.9, "A rule is learned when this share of the visits keeps it."),
+        range_factor=Option(4.0, "A learned range may be passed by this many times its own width."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        declared: Mapping[str, Any] = context.options["contract"]
+        for name, rules in declared.items():
+            for stage in context.stages_called(name):
+                yield from _offending(context, stage["stage"], _conditions(name, rules), "the contract says")
+        learned = [number for number in sorted(context.stage_numbers) if not _covers(context, declared, number)]
+        for number in learned:
+            yield from _offending(context, number, self._learned(context, number), "its like have")
+
+    def _learned(self, context: Context, number: int) -> list[tuple[str, str, float | None]]:
+        """(what must hold as SQL, how it is told, the bound)"""
+        rows = [row for row in context.profile if row["stage"] == number]
+        total = sum(row["visits"] for row in rows)
+        needed = context.options["common"] * total
+        conditions: list[tuple[str, str, float | None]] = []
+        if total < 10:
+            return conditions
+        last = number == context.last_stage and number > 0
+        for column in ("kind", "dtype") if number else ("kind",):
+            counted: dict[Any, int] = {}
+            for row in rows:
+                counted[row[column]] = counted.get(row[column], 0) + row["visits"]
+            best = max(counted, key=lambda key: counted[key])
+            if len(counted) > 1 and counted[best] >= needed:
+                conditions.append((f"{column} IS NOT DISTINCT FROM {literal(best)}", f"{column} {best}", None))
+        if last and (shape := self._common_shape(context, number, needed)) is not None:
+            conditions.append((f"shape IS NOT DISTINCT FROM {shape}::BIGINT[]", f"shape {_times(shape)}", None))
+        if number and any(row["kind"] in ("tensor", "array") for row in rows):
+            conditions += self._common_range(context, number)
+        return conditions
+
+    def _common_shape(self, context: Context, number: int, needed: float) -> list[int] | None:
+        shapes = context.rows(
+            f"SELECT shape, count(*) AS visits FROM {context.outputs} WHERE stage = {number} AND kind IN {GRIDS} "
+            "GROUP BY shape ORDER BY visits DESC LIMIT 2"
+        )
+        if len(shapes) < 2 or shapes[0]["visits"] < needed or not shapes[0]["shape"]:
+            return None
+        found: list[int] = shapes[0]["shape"]
+        return found
+
+    def _common_range(self, context: Context, number: int) -> list[tuple[str, str, float | None]]:
+        query = (
+            "SELECT stage, approx_quantile(min, 0.05) AS low, approx_quantile(max, 0.95) AS high "
+            f"FROM {context.outputs} WHERE kind IN ('tensor', 'array') GROUP BY stage"
+        )
+        row = next((row for row in context.cached(query) if row["stage"] == number), None)
+        if row is None or row["low"] is None or row["high"] is None:
+            return []
+        slack = context.options["range_factor"] * max(row["high"] - row["low"], 1e-6)
+        low, high = row["low"] - slack, row["high"] + slack
+        whole = [r for r in context.profile if r["stage"] == number and r["low"] is not None]
+        conditions: list[tuple[str, str, float | None]] = []
+        if min(r["low"] for r in whole) < low:
+            conditions.append((f"min >= {low!r}", f"minimum about {row['low']:.4g}", low))
+        if max(r["high"] for r in whole) > high:
+            conditions.append((f"max <= {high!r}", f"maximum about {row['high']:.4g}", high))
+        return conditions
+
+
+def _covers(context: Context, declared: Mapping[str, Any], number: int) -> bool:
+    return any(stage["stage"] == number for name in declared for stage in context.stages_called(name))
+
+
+def _conditions(name: str, rules: Any) -> list[tuple[str, str, float | None]]:
+    if not isinstance(rules, dict):
+        raise UsageError(f"The contract of the stage {name} is {rules!r}.", hint="Write it as a table.")
+    conditions: list[tuple[str, str, float | None]] = []
+    for key, value in rules.items():
+        if key not in _KEYS or not isinstance(value, _KEYS[key]) or isinstance(value, bool):  # type: ignore[arg-type]
+            raise UsageError(
+                f"The contract of the stage {name} has {key} = {value!r}.", hint=f"Known are: {', '.join(_KEYS)}."
+            )
+        if key == "shape":
+            lengths = [f"shape[{n}] = {int(length)}" for n, length in enumerate(value, 1) if int(length) >= 0]
+            conditions.append((" AND ".join([f"len(shape) = {len(value)}", *lengths]), f"shape {_times(value)}", None))
+        elif key in ("min", "max"):
+            sign = ">=" if key == "min" else "<="
+            conditions.append((f"{key} {sign} {float(value)!r}", f"{key} {sign} {value}", float(value)))
+        else:
+            conditions.append((f"{key} IS NOT DISTINCT FROM {literal(value)}", f"{key} {value}", None))
+    return conditions
+
+
+def _offending(
+    context: Context, stage: int, conditions: list[tuple[str, str, float | None]], says: str
+) -> Iterable[Finding]:
+    for condition, told, bound in conditions:
+        query = (
+            f"SELECT index, epoch, kind, dtype, mode, shape, min, max FROM {context.outputs} "
+            f"WHERE stage = {stage} AND NOT coalesce({condition}, false)"
+        )
+        for row in context.offenders(query):
+            has = {
+                "shape": f"shape {_times(row['shape'] or [])}", "kind": f"kind {row['kind']}",
+                "dtype": f"dtype {row['dtype']}", "mode": f"mode {row['mode']}",
+            }.get(told.split(" ")[0])  # fmt: skip
+            low = told.startswith("min")
+            value = None if has else row["min" if low else "max"]
+            has = has or f"{'minimum' if low else 'maximum'} {value}"
+            yield Finding(
+                f"{row['source']} (index {row['index']}) left {context.stage_name(stage)} with {has}; {says} {told}.",
+                index=row["index"],
+                source=row["source"],
+                stage=stage,
+                value=value,
+                threshold=bound,
+                sql=context.evidence("stage_outputs", row["index"], f"stage = {stage}"),
+            )
+
+
+def _times(shape: list[int]) -> str:
+    return "×".join(str(length) for length in shape) or "none"
+
+
+CHECK = StageContract

@@ -1,0 +1,30 @@
+"""`audit baseline`: a run as a small file that can be committed, so that CI needs no old store."""
+
+from __future__ import annotations
+
+import click
+
+from audit.cli.options import common
+
+
+@click.group()
+def baseline() -> None:
+    """What later runs are compared with."""
+
+
+@baseline.command()
+@click.argument("run", required=False)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), default="baseline.json", show_default=True
+)
+@common
+def export(run: str | None, output: str, store: str | None) -> None:
+    """Write a run's sources, labels, predictions, pipeline and statistics, for `audit check --baseline FILE`."""
+    import os
+
+    from audit.api import open as open_store
+    from audit.checks.baseline import export_baseline
+
+    with open_store(store) as opened:
+        written = export_baseline(opened, run, output)
+    click.echo(f"Wrote {written.name} to {output} ({os.path.getsize(output):,} bytes)", err=True)

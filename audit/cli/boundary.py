@@ -1,0 +1,60 @@
+"""The one place where an error becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from audit.errors import AuditError
+
+INTERRUPTED = 130
+
+
+class Boundary(click.Group):
+    """A group of commands that never shows a traceback unless --debug asks for one."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        debug = "--debug" in (kwargs.get("args") or (args[0] if args else None) or sys.argv[1:])
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.exit(code if isinstance(code, int) else 0)
+        except AuditError as error:
+            _say(error.message, error.hint, debug)
+            sys.exit(error.exit_code)
+        except click.exceptions.Abort:
+            sys.exit(INTERRUPTED)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except MemoryError:
+            _say("There is not enough memory for this.", "Ask for fewer rows or columns.", debug)
+            sys.exit(1)
+        except Exception as error:
+            where = f"{type(error).__name__}: {error}"
+            _say(f"Something went wrong inside audit ({where}).", "Run it again with --debug to see where.", debug)
+            sys.exit(1)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # The reader of our output has gone (audit sql … | head): no error of ours. Caught here, because click would
+            # make exit code 1 of it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+
+def _say(message: str, hint: str | None, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    click.secho(f"audit: {message}", fg="red", err=True)
+    if hint:
+        click.echo(hint, err=True)

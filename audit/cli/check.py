@@ -1,0 +1,113 @@
+"""`audit check`: judge a run, and fail the build when it is not good enough."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from audit.cli.options import common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from audit.checks.report import Report
+
+FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option(
+    "--config", metavar="FILE", help="The configuration. [default: audit.toml, else pyproject.toml's tool.audit]"
+)
+@click.option("--baseline", metavar="RUN|FILE", help="A run, or a file of `audit baseline export`, to compare with.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write to a file; the text is shown on standard error.",
+)
+@click.option("--fail-on", type=click.Choice(["error", "warning", "info"]), help="What fails. [default: error]")
+@click.option("--only", metavar="NAME", multiple=True, help="Only this check; repeatable.")
+@click.option("--skip", metavar="NAME", multiple=True, help="Not this check; repeatable.")
+@click.option("--list", "listing", is_flag=True, help="Explain every check, and run none.")
+@click.option("--init", is_flag=True, help="Write a commented audit.toml from what the run shows.")
+@click.option("-v", "--verbose", is_flag=True, help="Name the checks that passed, too.")
+@common
+def check(
+    run: str | None,
+    config: str | None,
+    form: str,
+    as_json: bool,
+    output: str | None,
+    listing: bool,
+    init: bool,
+    verbose: bool,
+    store: str | None,
+    **options: Any,
+) -> int:
+    """Run the checks of audit.toml on a run, worst finding first.
+
+    Exit code 1 when a check of severity error failed (or a lesser one, with --fail-on), 2 for a bad configuration.
+    """
+    form = "json" if as_json else form
+    if listing:
+        _list(form)
+        return 0
+    from audit.api import open as open_store
+
+    with open_store(store) as opened:
+        if init:
+            from audit.checks.starter import write_starter
+
+            written = write_starter(opened, run, config or "audit.toml")
+            click.echo(f"Wrote {written}", err=True)
+            return 0
+        from audit.checks.runner import run_checks
+
+        report = run_checks(opened, run, config=config, **options)
+    return show(report, form, output, verbose=verbose)
+
+
+def show(
+    report: Report, form: str = "text", output: str | None = None, *, verbose: bool = False, err: bool = False
+) -> int:
+    """Print or write a report; gives the exit code. `err` puts text on standard error, beside JSON on the other."""
+    from audit.report.findings import FORMS, append_summary, write_report
+    from audit.report.findings_text import text_lines
+
+    if form == "github" and os.environ.get(_SUMMARY):
+        append_summary(report, os.environ[_SUMMARY])
+    if output:
+        write_report(report, output, form)
+        _lines(text_lines(report, verbose=verbose), err=True)
+        click.echo(f"Wrote {output}", err=True)
+    elif form == "text":
+        _lines(text_lines(report, verbose=verbose), err=err)
+    else:
+        sys.stdout.write(FORMS[form](report))
+    return 0 if report.passed else 1
+
+
+def _list(form: str) -> None:
+    from audit import plainjson
+    from audit.checks.registry import all_checks
+    from audit.report.findings_text import list_json, list_lines
+
+    if form == "json":
+        click.echo(plainjson.dumps(list_json(all_checks()), indent=1))
+    else:
+        _lines(list_lines(all_checks()))
+
+
+def _lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
+    for style, line in lines:
+        colour = style if style in ("red", "yellow", "green") else None
+        click.secho(line, fg=colour, dim=style == "dim", bold=style == "bold", err=err)

@@ -1,0 +1,115 @@
+"""`audit diff`: which stage made two runs differ, and which predictions flipped."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from audit.cli.options import common, console, json_option
+
+if TYPE_CHECKING:
+    from audit.lineage.diff import Diff
+
+_SHOWN = 10
+_TABLED = 20
+_FROM_0 = click.IntRange(0)
+
+
+@click.command()
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option("--pipelines", nargs=2, metavar="A.py B.py", help="Record --dataset through both, and compare them.")
+@click.option("--dataset", metavar="DATA", help="With --pipelines: what to record, as for `audit run`.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="With --pipelines: only the first N samples.")
+@click.option("--workers", type=click.IntRange(0), help="With --pipelines: worker processes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="With --pipelines: each sample is seeded from it.")
+@click.option("--max-regressions", type=_FROM_0, metavar="N", help="Exit with 1 when more predictions are newly wrong.")
+@click.option("--max-divergent", type=_FROM_0, metavar="N", help="Exit with 1 when more samples differ at any stage.")
+@click.option("--rows", type=_FROM_0, metavar="N", help="Longest list. [default: 10; 20 in Markdown; 10,000 in JSON]")
+@click.option("--derive/--no-derive", default=True, help="Derive again what was not stored, to measure a difference.")
+@click.option("--markdown", is_flag=True, help="Markdown, for a comment on a pull request.")
+@json_option
+@common
+def diff(
+    a: str | None,
+    b: str | None,
+    pipelines: tuple[str, str] | None,
+    store: str | None,
+    max_regressions: int | None,
+    max_divergent: int | None,
+    **options: Any,
+) -> int:
+    """Compare two runs: data, first divergent stage, flipped predictions and their cause.
+
+    A and B are runs; left out, they are latest~1 and latest. Of a run with several epochs the last is compared.
+
+    \b
+    audit diff baseline latest --max-regressions 0
+    audit diff --pipelines train.py serve.py --dataset images/
+    """
+    _check_usage(a, pipelines, options)
+    rows = {} if options["rows"] is None else {"rows": options["rows"]}
+    wanted = rows | {"derive": options["derive"]}
+    found = _pipelines(pipelines, store, options, wanted) if pipelines else _runs(a, b, store, wanted)
+    _show(found, options)
+    broken = found.exceeded(max_regressions=max_regressions, max_divergent=max_divergent)
+    for sentence in broken:
+        click.secho(f"audit: {sentence}", fg="red", err=True)
+    return 1 if broken else 0
+
+
+def _check_usage(a: str | None, pipelines: tuple[str, str] | None, options: dict[str, Any]) -> None:
+    if options["as_json"] and options["markdown"]:
+        raise click.UsageError("Choose --json or --markdown.")
+    if pipelines and a:
+        raise click.UsageError("Give two runs, or --pipelines with --dataset, and not both.")
+    if pipelines and not options["dataset"]:
+        raise click.UsageError("--pipelines needs --dataset: what to record through both.")
+    if not pipelines:
+        for name in ("dataset", "limit", "workers"):
+            if options[name] is not None:
+                raise click.UsageError(f"--{name} goes with --pipelines.")
+
+
+def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any]) -> Diff:
+    from audit.api import open as open_store
+    from audit.lineage.diff import diff as compare
+
+    with open_store(store) as opened, console(stderr=True).status("comparing") as status:
+        return compare(opened, a, b, progress=status.update, **wanted)
+
+
+def _pipelines(pipelines: tuple[str, str], store: str | None, options: dict[str, Any], wanted: dict[str, Any]) -> Diff:
+    """Both runs go into the store that was named, else into one that is gone when they are compared."""
+    from rich.progress import Progress
+
+    from audit.lineage.skew import diff_pipelines
+
+    with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(pipeline: str, progress: Any) -> None:
+            if pipeline not in tasks:
+                tasks[pipeline] = bar.add_task(pipeline.replace("[", "\\["), total=progress.total)
+            bar.update(tasks[pipeline], completed=progress.done)
+
+        recording = {name: options[name] for name in ("limit", "workers", "seed")}
+        a, b = pipelines
+        return diff_pipelines(options["dataset"], a, b, store=store, progress=show, **recording, **wanted)
+
+
+def _show(found: Diff, options: dict[str, Any]) -> None:
+    if options["as_json"]:
+        from audit import plainjson
+
+        click.echo(plainjson.dumps(found.as_json(), indent=1))
+    elif options["markdown"]:
+        from audit.report.diff_markdown import diff_markdown
+
+        click.echo(diff_markdown(found, _TABLED if options["rows"] is None else options["rows"]), nl=False)
+    else:
+        from audit.report.diff_text import diff_text
+
+        console().print(diff_text(found, _SHOWN if options["rows"] is None else options["rows"]))

@@ -1,0 +1,95 @@
+"""`audit replay`: make recorded visits again, and compare every stage's digest."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from audit.cli.options import common, console, json_option
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="[RUN] [INDEX…]")
+@click.option("--all", "everything", is_flag=True, help="Every visit of the run. [default without INDEX and --sample]")
+@click.option(
+    "--sample", type=click.IntRange(1), metavar="N", help="N visits, spread over the run; the same each time."
+)
+@click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
+@click.option("--stage", type=click.IntRange(0), help="Compare only this stage.")
+@click.option("--dataset", metavar="FILE.py:NAME", help="The dataset of a run that was recorded in a loop of its own.")
+@click.option(
+    "--model",
+    "model",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    metavar="[CKPT]",
+    help="Compute the logits again too; with a checkpoint, by that one.",
+)
+@click.option("--workers", type=click.IntRange(0), help="Worker processes. [default: the number of cores, at most 8]")
+@click.option(
+    "--export", "export_to", metavar="DIR", type=click.Path(file_okay=False), help="Write every stage's exact output."
+)
+@json_option
+@common
+def replay(
+    what: tuple[str, ...],
+    everything: bool,
+    sample: int | None,
+    epoch: int | None,
+    stage: int | None,
+    dataset: str | None,
+    model: str | None,
+    workers: int | None,
+    export_to: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Re-derive stages from the source files, random augmentation included, and compare digests.
+
+    Exit code 1 when something differs; the first stage that does is named, and why.
+    """
+    from rich.progress import Progress
+
+    from audit.api import open as open_store
+    from audit.lineage.replay import check_choice
+    from audit.sources import open_dataset
+
+    run = what[0] if what and not what[0].isdecimal() else None
+    indices = _numbers(what[1:] if run else what)
+    check_choice(everything, indices, sample)
+    built = open_dataset(dataset) if dataset else None
+    with (
+        open_store(store) as opened,
+        Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar,
+    ):
+        task = bar.add_task("replaying")
+        result = opened.replay(
+            run,
+            indices=indices,
+            sample=sample,
+            epoch=epoch,
+            stage=stage,
+            dataset=built,
+            model=(model or True) if model is not None else False,
+            export=export_to,
+            workers=workers,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if as_json:
+        from audit import plainjson
+
+        click.echo(plainjson.dumps(result.as_json(), indent=1))
+    else:
+        from audit.report.replay_text import replay_summary
+
+        console().print(replay_summary(result))
+    return 0 if result.passed else 1
+
+
+def _numbers(given: tuple[str, ...]) -> list[int]:
+    for text in given:
+        if not text.isdecimal():
+            raise click.UsageError(f"{text!r} is no index; expected [RUN] [INDEX…].")
+    return [int(text) for text in given]

@@ -1,0 +1,32 @@
+"""`audit report`: one run as one HTML file."""
+
+from __future__ import annotations
+
+import click
+
+from audit.cli.options import common
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), default="report.html", show_default=True
+)
+@click.option("--baseline", metavar="RUN", help="A run to compare with: regressions, fixes, first divergent stage.")
+@click.option(
+    "--mistakes",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="How many of the worst to show with every stage.",
+)
+@common
+def report(run: str | None, output: str, baseline: str | None, mistakes: int, store: str | None) -> None:
+    """Write one self-contained HTML file on a run: it opens from disk, with no network and no script."""
+    from audit.api import open as open_store
+    from audit.report.charts import size
+    from audit.report.file import write_report
+
+    with open_store(store) as opened:
+        written = write_report(opened, output, run, baseline=baseline, mistakes=mistakes)
+    click.echo(f"Wrote {output} ({size(written)})", err=True)

@@ -1,0 +1,187 @@
+"""`audit run`: record a dataset through its pipeline, and through a model if given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import sys
+from typing import Any
+
+import click
+
+from audit.cli.boundary import INTERRUPTED
+from audit.cli.options import common, console, json_option
+from audit.config import store_location
+from audit.records import LEVELS, Run
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes such as 500M or 2GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(value), re.IGNORECASE)
+        if not match:
+            self.fail(f"{value!r} is no size; write it as 500M or 2GiB", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    tags = {}
+    for tag in given:
+        key, equals, value = tag.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{tag!r} is no KEY=VALUE")
+        tags[key] = value
+    return tags
+
+
+@click.command()
+@click.option(
+    "--dataset",
+    metavar="DATA",
+    help="A folder, a manifest, FILE.py, module:function, torchvision:NAME, hf:PATH, s3://bucket/folder.",
+)
+@click.option("--model", metavar="MODEL", help="A checkpoint, TorchScript, .pt2, safetensors, or module:function.")
+@click.option("--pipeline", metavar="FILE.py[:NAME]", help="A module with `transform` or `dataset(root)`.")
+@click.option("--arch", metavar="NAME", help="The architecture of a state dict; else it is recognised.")
+@click.option("--trust", is_flag=True, help="Allow a model file that executes code when it is loaded.")
+@click.option("--name", help="A name for the run.")
+@click.option(
+    "--tag", "tags", metavar="KEY=VALUE", multiple=True, callback=_tags, help="A tag for the run; repeatable."
+)
+@click.option(
+    "--capture",
+    type=click.Choice(["auto", *LEVELS]),
+    default="auto",
+    show_default=True,
+    help="How much of each stage's output is stored.",
+)
+@click.option(
+    "--capture-budget", type=Size(), default="2GiB", show_default=True, help="What `auto` may use for the run."
+)
+@click.option("--capture-where", metavar="SQL", help="Keep payloads only where this holds over predictions.")
+@click.option("--workers", type=click.IntRange(0), help="Worker processes. [default: the number of cores, at most 8]")
+@click.option(
+    "--start-method",
+    type=click.Choice(["fork", "spawn", "forkserver"]),
+    help="How workers are started. [default: the system's]",
+)
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True)
+@click.option("--device", default="cpu", show_default=True, help="Where the model runs.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N samples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Each sample is seeded from (seed, epoch, index).")
+@click.option("--strict", is_flag=True, help="Stop at the first sample that fails.")
+@click.option(
+    "--commit-every",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="Commit this often. [default: after 2 s, then ever more rarely]",
+)
+@click.option("--resume", metavar="RUN", help="Continue an interrupted run (`last` for the newest).")
+@click.option("--check", "judge", is_flag=True, help="Then run the checks, as `audit check` does.")
+@json_option
+@common
+def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **options: Any) -> int:
+    """Record a dataset through its pipeline, and through a model if given."""
+    if not options["dataset"] and not resume:
+        raise click.UsageError("Give --dataset, or --resume RUN.")
+    place = store_location(store)
+    # A polite kill ends the run as Ctrl-C does: readable, and ready to be resumed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _Bar() as bar:
+        if resume:
+            from audit.engines.local import resume as resume_run
+
+            reference = None if resume == "last" else resume
+            recorded = resume_run(
+                place, reference, progress=bar.show, strict=options["strict"], commit_every=options["commit_every"]
+            )
+        else:
+            from audit.engines.local import run as run_locally
+            from audit.engines.request import RunRequest
+
+            command = shlex.join(["audit", *sys.argv[1:]]).encode("utf-8", "backslashreplace").decode()
+            recorded = run_locally(RunRequest(store=place, command=command, progress=bar.show, **options))
+    return _report(recorded, place, as_json) or (_judge(recorded, place, as_json) if judge else 0)
+
+
+def _report(recorded: Run, place: str, as_json: bool) -> int:
+    from audit.api import open as open_store
+    from audit.report.text import run_summary
+
+    with open_store(place) as opened:
+        stages = [row["name"] for row in opened.rows("stages", recorded.run_id, order="stage")]
+        location = opened.location
+    if as_json:
+        from audit import plainjson
+
+        click.echo(plainjson.dumps(run_json(recorded, location, stages)))
+    else:
+        console().print(run_summary(recorded, location, stages))
+    if recorded.status == "interrupted":
+        click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
+        return INTERRUPTED
+    return 0 if recorded.status == "complete" else 1
+
+
+def _judge(recorded: Run, place: str, as_json: bool) -> int:
+    from audit.checks.runner import run_checks
+    from audit.cli.check import show
+
+    return show(run_checks(place, recorded.run_id), err=as_json)
+
+
+def run_json(recorded: Run, location: str, stages: list[str]) -> dict[str, Any]:
+    """What `audit run --json` prints."""
+    return {
+        "run_id": recorded.run_id,
+        "name": recorded.name,
+        "store": location,
+        "status": recorded.status,
+        "samples": recorded.samples,
+        "failed": recorded.failed,
+        "wrong": recorded.wrong if recorded.graded else None,
+        "accuracy": recorded.accuracy,
+        "capture": recorded.capture,
+        "stages": stages,
+        "seconds": recorded.seconds,
+        "warnings": recorded.warnings,
+    }
+
+
+class _Bar:
+    """A progress bar with rate and time left, on a terminal; nothing elsewhere."""
+
+    def __enter__(self) -> _Bar:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("recording"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("[red]{task.fields[failed]}"),
+            console=console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task("", total=None, rate="", failed="")
+        self._progress.start()
+        return self
+
+    def show(self, progress: Any) -> None:
+        task = self._progress.tasks[0]
+        rate = f"{task.speed:,.0f}/s" if task.speed else ""
+        failed = f"{progress.failed} failed" if progress.failed else ""
+        self._progress.update(self._task, completed=progress.done, total=progress.total, rate=rate, failed=failed)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

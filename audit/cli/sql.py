@@ -1,0 +1,63 @@
+"""`audit sql`: ask anything."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from audit.cli.options import common
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option("--run", "runs", metavar="RUN", multiple=True, help="Only this run (repeatable). [default: every run]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "jsonl", "markdown"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write to a file; .parquet, .csv, .json, .jsonl and .md decide the format.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@common
+def sql(
+    query: str | None, runs: tuple[str, ...], form: str, output: str | None, as_json: bool, store: str | None
+) -> None:
+    """Read-only SQL over every table and view; without a query on a terminal, a prompt.
+
+    \b
+    audit sql "FROM wrong_predictions WHERE label = 2"
+    audit sql "SELECT label_name, accuracy FROM per_class" --run latest
+    """
+    from audit.api import open as open_store
+    from audit.cli.interrupt import interruptible
+    from audit.report.results import write_file, write_stream
+
+    with open_store(store) as opened:
+        for error in opened.damaged:
+            click.secho(f"audit: {error}", fg="red", err=True)
+        if query is None:
+            if sys.stdin.isatty():
+                from audit.cli.prompt import prompt
+
+                prompt(opened, runs or None)
+                return
+            query = sys.stdin.read()
+        answer = opened.sql(query, run=runs or None)
+        chosen = "json" if as_json else form
+
+        def write() -> None:
+            if output:
+                click.echo(f"Wrote {write_file(answer, output, chosen):,} rows to {output}", err=True)
+            else:
+                write_stream(answer, sys.stdout, chosen)
+
+        interruptible(answer, write)

@@ -1,0 +1,80 @@
+"""`audit store`: verify what was committed, merge small parts, or delete a run."""
+
+from __future__ import annotations
+
+import click
+
+from audit.cli.options import common, console, json_option
+
+
+@click.group()
+def store() -> None:
+    """Look after a store."""
+
+
+@store.command()
+@click.argument("run", required=False)
+@json_option
+@common
+def verify(run: str | None, store: str | None, as_json: bool) -> int:
+    """Check every part against its manifest: digest, size, rows. Exit code 1 when something is damaged."""
+    from rich.progress import Progress
+
+    from audit import plainjson
+    from audit.api import open as open_store
+    from audit.store.verify import verify as verify_parts
+
+    with open_store(store) as opened, Progress(console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("verifying")
+        damage = verify_parts(opened, run, lambda done, total: bar.update(task, completed=done, total=total))
+        parts = (
+            sum(len(opened.manifest(row.run_id).parts) for row in opened.runs())
+            if run is None
+            else len(opened.manifest(run).parts)
+        )
+    if as_json:
+        click.echo(plainjson.dumps({"parts": parts, "damaged": [item.as_json() for item in damage]}))
+    else:
+        for item in damage:
+            click.secho(f"{item.run_id} {item.file} {item.problem}", fg="red")
+        click.echo(f"{parts} parts checked, {len(damage)} damaged")
+    return 1 if damage else 0
+
+
+@store.command()
+@click.argument("run", required=False)
+@json_option
+@common
+def compact(run: str | None, store: str | None, as_json: bool) -> None:
+    """Merge the small parts of a run (every run, unless one is named) and sort its rows by index."""
+    from dataclasses import asdict
+
+    from audit import plainjson
+    from audit.api import open as open_store
+
+    with open_store(store) as opened:
+        chosen = [run] if run else [row.run_id for row in opened.runs() if row.status != "running"]
+        merged = [opened.compact(reference) for reference in chosen]
+    if as_json:
+        click.echo(plainjson.dumps([asdict(item) for item in merged]))
+        return
+    for item in merged:
+        click.echo(
+            f"{item.run_id}  {item.parts_before} parts → {item.parts_after}, {item.bytes_before:,} → {item.bytes_after:,} bytes"
+        )
+
+
+@store.command()
+@click.argument("run")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+def remove(run: str, yes: bool, store: str | None) -> None:
+    """Delete one run."""
+    from audit.api import open as open_store
+
+    with open_store(store) as opened:
+        found = opened.run(run)
+        if not yes:
+            click.confirm(f"Delete run {found.run_id} ({found.samples:,} samples) for good?", abort=True)
+        opened.remove(found.run_id)
+    click.echo(f"Deleted {found.run_id}", err=True)

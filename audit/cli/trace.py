@@ -1,0 +1,65 @@
+"""`audit trace`: one prediction back to its source file."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from audit.cli.options import common, console, json_option
+
+
+@click.command()
+@click.argument("what", nargs=-1, required=True, metavar="[RUN] INDEX|SOURCE")
+@click.option("--epoch", type=click.IntRange(0), help="Which epoch. [default: the last]")
+@click.option("--visit", type=click.IntRange(0), help="Which visit within the epoch. [default: the last]")
+@click.option(
+    "--export",
+    "export_to",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Write every stage as a picture and an exact file.",
+)
+@click.option(
+    "--pictures/--no-pictures", default=None, help="Small pictures of the stages. [default: on a colour terminal]"
+)
+@json_option
+@common
+def trace(
+    what: tuple[str, ...],
+    epoch: int | None,
+    visit: int | None,
+    export_to: str | None,
+    pictures: bool | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Source, every stage, logits and prediction of one sample, as a tree.
+
+    INDEX is a number; anything else is a SOURCE, the path of a file below the dataset's root.
+    """
+    if len(what) > 2:
+        raise click.UsageError(f"Expected [RUN] INDEX|SOURCE, got {len(what)} arguments.")
+    run, sample = (what[0], what[1]) if len(what) == 2 else (None, what[0])
+    from audit.api import open as open_store
+
+    with open_store(store) as opened:
+        number = int(sample) if sample.removeprefix("-").isdecimal() else None
+        found = opened.trace(run, index=number, source=None if number is not None else sample, epoch=epoch, visit=visit)
+        written = found.export(export_to) if export_to else []
+        if as_json:
+            from audit import plainjson
+
+            click.echo(plainjson.dumps(found.as_json(), indent=1))
+        else:
+            from audit.report.text import trace_tree
+
+            screen = console()
+            show = pictures if pictures is not None else _shows_pictures(screen.color_system, screen.encoding)
+            screen.print(trace_tree(found, pictures=show))
+    if written:
+        click.echo(f"Wrote {len(written)} files to {export_to}", err=True)
+
+
+def _shows_pictures(colours: str | None, encoding: str) -> bool:
+    return sys.stdout.isatty() and colours in ("truecolor", "256") and encoding.lower().startswith("utf")

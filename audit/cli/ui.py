@@ -1,0 +1,52 @@
+"""`audit ui`: look at a store in a browser."""
+
+from __future__ import annotations
+
+import click
+
+from audit.cli.options import common
+from audit.config import store_location
+
+
+@click.command()
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; another address than loopback needs the token that is printed.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes any that is free."
+)
+@click.option(
+    "--token", metavar="TEXT", help="A token that every visitor must have. [default: none on loopback, else made up]"
+)
+@click.option(
+    "--replay/--no-replay",
+    default=None,
+    help="Whether pages may replay, which runs the recorded pipeline. [default: only on loopback]",
+)
+@click.option("--open/--no-open", "browser", default=None, help="Open a browser. [default: when there is a display]")
+@common
+def ui(store: str | None, host: str, port: int, token: str | None, replay: bool | None, browser: bool | None) -> None:
+    """Look at the store in a browser: runs, mistakes, film strips of every stage, comparisons, SQL. Read-only."""
+    from audit.web.server import Address, serve
+
+    def ready(address: Address) -> None:
+        click.echo(f"audit ui: {address.url}  (Ctrl-C ends it)", err=True)
+        if browser or (browser is None and _has_display()):
+            import threading
+            import webbrowser
+
+            threading.Timer(0.5, webbrowser.open, [address.url]).start()
+
+    serve(store_location(store), host=host, port=port, token=token, replay=replay, ready=ready)
+
+
+def _has_display() -> bool:
+    import os
+    import sys
+
+    return sys.stdout.isatty() and (
+        sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    )

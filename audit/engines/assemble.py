@@ -1,0 +1,162 @@
+"""Dataset, stages and model from a request: the same in the main process, in a worker and in a replay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any
+
+from audit.engines.request import RunRequest
+from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError
+from audit.models import LoadedModel, compare_classes, load
+from audit.models.presets import ConvertRGB, flatten_preset
+from audit.recorders.pipeline import Chain, Pipeline, find_pipeline
+from audit.recorders.provenance import class_names
+from audit.sources import Options, dataset_digest, open_dataset
+from audit.sources.python import build
+from audit.usercode import load_module
+
+
+@dataclass(slots=True)
+class Assembly:
+    """All that a run needs, ready to go."""
+
+    dataset: Any
+    pipeline: Pipeline
+    model: LoadedModel | None
+    classes: list[str] | None
+    notes: list[str] = field(default_factory=list)
+
+    def pipeline_digest(self) -> str:
+        """The same for two pipelines exactly when their stages are described alike."""
+        rows = [asdict(stage) for stage in self.pipeline.stages]
+        return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:32]
+
+    def dataset_digest(self) -> str:
+        """What the dataset consists of, without reading it."""
+        return dataset_digest(self.dataset)
+
+
+def assemble(request: RunRequest, *, with_model: bool = True) -> Assembly:
+    """Build what a request names. Raises the error that names the part which cannot be had."""
+    module, name = _pipeline_module(request.pipeline)
+    model = None
+    if request.model is not None and with_model:
+        model = load(
+            request.model,
+            arch=request.arch,
+            trust=request.trust,
+            device=request.device,
+            builder=getattr(module, "model", None),
+        )
+        if module is None:
+            module, name = _named_by(model, request)
+    dataset = _dataset(request, module, name, model)
+    if not hasattr(dataset, "__len__"):
+        raise DatasetError(
+            f"{request.dataset} gives a dataset without a length, which `audit run` cannot go through by index.",
+            hint="Record it in your own loop with audit.record(...).",
+        )
+    if len(dataset) == 0:
+        raise DatasetError(f"{request.dataset} gives an empty dataset.", hint="Check what --dataset names.")
+    classes = class_names(dataset)
+    notes = [*getattr(dataset, "notes", ()), *(model.notes if model else ())]
+    if model is not None:
+        compare_classes(model.classes, classes)
+        _check_width(model, classes)
+        classes = classes or model.classes
+    return Assembly(dataset, find_pipeline(dataset, expand=expand_preset), model, classes, notes)
+
+
+def expand_preset(value: Any) -> list[tuple[str, Any]] | None:
+    """The stages that a torchvision preset hides, or None for anything else."""
+    return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None
+
+
+def pipeline_builder(spec: str) -> Any:
+    """The `model` function of a pipeline file, if it has one."""
+    module, _ = _pipeline_module(spec)
+    return getattr(module, "model", None)
+
+
+def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
+    if spec is None:
+        return None, None
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        path, name = spec, ""
+    if not path.endswith(".py") or not os.path.isfile(path):
+        raise PipelineError(f"There is no pipeline file {path}.", hint="Give --pipeline FILE.py or FILE.py:name.")
+    module = load_module(path, PipelineError)
+    chosen = name or next((n for n in ("transform", "dataset") if hasattr(module, n)), None)
+    if chosen is None or not hasattr(module, chosen):
+        raise PipelineError(
+            f"{path} defines no {name or 'transform and no dataset'}.",
+            hint="Define `transform` (a callable, a Compose or a list of stages), or `dataset(root)`.",
+        )
+    return module, chosen
+
+
+def _named_by(model: LoadedModel, request: RunRequest) -> tuple[ModuleType | None, str | None]:
+    """The pipeline that a checkpoint names: code on this disk, run only when the checkpoint is trusted."""
+    named = model.extras.get("pipeline")
+    if not isinstance(named, str):
+        return None, None
+    beside = os.path.join(os.path.dirname(os.path.abspath(request.model or "")), named)
+    path = beside if os.path.exists(beside.rpartition(":")[0] or beside) or os.path.exists(beside) else named
+    if not request.trust:
+        raise NeedsTrust(
+            f"The checkpoint {request.model} names the pipeline {named}, which would be executed.",
+            hint=f"Give it yourself with --pipeline {named}, or trust the checkpoint with --trust.",
+        )
+    return _pipeline_module(path)
+
+
+def _dataset(request: RunRequest, module: ModuleType | None, name: str | None, model: LoadedModel | None) -> Any:
+    target_transform = getattr(module, "target_transform", None)
+    if module is not None and name is not None:
+        found = getattr(module, name)
+        if name == "dataset" or _builds_dataset(name, found):
+            return build(found, f"{request.pipeline}:{name}", Options(), root=request.dataset)
+        return open_dataset(request.dataset, transform=_as_transform(found, name), target_transform=target_transform)
+    if model is None:
+        return open_dataset(request.dataset)
+    if model.preset is not None:
+        # The conversion that torchvision's folder hides in its loader is a stage of its own here.
+        stages = [ConvertRGB(), *(stage for _, stage in flatten_preset(model.preset))]
+        return open_dataset(request.dataset, transform=Chain(stages))
+    dataset = open_dataset(request.dataset)
+    if hasattr(dataset, "read"):
+        raise ModelError(
+            f"No preprocessing is known for {request.model}.",
+            hint="Say how pictures become tensors with --pipeline FILE.py (see pipelines/imagenet_eval.py).",
+        )
+    return dataset
+
+
+def _builds_dataset(name: str, found: Any) -> bool:
+    return name != "transform" and getattr(found, "__annotations__", {}).get("root") is not None
+
+
+def _as_transform(found: Any, name: str) -> Any:
+    if isinstance(found, (list, tuple)):
+        return Chain(list(found))
+    if isinstance(found, type) or not callable(found):
+        raise PipelineError(
+            f"The pipeline's {name} is {found!r}, which is no transform.",
+            hint="It must be a callable, a Compose, or a list of stages.",
+        )
+    return found
+
+
+def _check_width(model: LoadedModel, classes: list[str] | None) -> None:
+    outputs = 2 if model.num_classes == 1 else model.num_classes
+    if classes is not None and outputs is not None and len(classes) > outputs:
+        raise ModelError(
+            f"The dataset has {len(classes)} classes, but the model has {model.num_classes} output(s): labels from "
+            f"{outputs} up ({', '.join(classes[outputs : outputs + 3])}…) can never be predicted.",
+            hint="Check that the checkpoint belongs to this dataset.",
+        )

@@ -1,0 +1,37 @@
+"""One dataset through two pipelines: what training does to a file against what serving does to it.
+
+Both are recorded without a model, one after the other, so that a diff can say where they part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from audit.engines.local import run
+from audit.engines.request import Progress, RunRequest
+from audit.errors import PipelineError
+from audit.records import Run
+
+
+def record_pair(
+    dataset: str,
+    pipelines: tuple[str, str],
+    store: str,
+    *,
+    progress: Callable[[str, Progress], None] | None = None,
+    **options: Any,
+) -> tuple[Run, Run]:
+    """Record `dataset` through each of the two pipelines into `store`; gives both runs."""
+    recorded = []
+    for pipeline in pipelines:
+        report = (lambda done, named=pipeline: progress(named, done)) if progress is not None else None
+        request = RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **options)
+        made = run(request)
+        if made.status != "complete":
+            raise PipelineError(
+                f"The recording of {pipeline} ended as {made.status}.",
+                hint=f"See what it recorded with: audit runs --store {store}",
+            )
+        recorded.append(made)
+    return recorded[0], recorded[1]

@@ -1,0 +1,283 @@
+"""Visits made again, from the source and the recorded random state: the part of a replay that runs in workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from audit import values
+from audit.engines.assemble import assemble, expand_preset
+from audit.engines.request import RunRequest
+from audit.errors import UsageError
+from audit.recorders.dataset import Instrument, as_is
+from audit.recorders.fetching import fetches_batches
+from audit.recorders.generators import Restorer, State, global_sources, own_worker
+from audit.recorders.items import split_item
+from audit.recorders.pipeline import Pipeline, find_pipeline
+from audit.recorders.provenance import origin_of
+from audit.recorders.randomness import Seeder
+from audit.recorders.visit import Visit
+from audit.records import Run, Stage
+
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One visit to make again."""
+
+    epoch: int
+    index: int
+    visit: int
+    #: Generator name to its state before the visit; empty for a run that seeds every sample.
+    states: dict[str, State] = field(default_factory=dict)
+    #: Where the sample is in the dataset now.
+    place: int = 0
+    #: It killed its worker when it was recorded, and so is made in one of its own.
+    alone: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a visit came to this time."""
+
+    task: Task
+    digests: dict[str, str]
+    source_digest: str | None
+    failed_stage: str | None
+    error: str | None
+    #: Stage path to the exact output, when it was asked for.
+    exact: dict[str, tuple[str, values.Encoded]] = field(default_factory=dict)
+    final: Any = None
+    #: Generators that were recorded and are nowhere to be found.
+    missing: list[str] = field(default_factory=list)
+
+
+class Pipelined:
+    """A dataset and its stages, ready to make visits again in any process."""
+
+    def __init__(self, dataset: Any, pipeline: Pipeline, seed: int | None) -> None:
+        self.dataset = dataset
+        self.pipeline = pipeline
+        self.seeded = seed is not None
+        self._seeder = Seeder(dataset, seed) if seed is not None else None
+        self._instrument = Instrument(pipeline)
+        self._restorer: Restorer | None = None
+        self._sources: dict[str, int] | None = None
+        #: Its batches are made in one go, and so were recorded as they came out, without their stages.
+        self._whole = not self.seeded and fetches_batches(dataset)
+        self.level: Literal["verify", "full"] = "verify"
+        self.keep_final = False
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages as they are described now."""
+        return self.pipeline.stages
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_restorer": None, "_sources": None}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def place_of(self, index: int, source: str | None, root: str | None) -> int | None:
+        """Where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone."""
+        if root is None or source is None:
+            return index if 0 <= index < len(self) else None
+        if 0 <= index < len(self) and origin_of(self.dataset, index).source == source:
+            return index
+        if self._sources is None:
+            origins = (origin_of(self.dataset, place) for place in range(len(self)))
+            self._sources = {origin.source: place for place, origin in enumerate(origins)}
+        return self._sources.get(source)
+
+    def __getitems__(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """Several visits; called by a DataLoader in a worker."""
+        return [self.again(task) for task in tasks]
+
+    def again(self, task: Task) -> Outcome:
+        """Make one visit again, with the random state that it had."""
+        with own_worker():
+            missing = self._restore(task)
+            outcome = self._make(task)
+            if self._seeder.appeared() if self._seeder is not None else missing:
+                # Generators that are made when they are first needed are there now: once more, with their states.
+                outcome.missing = self._restore(task)
+                if len(outcome.missing) < len(missing) or self._seeder is not None:
+                    outcome = self._make(task, outcome.missing)
+        return outcome
+
+    def _restore(self, task: Task) -> list[str]:
+        if self._seeder is not None:
+            self._seeder(task.epoch, task.index)
+            return []
+        if self._restorer is None:
+            self._restorer = Restorer(self.dataset)
+        return self._restorer.restore(task.states)
+
+    def _make(self, task: Task, missing: list[str] | None = None) -> Outcome:
+        final: Any = None
+        with self._instrument.watching(self.level, refuse_none=self.seeded) as visit:
+            try:
+                final = self._item(visit, task.place)
+            except Exception as error:
+                visit.fail("dataset" if visit.rows else "load", error)
+        rows = {visit.path_of(ordinal): row for ordinal, row in visit.rows.items()}
+        return Outcome(
+            task,
+            {path: row.facts.digest for path, row in rows.items()},
+            visit.source_digest,
+            visit.failed_stage,
+            visit.error,
+            {path: row.full for path, row in rows.items() if row.full is not None},
+            final if self.keep_final and visit.error is None else None,
+            missing or [],
+        )
+
+    def _item(self, visit: Visit, place: int) -> Any:
+        """What the model is given; noted as recording notes it."""
+        if self._whole:
+            item = self.dataset.__getitems__([place])[0]
+            visit.rows.clear()
+        else:
+            item = self.dataset[place]
+        final, _ = split_item(item)
+        if self.seeded and final is None:
+            visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
+        elif 0 not in visit.rows:
+            visit.loaded(final)
+        elif not self.seeded and not any(visit.holds(part) for part in _parts(item)) and not visit.holds_equal(final):
+            visit.noted("item", final, 0)
+        return final
+
+
+def _parts(item: Any) -> list[Any]:
+    """What an item is made of. A mapping is no part of itself: the model is given an entry of it."""
+    if isinstance(item, Mapping):
+        return list(item.values())
+    return [item, *item] if isinstance(item, (tuple, list)) else [item]
+
+
+def pipelined(run: Run, store: str, dataset: Any = None, named: Sequence[str] = ()) -> Pipelined:
+    """The run's pipeline again: from the dataset that is given, else from the run's recipe.
+
+    `named` are stages that were recorded under the name of an attribute: `run.dataset(ds, stages=["tokenise"])`.
+    """
+    if dataset is not None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+            raise UsageError(
+                f"A {type(dataset).__name__} gives its samples only in order, so that single ones cannot be made again.",
+                hint="Give a dataset with __getitem__; recorded stages of an iterable one are in the store (--capture full).",
+            )
+        seed = run.seed if run.recipe.get("kind") == "run" else None
+        stages = [name for name in named if callable(getattr(dataset, name, None))]
+        return Pipelined(dataset, find_pipeline(dataset, expand=expand_preset, stages=stages), seed)
+    if run.recipe.get("kind") != "run":
+        raise UsageError(
+            f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",
+            hint="Give the dataset: store.replay(run, dataset=…), or audit replay --dataset FILE.py:function",
+        )
+    request = RunRequest.from_recipe(run.recipe, store)
+    # Without a pipeline file the stages are the preset of the model's architecture.
+    assembly = assemble(request, with_model=request.pipeline is None)
+    return Pipelined(assembly.dataset, assembly.pipeline, request.seed)
+
+
+def replay_all(
+    what: Pipelined, tasks: Sequence[Task], *, workers: int | None, batch_size: int = 32
+) -> Iterator[Outcome]:
+    """Every task's outcome, over worker processes; one that kills its worker is an outcome too."""
+    together = [task for task in tasks if not task.alone]
+    batches = [together[start : start + batch_size] for start in range(0, len(together), batch_size)]
+    if workers is None:
+        workers = min(os.cpu_count() or 1, _MOST_WORKERS, len(batches)) if len(together) > 64 else 0
+    before = [source.take() for source in global_sources()]
+    try:
+        while batches:
+            received = 0
+            try:
+                for outcomes in _loader(what, batches, workers):
+                    received += 1
+                    yield from outcomes
+                break
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                for task in batches[received]:
+                    yield _alone(what, task)
+                batches = batches[received + 1 :]
+        for task in tasks:
+            if task.alone:
+                yield _alone(what, task)
+    finally:
+        # A replay in this process has set the global generators: the caller's own stream goes on as it was.
+        for source, state in zip(global_sources(), before, strict=True):
+            source.put(state)
+
+
+def _loader(what: Pipelined, batches: list[list[Task]], workers: int) -> DataLoader[Any]:
+    return DataLoader(
+        what,  # type: ignore[arg-type]
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=as_is,
+    )
+
+
+def _alone(what: Pipelined, task: Task) -> Outcome:
+    try:
+        (outcome,) = next(iter(_loader(what, [[task]], 1)))
+        made: Outcome = outcome
+        return made
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        visit = Visit(what.pipeline, "digest")
+        # In the words of the recording, so that a sample that kills its worker each time is the same each time.
+        visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
+        return Outcome(task, {}, None, visit.failed_stage, visit.error)
+
+
+class ModelAgain:
+    """The run's model, or another checkpoint, for logits of replayed inputs."""
+
+    def __init__(self, run: Run, store: str, checkpoint: str | None) -> None:
+        from audit.engines.assemble import pipeline_builder
+        from audit.models import load
+
+        if run.recipe.get("kind") != "run" and checkpoint is None:
+            raise UsageError(
+                f"The run {run.run_id} was recorded in a loop of its own: the store does not say where its model is.",
+                hint="Name a checkpoint: --model CKPT, or store.replay(…, model='ckpt.pt').",
+            )
+        recipe = run.recipe if run.recipe.get("kind") == "run" else {"kind": "run", "dataset": "", "model": checkpoint}
+        request = RunRequest.from_recipe(recipe, store)
+        name = checkpoint or request.model
+        if name is None:
+            raise UsageError(f"The run {run.run_id} was recorded without a model.", hint="Name one: --model CKPT")
+        builder = pipeline_builder(request.pipeline) if request.pipeline is not None else None
+        self._device = request.device
+        self._model = load(name, arch=request.arch, trust=request.trust, device=request.device, builder=builder)
+        self.digest = self._model.digest
+
+    def logits(self, inputs: list[Any]) -> list[list[float]]:
+        """The logits of each input, computed in one batch where they have one shape."""
+        with torch.inference_mode():
+            try:
+                return self._call(torch.utils.data.default_collate(inputs), len(inputs))
+            except (RuntimeError, TypeError):
+                if len(inputs) == 1:
+                    raise
+            return [self._call(torch.utils.data.default_collate([value]), 1)[0] for value in inputs]
+
+    def _call(self, batch: Any, count: int) -> list[list[float]]:
+        from audit.models.outputs import logits_of
+
+        moved = batch.to(self._device) if isinstance(batch, torch.Tensor) else batch
+        found: list[list[float]] = logits_of(self._model.module(moved), batch=count).float().cpu().tolist()
+        return found

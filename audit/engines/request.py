@@ -1,0 +1,103 @@
+"""What is to be run: every option of `audit run` as one value, and the recipe that rebuilds the pipeline from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from audit.errors import UsageError
+from audit.records import LEVELS
+
+DEFAULT_BUDGET = 2 * 2**30
+#: The options that decide what a sample becomes, and so belong to the recipe.
+_RECIPE = ("dataset", "pipeline", "model", "arch", "trust", "seed", "limit", "batch_size", "workers", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come."""
+
+    done: int
+    total: int
+    failed: int
+
+
+@dataclass(slots=True)
+class RunRequest:
+    """Everything that `audit run` can be asked."""
+
+    dataset: str
+    store: str
+    model: str | None = None
+    pipeline: str | None = None
+    arch: str | None = None
+    trust: bool = False
+    name: str | None = None
+    capture: str = "auto"
+    capture_budget: int = DEFAULT_BUDGET
+    capture_where: str | None = None
+    workers: int | None = None
+    start_method: str | None = None
+    batch_size: int = 32
+    device: str = "cpu"
+    limit: int | None = None
+    seed: int = 0
+    strict: bool = False
+    #: Seconds between commits; None for often at first and ever more rarely in a long run.
+    commit_every: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    command: str | None = None
+    progress: Callable[[Progress], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.capture not in ("auto", *LEVELS):
+            raise UsageError(f"capture is {self.capture!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size is {self.batch_size}.", hint="Give a whole number from 1 up.")
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"workers is {self.workers}.", hint="Give a whole number from 0 up.")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"limit is {self.limit}.", hint="Give a whole number from 1 up.")
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError("seed does not fit 64 bits.", hint="Give a smaller number.")
+        if self.capture_where and not self.model:
+            raise UsageError("capture_where is a condition over predictions.", hint="Give a model too.")
+
+    def recipe(self) -> dict[str, Any]:
+        """What is needed to rebuild the pipeline later, elsewhere and in another process."""
+        recipe = {name: getattr(self, name) for name in _RECIPE}
+        paths = {name: _absolute(recipe[name]) for name in ("dataset", "pipeline", "model", "arch") if recipe[name]}
+        code = {"pipeline_sha256": file_digest(self.pipeline)} if self.pipeline else {}
+        return recipe | paths | code | {"kind": "run"}
+
+    @classmethod
+    def from_recipe(cls, recipe: Mapping[str, Any], store: str, **changes: Any) -> RunRequest:
+        """The request that a recorded recipe stands for."""
+        if recipe.get("kind") != "run":
+            raise UsageError(
+                "This run was not recorded by `audit run`, so that its pipeline cannot be rebuilt from its recipe."
+            )
+        known = {f.name for f in fields(cls)}
+        options = {key: value for key, value in recipe.items() if key in known}
+        return cls(**{**options, "store": store, **changes})
+
+
+def file_digest(spec: str) -> str | None:
+    """The SHA-256 of a pipeline's file, given as FILE.py or FILE.py:name; None when it cannot be read."""
+    path = spec if spec.endswith(".py") else spec.rpartition(":")[0]
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _absolute(spec: str) -> str:
+    """A path that still means the same from another directory; names such as torchvision:MNIST stay."""
+    path, colon, name = spec.rpartition(":")
+    if not os.path.exists(spec) and colon and os.path.exists(path):
+        return f"{os.path.abspath(path)}:{name}"
+    return os.path.abspath(spec) if os.path.exists(spec) else spec

@@ -1,0 +1,116 @@
+"""Lightning: a callback that records whatever the Trainer runs.
+
+    trainer = Trainer(callbacks=[AuditCallback("lineage")])
+
+Lightning makes loaders anew (samplers for several devices, overfitting) and asks the strategy to process each one last
+of all. There they are recorded: after Lightning is done with them, before anything is drawn from them. Each `fit`,
+`validate`, `test` and `predict` is a run of its own. The batches of the sanity check are recorded as epoch -1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from audit.errors import MissingExtra
+from audit.integrations.adopted import Adopted, Network, network_of
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise MissingExtra("lightning", "The Lightning callback", extra="lightning") from error
+
+_SANITY = -1
+
+
+class AuditCallback(Callback):
+    """Records samples, stages, predictions and steps of a Lightning Trainer. Options are those of `audit.record`
+    (name, capture, tags, strict…), of `run.model` (layers, when, every…) and `label` of `run.loader`.
+
+    `model` says which module gives the logits: the name of a submodule, or a function of the LightningModule. Left out,
+    it is the LightningModule itself if it has a `forward`, else its only child with parameters.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
+        self._adopted = Adopted(store, options)
+        self._wanted = model
+        self._process: Callable[[object], object] | None = None
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs that were recorded, oldest first."""
+        return self._adopted.run_ids
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin the run, before any loader is made."""
+        self._release(trainer)
+        tags = {"lightning": stage}
+        if trainer.world_size > 1:
+            tags["rank"] = str(trainer.global_rank)
+        network = network_of(pl_module, self._wanted, _usual)
+        self._adopted.begin(tags)
+        self._adopted.watch(network)
+        self._adopt_loaders(trainer)
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What is drawn now is no epoch of the training."""
+        self._say_epoch(_SANITY)
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From now on it is."""
+        self._say_epoch(trainer.current_epoch)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning draws from the loader after this, and for the first epoch after the loader is processed."""
+        self._say_epoch(trainer.current_epoch)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """The run ends with the loop, and says how."""
+        self._release(trainer)
+        self._adopted.end(error=exception)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """The run is complete."""
+        self._release(trainer)
+        self._adopted.end()
+
+    def _adopt_loaders(self, trainer: Trainer) -> None:
+        strategy = trainer.strategy
+        process = strategy.process_dataloader
+
+        def recorded(loader: object) -> object:
+            made = process(loader)
+            if not trainer.sanity_checking:
+                # The first epoch of a loader is drawn at once, before any hook could say which it is.
+                self._say_epoch(trainer.current_epoch)
+            return self._adopted.loader(made, _split(trainer))
+
+        self._process = recorded
+        strategy.__dict__["process_dataloader"] = recorded
+
+    def _release(self, trainer: Trainer) -> None:
+        """Take the stand-in away; the strategy's own method is its class's."""
+        if self._process is not None and trainer.strategy.__dict__.get("process_dataloader") is self._process:
+            del trainer.strategy.__dict__["process_dataloader"]
+        self._process = None
+
+    def _say_epoch(self, epoch: int) -> None:
+        if self._adopted.run is not None:
+            self._adopted.run.epoch(epoch)
+
+
+def _split(trainer: Trainer) -> str:
+    if trainer.sanity_checking or trainer.validating:
+        return "validate"
+    return "test" if trainer.testing else "predict" if trainer.predicting else "train"
+
+
+def _usual(module: nn.Module) -> nn.Module:
+    """A LightningModule without a `forward` calls what it holds."""
+    if type(module).forward is not LightningModule.forward:
+        return module
+    holding = [child for child in module.children() if any(True for _ in child.parameters())]
+    return holding[0] if len(holding) == 1 else module

@@ -1,0 +1,67 @@
+"""Pictures of single visits: every stage's preview side by side, for tools that show pictures beside numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from audit.errors import NotFound
+from audit.records import Run
+from audit.store.reader import Reader
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_HEIGHT = 96
+_GAP = 4
+
+
+def has_pictures(reader: Reader, run: Run) -> bool:
+    """Whether any preview of the run is a picture: asked once, before looking at each visit in vain."""
+    found = reader.sql(
+        "SELECT 1 FROM payloads WHERE run_id = ? AND form = 'preview' AND starts_with(encoding, 'image/') LIMIT 1",
+        run=run.run_id,
+        parameters=[run.run_id],
+    ).fetchone()
+    return found is not None
+
+
+def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:
+    """The stages of one visit from left to right; None where no preview was stored."""
+    from PIL import Image
+
+    pictures = [_scaled(picture) for picture in previews(reader, run, row)]
+    if not pictures:
+        return None
+    width = sum(picture.width for picture in pictures) + _GAP * (len(pictures) - 1)
+    strip = Image.new("RGB", (width, _HEIGHT), "white")
+    at = 0
+    for picture in pictures:
+        strip.paste(picture, (at, 0))
+        at += picture.width + _GAP
+    return strip
+
+
+def previews(reader: Reader, run: Run, row: dict[str, Any]) -> Iterator[Image]:
+    """The previews of a visit's stages that are pictures, each decoded anew."""
+    from audit.lineage.trace import trace
+    from audit.report.previews import decode
+
+    try:
+        found = trace(reader, run.run_id, index=row["index"], epoch=row["epoch"], visit=row["visit"])
+    except NotFound:
+        return
+    for stage in found.stages:
+        preview = found.preview(stage["stage"])
+        if preview is None or not preview.media_type.startswith("image/"):
+            continue
+        picture = decode(preview.data)
+        if picture is not None:
+            yield picture.convert("RGB")
+
+
+def _scaled(picture: Image) -> Image:
+    from PIL import Image
+
+    width = max(1, min(4 * _HEIGHT, round(picture.width * _HEIGHT / picture.height)))
+    return picture.resize((width, _HEIGHT), Image.Resampling.NEAREST if picture.height < _HEIGHT else None)

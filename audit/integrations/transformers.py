@@ -1,0 +1,160 @@
+"""Hugging Face Transformers: a callback that records whatever the Trainer runs.
+
+    trainer = Trainer(model, args, train_dataset=…, callbacks=[AuditCallback("lineage")])
+
+The Trainer gives its callbacks no part in the making of loaders, and evaluation begins without an event. So the callback
+takes hold of the Trainer's own `get_train_dataloader`, `get_eval_dataloader` and `get_test_dataloader`, which are made
+to be replaced, and records the DataLoader inside what accelerate prepared. Each `train`, `evaluate` and `predict` is a
+run of its own; evaluations within a training belong to its run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from audit.errors import MissingExtra, UsageError
+from audit.integrations.adopted import Adopted, Network, network_of
+
+try:
+    from transformers import Trainer, TrainerCallback
+except ImportError as error:
+    raise MissingExtra("transformers", "The Transformers callback", extra="transformers") from error
+
+_LOADERS = {"get_train_dataloader": "train", "get_eval_dataloader": "eval", "get_test_dataloader": "test"}
+_ATTACH = "Give the callback to Trainer(callbacks=[…]), or call callback.attach(trainer)."
+
+
+class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Records samples, stages, predictions and steps of a Transformers Trainer. Options are those of `audit.record`
+    (name, capture, tags, strict…), of `run.model` (layers, when, every…) and `label` of `run.loader`.
+
+    `model` says which module gives the logits, by name or as a function of the Trainer's model; left out, it is that model.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
+        self._adopted = Adopted(store, options, workers_stay=True)
+        self._wanted = model
+        self._trainer: Any = None
+        self._training = False
+        #: What accelerate's loaders held before: put back when the run ends.
+        self._before: list[tuple[Any, Any]] = []
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs that were recorded, oldest first."""
+        return self._adopted.run_ids
+
+    def attach(self, trainer: Any) -> AuditCallback:
+        """Take hold of a Trainer. Needed only to record `evaluate` or `predict` of a Trainer made without the callback."""
+        if self._trainer is trainer:
+            return self
+        if self._trainer is not None:
+            raise UsageError("This callback belongs to another Trainer.", hint="Make an AuditCallback for each.")
+        self._trainer = trainer
+        for name, split in _LOADERS.items():
+            setattr(trainer, name, self._recording(getattr(trainer, name), split))
+        return self
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The Trainer is being made."""
+        if self._trainer is None and (trainer := _trainer_above()) is not None:
+            self.attach(trainer)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+        """Added to a Trainer that had been made already: its training loader can still be recorded."""
+        if self._trainer is None and (trainer := _trainer_above()) is not None:
+            self.attach(trainer)
+            self._begin("train")
+            self._recorded(train_dataloader, "train", inside_only=True)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The loader is drawn from after this."""
+        if self._adopted.run is not None:
+            self._adopted.run.epoch(int((state.epoch or 0) + 1e-6))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The run of a training is complete."""
+        self._training = False
+        self._end()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        """So is that of an evaluation on its own."""
+        if not self._training:
+            self._end()
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        """And of a prediction."""
+        if not self._training:
+            self._end()
+
+    # -- loaders ---------------------------------------------------------------------------------
+
+    def _recording(self, make: Callable[..., Any], split: str) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            loader = make(*args, **kwargs)
+            self._begin(split)
+            return self._recorded(loader, split)
+
+        return made
+
+    def _begin(self, split: str) -> None:
+        """A training begins a run; an evaluation begins one unless it is part of a training."""
+        if split == "train":
+            self._training = True
+        elif self._training and self._adopted.run is not None:
+            return
+        self._put_back()
+        tags = {"transformers": "train" if split == "train" else "evaluate" if split == "eval" else "predict"}
+        rank = self._trainer.args.process_index
+        self._adopted.begin(tags | ({"rank": str(rank)} if self._trainer.args.world_size > 1 else {}))
+        if split == "train":
+            self._adopted.run.epoch(0)  # type: ignore[union-attr]
+        self._adopted.watch(network_of(self._trainer.model, self._wanted, _itself))
+
+    def _recorded(self, loader: Any, split: str, *, inside_only: bool = False) -> Any:
+        """accelerate's loaders draw from a DataLoader that they hold; theirs is the moving to the device."""
+        held = getattr(loader, "__dict__", {}).get("base_dataloader")
+        if held is None:
+            if inside_only:
+                self._adopted.complain(UsageError("The training loader is in use already.", hint=_ATTACH))
+                return loader
+            return self._adopted.loader(loader, split)
+        recorded = self._adopted.loader(held, split)
+        if recorded is not held:
+            self._before.append((loader, held))
+            loader.base_dataloader = recorded
+        return loader
+
+    def _end(self) -> None:
+        self._put_back()
+        self._adopted.end()
+
+    def _put_back(self) -> None:
+        for loader, held in self._before:
+            loader.base_dataloader = held
+        self._before.clear()
+
+
+def _itself(model: nn.Module) -> nn.Module:
+    return model
+
+
+def _trainer_above() -> Any:
+    """The Trainer that calls its callbacks: events do not name it, and nothing that they pass leads to it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back
+    return None

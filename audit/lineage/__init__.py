@@ -1,0 +1,1 @@
+"""What recorded runs tell: trace one prediction back to its source file."""

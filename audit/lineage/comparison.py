@@ -1,0 +1,126 @@
+"""Everything known of each matched pair in one row: where it first diverges, what was predicted, and why it flipped.
+
+This makes the table `compared`, from which all of a diff is counted. Stage digests are compared through DuckDB's
+64-bit hash of them, which keeps millions of outputs small; that two different digests hash alike has a chance
+of one in 10¹⁹ for each comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audit.lineage.alignment import Step
+from audit.lineage.matching import Side
+from audit.store.scratch import Scratch
+
+#: A flip's cause, told from what was recorded: other bytes or label, else another model input, else the model.
+_CAUSE = """
+    CASE WHEN source_changed OR label_changed THEN 'data'
+         WHEN input_a IS DISTINCT FROM input_b THEN 'pipeline' ELSE 'model' END
+"""
+
+_COMPARED = """
+    WITH outputs_a AS ({outputs_a}), outputs_b AS ({outputs_b}),
+    predictions_a AS ({predictions_a}), predictions_b AS ({predictions_b}),
+    joined AS (
+        SELECT p.* EXCLUDE (comparable, other_bytes), x.*, y.*, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit),
+               CASE WHEN comparable THEN other_bytes ELSE coalesce(x.a0 <> y.b0, false) END AS source_changed,
+               CASE WHEN label_name_a IS NOT NULL AND label_name_b IS NOT NULL THEN label_name_a <> label_name_b
+                    ELSE label_a IS DISTINCT FROM label_b END AS label_changed,
+               CASE WHEN m.name_a IS NOT NULL AND n.name_b IS NOT NULL THEN m.name_a <> n.name_b
+                    ELSE m.predicted_a IS DISTINCT FROM n.predicted_b END AS other_class
+        FROM pairs p
+        LEFT JOIN outputs_a x ON x.out_index_a = p.index_a AND x.out_visit_a = p.visit_a
+        LEFT JOIN outputs_b y ON y.out_index_b = p.index_b AND y.out_visit_b = p.visit_b
+        LEFT JOIN predictions_a m ON m.index = p.index_a AND m.visit = p.visit_a
+        LEFT JOIN predictions_b n ON n.index = p.index_b AND n.visit = p.visit_b
+    ), walked AS (
+        SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM joined
+    ), placed AS (
+        SELECT *, coalesce({first_input}, {first_target}) AS step FROM walked
+    )
+    SELECT source, renamed_to, index_a, visit_a, index_b, visit_b, label_a, label_b, label_name_a, label_name_b,
+           failed_a, failed_b, source_changed, label_changed, predicted_a, predicted_b, name_a, name_b, correct_a,
+           correct_b, step, CASE step {missing} END AS missing,
+           CASE WHEN seen_a IS NULL OR seen_b IS NULL THEN NULL
+                WHEN correct_a AND NOT correct_b THEN 'regression'
+                WHEN correct_b AND NOT correct_a THEN 'fix'
+                WHEN other_class THEN 'change' END AS flip,
+           {cause} AS cause
+    FROM placed
+"""
+
+
+def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[Step]) -> None:
+    """Make the table `compared`, one row for each pair, from `pairs`, which is given up."""
+    main = [step for step in steps if not step.is_target]
+    target = [step for step in steps if step.is_target]
+    scratch.keep(
+        "compared",
+        _COMPARED.format(
+            outputs_a=_outputs(a, "a"),
+            outputs_b=_outputs(b, "b"),
+            predictions_a=_predictions(a, "a"),
+            predictions_b=_predictions(b, "b"),
+            last_input=_last_equal(main),
+            last_target=_last_equal(target),
+            first_input=_first_other(main, "last_input"),
+            first_target=_first_other(target, "last_target"),
+            missing=_missing(steps),
+            cause=_CAUSE,
+        ),
+    )
+    scratch.drop("pairs")
+
+
+def _outputs(side: Side, name: str) -> str:
+    """One row for each visit, with a column for each stage: far smaller than a row for each stage."""
+    wanted = {0, *(stage.stage for stage in side.stages)}
+    columns = [f"any_value(hash(digest)) FILTER (stage = {n}) AS {name}{n}" for n in sorted(wanted)]
+    columns += [
+        f"any_value(changed) FILTER (stage = {stage.stage}) AS {name}{stage.stage}_changed"
+        for stage in side.stages
+        if stage.is_target
+    ]
+    return (
+        f"SELECT index AS out_index_{name}, visit AS out_visit_{name}, {', '.join(columns)} "
+        f"FROM stage_outputs WHERE {side.rows} GROUP BY index, visit"
+    )
+
+
+def _predictions(side: Side, name: str) -> str:
+    return (
+        f"SELECT index, visit, predicted AS predicted_{name}, predicted_name AS name_{name}, "
+        f"correct AS correct_{name}, hash(input_digest) AS input_{name}, true AS seen_{name} "
+        f"FROM predictions WHERE {side.rows}"
+    )
+
+
+def _states(step: Step) -> tuple[str, str]:
+    """Whether both sides are alike after a step, and whether they are not; neither, where neither has got there."""
+    if step.at_a is not None and step.at_b is not None:
+        return f"a{step.at_a} = b{step.at_b}", f"a{step.at_a} IS DISTINCT FROM b{step.at_b}"
+    # Only one side does anything to the label: what it was given is not recorded, but whether it changed it is.
+    column = f"a{step.at_a}_changed" if step.at_a is not None else f"b{step.at_b}_changed"
+    return f"NOT {column}", column
+
+
+def _last_equal(steps: Sequence[Step]) -> str:
+    """The last step after which both sides are alike: a difference that a later stage undoes is none."""
+    cases = [f"CASE WHEN {_states(step)[0]} THEN {step.number} END" for step in steps]
+    return f"coalesce(greatest({', '.join(cases)}), -1)" if cases else "-1"
+
+
+def _first_other(steps: Sequence[Step], last: str) -> str:
+    cases = [f"CASE WHEN {last} < {step.number} AND {_states(step)[1]} THEN {step.number} END" for step in steps]
+    return f"least({', '.join(cases)})" if cases else "NULL"
+
+
+def _missing(steps: Sequence[Step]) -> str:
+    """Which side has no output of the step where the two part: there its sample failed."""
+    cases = [
+        f"WHEN {step.number} THEN CASE WHEN b{step.at_b} IS NULL THEN 'b' WHEN a{step.at_a} IS NULL THEN 'a' END"
+        for step in steps
+        if step.at_a is not None and step.at_b is not None
+    ]
+    return " ".join(cases) or "WHEN -1 THEN NULL"

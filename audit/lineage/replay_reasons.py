@@ -1,0 +1,121 @@
+"""Why a visit did not come out as recorded, decided by evidence and never by guessing.
+
+In this order: the source, the code, the libraries. What none of them explains is not reproducible, and a second try
+tells whether it differs from itself too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from audit.lineage.sources import source_digest_now
+from audit.records import Run, Stage
+
+if TYPE_CHECKING:
+    from audit.engines.replaying import Outcome, Pipelined
+
+Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
+
+
+class Reasons:
+    """Judges differences of one run."""
+
+    def __init__(self, run: Run, pipeline: Pipelined, recorded_stages: dict[int, dict[str, Any]]) -> None:
+        self._run = run
+        self._pipeline = pipeline
+        self._recorded = recorded_stages
+        self._now: dict[str, list[Stage]] = {}
+        for stage in pipeline.stages:
+            self._now.setdefault(stage.path, []).append(stage)
+
+    def of_absent(self, fact: dict[str, Any], index: int) -> tuple[Reason, str]:
+        """Why a sample is not in the dataset any more."""
+        if fact["root"] is None:
+            count = len(self._pipeline)
+            return "source missing", f"the dataset has {count:,} samples now, so that there is none with index {index}"
+        if source_digest_now(fact) is None:
+            return "source missing", f"{fact['source']} cannot be read any more"
+        return "source missing", f"the dataset no longer lists {fact['source']}"
+
+    def of(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str]:
+        """The reason, and what was found, both sides of it."""
+        return (
+            self._source(outcome, fact)
+            or self._code(outcome, fact, ordinal)
+            or self._library()
+            or self._none(outcome, ordinal)
+        )
+
+    def _source(self, outcome: Outcome, fact: dict[str, Any]) -> tuple[Reason, str] | None:
+        before = fact["source_digest"]
+        if not before:
+            return None
+        now = outcome.source_digest or (source_digest_now(fact) if fact["root"] else before)
+        if now is None:
+            return "source missing", f"{fact['source']} cannot be read any more"
+        if now != before:
+            return "source changed", f"its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+        return None
+
+    def _code(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str] | None:
+        """What is described otherwise than it was recorded, in any stage up to the one that differs."""
+        for number in sorted(fact["stages"]):
+            recorded = self._recorded.get(number)
+            if recorded is None or (ordinal is not None and number > ordinal) or recorded["path"].startswith("inside."):
+                continue
+            candidates = self._now.get(recorded["path"])
+            if not candidates:
+                return "code changed", f"the pipeline has no stage {recorded['path']} ({recorded['name']}) any more"
+            described = [_differently(recorded, stage) for stage in candidates]
+            if all(described) and described[0]:
+                return "code changed", described[0]
+        known = {stage["path"] for stage in self._recorded.values()}
+        if more := [stage for path, stages in self._now.items() if path not in known for stage in stages]:
+            return "code changed", f"the pipeline has a stage more than was recorded: {more[0].path} ({more[0].name})"
+        if outcome.missing:
+            held = outcome.missing[0].removeprefix("held:")
+            return "code changed", f"the random number generator {held} was recorded, and is not there any more"
+        return self._file()
+
+    def _file(self) -> tuple[Reason, str] | None:
+        """The pipeline's file, which holds more than its stages: constants, and functions that they call."""
+        from audit.engines.request import file_digest
+
+        before, spec = self._run.recipe.get("pipeline_sha256"), self._run.recipe.get("pipeline")
+        if not before or not spec:
+            return None
+        now = file_digest(spec)
+        if now is None or now == before:
+            return None
+        return "code changed", f"{spec}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+
+    def _library(self) -> tuple[Reason, str] | None:
+        from audit.engines.environment import versions
+
+        now = versions()
+        changed = [
+            f"{name} {before} → {now.get(name, 'none')}"
+            for name, before in self._run.versions.items()
+            if name != "audit" and now.get(name) != before
+        ]
+        return ("library changed", ", ".join(changed)) if changed else None
+
+    def _none(self, outcome: Outcome, ordinal: int | None) -> tuple[Reason, str]:
+        again = self._pipeline.again(outcome.task)
+        if again.digests != outcome.digests or again.error != outcome.error:
+            return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
+        failed = f" ({outcome.error})" if outcome.error else ""
+        what = "what the dataset reads has changed, or " if ordinal == 0 else ""
+        return (
+            "not reproducible",
+            f"two replays agree with each other, but not with the recording: {what}it depends on the process, the order "
+            f"of visits or a state that was not recorded{failed}",
+        )
+
+
+def _differently(recorded: dict[str, Any], stage: Stage) -> str | None:
+    for what in ("qualname", "parameters", "source_code_digest"):
+        before, now = recorded[what], getattr(stage, what)
+        if before != now:
+            return f"{recorded['name']}: {what} was {before}, now it is {now}"
+    return None

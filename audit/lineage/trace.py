@@ -1,0 +1,225 @@
+"""One visit, from its source file through every stage to the prediction."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from audit import plainjson, values
+from audit.errors import NotFound, StoreDamaged, UsageError
+from audit.lineage.sources import source_digest_now, source_path
+from audit.records import Run
+from audit.sources.names import printable
+from audit.store.reader import Reader
+
+SourceState = Literal["unchanged", "changed", "missing"]
+
+_PREDICTION = ("predicted", "predicted_name", "confidence", "correct", "loss", "logits", "probabilities")
+_STAGE = ("stage", "path", "name", "kind", "dtype", "shape", "digest", "changed", "params", "min", "max", "mean", "std")
+
+
+@dataclass
+class Trace:
+    """Everything that was recorded of one visit. Made by `Store.trace`."""
+
+    reader: Reader
+    run: Run
+    sample: dict[str, Any]
+    stages: list[dict[str, Any]]
+    prediction: dict[str, Any] | None
+    activations: list[dict[str, Any]] = field(default_factory=list)
+
+    @cached_property
+    def source_path(self) -> bytes | None:
+        """Where the source file is, as the file system spells it; None for a sample without a file."""
+        return source_path(self.sample)
+
+    @cached_property
+    def source_state(self) -> SourceState | None:
+        """Whether the file still is what was recorded; None for a sample without a file."""
+        if self.source_path is None:
+            return None
+        digest = source_digest_now(self.sample)
+        if digest is None:
+            return "missing"
+        return "unchanged" if digest == self.sample["source_digest"] else "changed"
+
+    @cached_property
+    def _payloads(self) -> dict[tuple[int, str], dict[str, Any]]:
+        key = self.sample
+        where = f"epoch = {key['epoch']} AND visit = {key['visit']}"
+        rows = self.reader.rows("payloads", self.run.run_id, index=key["index"], where=where)
+        return {(row["stage"], row["form"]): row for row in rows}
+
+    def _payload(self, stage: int, form: str) -> dict[str, Any] | None:
+        """A stage that changed nothing shares the payload of the stage before it that did."""
+        digest = next((row["digest"] for row in self.stages if row["stage"] == stage), None)
+        for row in reversed([row for row in self.stages if row["stage"] <= stage]):
+            if row["digest"] == digest and (found := self._payloads.get((row["stage"], form))) is not None:
+                return found
+        return None
+
+    def is_stored(self, stage: int) -> bool:
+        """Whether the exact output of a stage lies in the store."""
+        return self._payload(stage, "full") is not None
+
+    def preview(self, stage: int) -> values.Preview | None:
+        """The small picture or excerpt that was stored of a stage's output."""
+        found = self._payload(stage, "preview")
+        return values.Preview(found["encoding"], found["data"]) if found else None
+
+    def value(self, stage: int, *, numpy_only: bool = False) -> Any:
+        """The exact output of a stage: as stored, else derived again from the source; its digest is checked."""
+        row = next((row for row in self.stages if row["stage"] == stage), None)
+        if row is None:
+            raise NotFound(f"Sample {self.sample['index']} has no output of stage {stage}.")
+        found = self._payload(stage, "full")
+        if found is None:
+            return self._derived[stage]
+        value = values.decode(found["kind"], values.Encoded(found["encoding"], found["data"]), numpy_only=numpy_only)
+        if not numpy_only and values.digest(value) != row["digest"]:
+            raise StoreDamaged(
+                f"The stored output of stage {stage} of sample {self.sample['index']} does not have its digest.",
+                hint="See what is damaged with: audit store verify",
+            )
+        return value
+
+    @cached_property
+    def _derived(self) -> Mapping[int, Any]:
+        from audit.engines.derive import derive
+
+        recorded = {row["stage"]: row["digest"] for row in self.stages}
+        return derive(self.run, self.reader.location, self.sample, recorded)
+
+    def export(self, directory: str | os.PathLike[str]) -> list[Path]:
+        """Every stage as an exact file and, where it is one, a picture; with the trace itself as trace.json."""
+        target = Path(directory)
+        target.mkdir(parents=True, exist_ok=True)
+        written: list[Path] = []
+        for row in self.stages:
+            name = "".join(c if c.isalnum() or c in "-_" else "_" for c in row["name"])[:60]
+            written += values.export(self.value(row["stage"]), target / f"{row['stage']:02d}-{name}")
+        summary = target / "trace.json"
+        summary.write_text(plainjson.dumps(self.as_json(), indent=2))
+        return [*written, summary]
+
+    def as_json(self) -> dict[str, Any]:
+        """The trace as `audit trace --json` prints it."""
+        sample = self.sample
+        return {
+            "run_id": self.run.run_id,
+            "epoch": sample["epoch"],
+            "index": sample["index"],
+            "visit": sample["visit"],
+            "source": {
+                "path": sample["source"],
+                "root": sample["root"],
+                "digest": sample["source_digest"],
+                "bytes": sample["source_bytes"],
+                "state": self.source_state,
+            },
+            "label": sample["label"],
+            "label_name": sample["label_name"],
+            "status": sample["status"],
+            "failed_stage": sample["failed_stage"],
+            "error": sample["error"],
+            "stages": [_stage_json(row) for row in self.stages],
+            "prediction": {name: self.prediction[name] for name in _PREDICTION} if self.prediction else None,
+            "activations": self.activations,
+        }
+
+    def _repr_html_(self) -> str | None:
+        from audit.report.notebook import trace_html
+
+        return trace_html(self)
+
+    def show(self) -> None:
+        """Print the trace as a tree."""
+        from rich.console import Console
+
+        from audit.report.text import trace_tree
+
+        Console().print(trace_tree(self))
+
+
+def _stage_json(row: dict[str, Any]) -> dict[str, Any]:
+    chosen = {name: row.get(name) for name in _STAGE}
+    chosen["params"] = json.loads(row["params"]) if row["params"] else None
+    return chosen
+
+
+def trace(
+    reader: Reader,
+    run: str | None = None,
+    *,
+    index: int | None = None,
+    source: str | None = None,
+    epoch: int | None = None,
+    visit: int | None = None,
+) -> Trace:
+    """The visit of one sample, by index or by source; without an epoch, the last one recorded."""
+    if (index is None) == (source is None):
+        raise UsageError("A trace needs an index or a source, and not both.")
+    row = reader.run(run)
+    if index is None:
+        index = _index_of(reader, row, str(source))
+    sample = _sample(reader, row, index, epoch, visit)
+    key = f"epoch = {sample['epoch']} AND visit = {sample['visit']}"
+    paths = {stage["stage"]: stage for stage in reader.rows("stages", row.run_id)}
+    outputs = reader.rows("stage_outputs", row.run_id, index=index, where=key, order="stage")
+    for output in outputs:
+        output["path"] = paths[output["stage"]]["path"] if output["stage"] in paths else None
+    predictions = reader.rows("predictions", row.run_id, index=index, where=key)
+    activations = reader.rows("activations", row.run_id, index=index, where=key)
+    return Trace(reader, row, sample, outputs, predictions[0] if predictions else None, activations)
+
+
+def _sample(reader: Reader, run: Run, index: int, epoch: int | None, visit: int | None) -> dict[str, Any]:
+    where = " AND ".join(
+        f"{name} = {int(value)}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None
+    )
+    samples = reader.rows("samples", run.run_id, index=index, where=where, order="epoch DESC, visit DESC")
+    if samples:
+        return samples[0]
+    asked = "".join(f", {name} {value}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None)
+    raise NotFound(
+        f"The run {run.run_id} has no sample with index {index}{asked}; it recorded {run.samples:,} samples.",
+        hint="See which with: audit sql 'SELECT min(index), max(index) FROM samples'",
+    )
+
+
+def _is_utf8(text: str) -> bool:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == text
+
+
+def _index_of(reader: Reader, run: Run, source: str) -> int:
+    """By the recorded path; else by the end of one, when only one sample ends so."""
+    # Names are recorded printable: what was typed is spelt the same way before it is compared.
+    source = printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source
+    exact = reader.sql(
+        "SELECT DISTINCT index FROM samples WHERE run_id = ? AND source = ?", parameters=[run.run_id, source]
+    ).fetchall()
+    if exact:
+        return int(exact[0][0])
+    tail = source.replace(os.sep, "/").removeprefix("./")
+    near = reader.sql(
+        "SELECT DISTINCT index, source FROM samples WHERE run_id = ? "
+        "AND (ends_with(source, ?) OR ends_with(?, source)) ORDER BY index LIMIT 6",
+        parameters=[run.run_id, f"/{tail}", f"/{tail}"],
+    ).fetchall()
+    if len(near) == 1:
+        return int(near[0][0])
+    if near:
+        listed = ", ".join(path for _, path in near[:5])
+        raise UsageError(
+            f"Several samples of the run {run.run_id} end in {source!r}: {listed}.", hint="Type more of it."
+        )
+    raise NotFound(
+        f"The run {run.run_id} has no sample with the source {source!r}.",
+        hint="Sources are relative to the dataset's root; see them with: audit sql 'SELECT index, source FROM samples'",
+    )

@@ -1,0 +1,48 @@
+"""The names that a query can use, for completion in an editor, and a few queries to begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from audit.store.schema import RUNS, SCHEMAS
+from audit.store.views import MACROS, VIEWS
+
+_KEYWORDS = (
+    "SELECT FROM WHERE GROUP BY ORDER LIMIT JOIN USING LEFT AND OR NOT DISTINCT AS DESC ASC HAVING WITH CASE WHEN THEN "
+    "ELSE END IS NULL IN LIKE BETWEEN count avg sum min max median quantile_cont DESCRIBE SUMMARIZE FILTER OVER "
+    "PARTITION"
+)
+_FROM_PREDICTIONS = (
+    *("predicted", "predicted_name", "confidence", "correct", "loss", "margin", "entropy", "label_rank"),
+    *("logits", "probabilities", "input_digest", "step"),
+)
+
+#: A title and a query: what people ask first.
+EXAMPLES: tuple[tuple[str, str], ...] = (
+    (
+        "The mistakes it was surest of",
+        "SELECT run_id, index, source, label_name, predicted_name, confidence FROM wrong_predictions\n"
+        "ORDER BY confidence DESC LIMIT 50",
+    ),
+    ("Accuracy of each class", "SELECT * FROM per_class ORDER BY accuracy"),
+    (
+        "Slowest stages",
+        "SELECT name, count(*) AS outputs, avg(microseconds) AS mean_us FROM stage_outputs\n"
+        "GROUP BY name ORDER BY mean_us DESC",
+    ),
+    ("What failed", "FROM failures LIMIT 50"),
+)
+
+
+def vocabulary() -> dict[str, Any]:
+    """Tables with their columns, macros, and the words of SQL."""
+    tables = {name: list(schema.names) for name, schema in {"runs": RUNS, **SCHEMAS}.items()}
+    samples = [name for name in tables["samples"] if name != "source_raw"]
+    tables |= {name: [*samples, *_FROM_PREDICTIONS] for name in ("lineage", "wrong_predictions", "latest")}
+    tables["failures"] = samples
+    tables |= {name: [] for name in VIEWS if name not in tables}
+    return {
+        "tables": tables,
+        "macros": [signature.partition("(")[0] for signature in MACROS],
+        "keywords": list(dict.fromkeys(_KEYWORDS.split())),
+    }

@@ -1,0 +1,231 @@
+"""Which architecture do these weights belong to: by name when one is given, else by parameter names and shapes.
+
+Recognition never settles for the likeliest: an architecture is accepted only when every name and shape of a freshly
+built one agrees. Where several agree the weights alone cannot tell (they may differ in padding or scaling), so they
+are listed and the user is asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, replace
+
+from audit.errors import ModelError, UnknownArchitecture
+from audit.models.building import (
+    SENTINEL,
+    Architecture,
+    Shapes,
+    expected_shapes,
+    has_timm,
+    timm_names,
+    torchvision_names,
+)
+from audit.models.signatures import (
+    WITHOUT_AUXILIARY,
+    Signature,
+    compute,
+    known,
+    names_digest,
+    shapes_digest,
+    table,
+    tops_of,
+)
+
+_ASK = "Say which model it is with --arch NAME, or give the code that builds it with --arch FILE.py:function."
+_VIT_SIZE = 224  # the picture size for which torchvision's vision transformers are built by default
+
+
+@dataclass(frozen=True)
+class Match:
+    """An architecture that fits, with the number of classes that its head has in these weights."""
+
+    architecture: Architecture
+    num_classes: int
+
+
+def named(name: str) -> Architecture:
+    """The architecture of that name, torchvision's before timm's; an unknown name is an error with the nearest ones."""
+    if name in torchvision_names():
+        return Architecture("torchvision", name)
+    bare = name.removeprefix("timm/").split(".", 1)[0]
+    if bare in timm_names():
+        return Architecture("timm", bare)
+    near = difflib.get_close_matches(name.lower(), [*torchvision_names(), *timm_names()], n=3, cutoff=0.5)
+    hint = f"Did you mean {', '.join(near)}?" if near else "torchvision.models.list_models() lists the names."
+    if not has_timm():
+        hint += " timm's names are known once timm is installed."
+    raise UnknownArchitecture(f"There is no architecture called {name!r}.", hint=hint)
+
+
+def fit_named(architecture: Architecture, shapes: Shapes) -> Match:
+    """The named architecture, with the arguments and the number of classes that these weights ask for."""
+    architecture = adapted(architecture, shapes)
+    return Match(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
+
+
+def adapted(architecture: Architecture, shapes: Shapes) -> Architecture:
+    """With the arguments that can be read off the weights: auxiliary heads, and the picture size of a transformer."""
+    if architecture.library != "torchvision":
+        return architecture
+    arguments = dict(architecture.arguments)
+    if architecture.name in WITHOUT_AUXILIARY:
+        arguments["aux_logits"] = any(name.lower().startswith("aux") for name in shapes)
+    if architecture.name.startswith("vit_") and (size := _vit_size(shapes)) not in (None, _VIT_SIZE):
+        arguments["image_size"] = size
+    return replace(architecture, arguments=arguments)
+
+
+def _vit_size(shapes: Shapes) -> int | None:
+    position, patch = shapes.get("encoder.pos_embedding"), shapes.get("conv_proj.weight")
+    if position is None or patch is None or len(position) != 3 or len(patch) != 4 or position[1] < 2:
+        return None
+    side = math.isqrt(position[1] - 1)
+    return side * patch[-1] if side * side == position[1] - 1 else None
+
+
+def recognise(shapes: Shapes, what: str = "The weights") -> Match:
+    """The one architecture whose names and shapes are these; `UnknownArchitecture` when there is none, or several."""
+    found = candidates(shapes)
+    if not found:
+        raise _unknown(shapes, what)
+    if len(found) > 1:
+        names = [match.architecture.name for match in found]
+        shown = ", ".join(names[:12]) + (f", … {len(names) - 12} more" if len(names) > 12 else "")
+        raise UnknownArchitecture(
+            f"{what} fit {len(found)} architectures equally, and do not tell which it is: {shown}.", hint=_ASK
+        )
+    return found[0]
+
+
+def candidates(shapes: Shapes) -> list[Match]:
+    """Every architecture that fits: torchvision's, or where none of them does, timm's."""
+    for library in ("torchvision", "timm"):
+        if library == "timm" and not has_timm():
+            continue
+        rows = [row for row in table() if row.library == library]
+        found = [match for row in rows if (match := _verified(row, shapes))]
+        if found or (found := [match for row in _newer(library) if (match := _verified(row, shapes))]):
+            return found
+    return []
+
+
+def _newer(library: str) -> list[Signature]:
+    """Signatures of architectures that the installed library has and the shipped table does not."""
+    covered = known()
+    names = torchvision_names() if library == "torchvision" else timm_names()
+    if len(set(names) - {name for owner, name in covered if owner == library}) > 200:
+        return []  # another library altogether: building all of it would take minutes
+    rows = []
+    for name in names:
+        if (library, name) in covered:
+            continue
+        try:
+            rows.append(compute(Architecture(library, name)))
+        except Exception:
+            continue  # cannot be built here, so cannot be loaded here either
+    return rows
+
+
+def _verified(row: Signature, shapes: Shapes) -> Match | None:
+    """Compare with the table's fingerprint first, and then with the model itself, so that a stale table cannot lie."""
+    if row.tensors != len(shapes) or row.names != names_digest(shapes):
+        return None
+    architecture, compared = row.architecture, shapes
+    if row.library == "torchvision":
+        architecture = adapted(architecture, shapes)
+        compared = _standard_size(architecture, shapes)
+    num_classes = _classes_in(row.heads, shapes)
+    if num_classes is None or shapes_digest(compared, row.heads) != row.shapes:
+        return None
+    built = expected_shapes(architecture, num_classes)
+    return Match(architecture, num_classes) if built == shapes else None
+
+
+def _standard_size(architecture: Architecture, shapes: Shapes) -> Shapes:
+    """As if a vision transformer had been made for the standard picture size, which the table was."""
+    if "image_size" not in architecture.arguments:
+        return shapes
+    patches = (_VIT_SIZE // shapes["conv_proj.weight"][-1]) ** 2 + 1
+    one, _, width = shapes["encoder.pos_embedding"]
+    return {**shapes, "encoder.pos_embedding": (one, patches, width)}
+
+
+def _classes_in(heads: tuple[str, ...], shapes: Shapes) -> int | None:
+    sizes = {shapes[name][0] for name in heads if shapes.get(name)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
+    """The first names that are missing, unexpected or of another shape, in one clause; empty when all agree."""
+    missing = [name for name in wanted if name not in given]
+    unexpected = [name for name in given if name not in wanted]
+    other = [
+        f"{name} is {given[name]}, not {wanted[name]}"
+        for name in wanted
+        if name in given and given[name] != wanted[name]
+    ]
+    groups = (("missing", missing), ("unexpected", unexpected), ("of another shape", other))
+    return "; ".join(
+        f"{what}: {', '.join(names[:limit])}" + (f" and {len(names) - limit} more" if len(names) > limit else "")
+        for what, names in groups
+        if names
+    )
+
+
+def _unknown(shapes: Shapes, what: str) -> ModelError:
+    if other := _other_task(shapes):
+        return UnknownArchitecture(
+            f"{what} are those of {other}, which is not a classifier: it has no one label per picture.",
+            hint="Give a model that returns one row of logits per picture.",
+        )
+    near = nearest(shapes)
+    message = f"{what} ({len(shapes)} tensors, {_first(shapes)}) fit no architecture known here"
+    if near is None:
+        return UnknownArchitecture(f"{message}, and resemble none.", hint=_ASK)
+    architecture, num_classes = near
+    built = expected_shapes(architecture, num_classes)
+    return UnknownArchitecture(f"{message}. Nearest is {architecture}, but {misfits(built, shapes)}.", hint=_ASK)
+
+
+def _first(shapes: Shapes) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:2])
+
+
+def nearest(shapes: Shapes) -> tuple[Architecture, int] | None:
+    """The architecture that shares most names and shapes, looked for among the few that are alike at first sight."""
+    tops, scored = set(tops_of(shapes)), []
+    for row in table():
+        if row.library == "timm" and not has_timm():
+            continue
+        alike = len(tops & set(row.tops)) / len(tops | set(row.tops))
+        size = min(row.tensors, len(shapes)) / max(row.tensors, len(shapes))
+        scored.append((alike * size, row))
+    scored.sort(key=lambda pair: -pair[0])
+    best: tuple[float, Architecture, int] | None = None
+    for first_sight, row in scored[:6]:
+        if first_sight < 0.2:
+            break
+        num_classes = _classes_in(row.heads, shapes) or SENTINEL
+        try:
+            built = expected_shapes(row.architecture, num_classes)
+        except Exception:
+            continue  # in the table, but not in the installed version
+        shared = len(built.items() & shapes.items()) / len(built.keys() | shapes.keys())
+        if best is None or shared > best[0]:
+            best = (shared, row.architecture, 1000 if num_classes == SENTINEL else num_classes)
+    return best[1:] if best and best[0] > 0.05 else None
+
+
+def _other_task(shapes: Shapes) -> str | None:
+    """The kind of model that certain names give away, if it is none that classifies pictures."""
+    names = list(shapes)
+    if any(name.startswith(("rpn.", "roi_heads.", "head.classification_head.")) for name in names):
+        return "a detection model"
+    if any(name.startswith("backbone.") for name in names) and len(shapes.get("classifier.4.weight", ())) == 4:
+        return "a segmentation model"
+    if any(name.endswith((".zero_point", "._packed_params._packed_params", "._packed_params.dtype")) for name in names):
+        return "a quantized model"
+    if any(len(shape) == 5 for shape in shapes.values()):
+        return "a video or volume model (its convolutions are three-dimensional)"
+    return None

@@ -1,0 +1,145 @@
+"""Builds a named torchvision or timm classifier, for real or hollow, which is without memory for its weights.
+
+A hollow one has the right parameter names and shapes at almost no cost, which is how weights are compared with an
+architecture, and how they are loaded without first drawing random values that are then thrown away.
+Refuses to download anything: every builder is called without pretrained weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+Shapes = dict[str, tuple[int, ...]]
+
+# A number of classes that is no other dimension of any known model: where it shows up, there is the head.
+SENTINEL = 9973
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A named builder of `library`, with the arguments that make it fit certain weights."""
+
+    library: str  # "torchvision" or "timm"
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def qualified(self) -> str:
+        """The name under which `--arch` finds this one again: timm's carries a prefix where torchvision has it too."""
+        return f"timm/{self.name}" if self.library == "timm" and self.name in torchvision_names() else self.name
+
+    def __str__(self) -> str:
+        return self.name if self.library == "torchvision" else f"{self.library}'s {self.name}"
+
+
+class _EmptyOnMeta(TorchFunctionMode):
+    """Uninitialised tensors get no memory; computed ones stay real.
+
+    `torch.device("meta")` would also catch tensors that a constructor computes with (torchvision's RegNets read
+    block widths back out of them), and would lose buffers that no state dict holds.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+
+@lru_cache(maxsize=1)
+def torchvision_names() -> tuple[str, ...]:
+    """Every torchvision image classifier."""
+    from torchvision import models
+
+    return tuple(models.list_models(module=models))
+
+
+def has_timm() -> bool:
+    """Whether timm is installed; asking does not import it."""
+    return importlib.util.find_spec("timm") is not None
+
+
+@lru_cache(maxsize=1)
+def timm_names() -> tuple[str, ...]:
+    """Every timm architecture, or none where timm is not installed."""
+    if not has_timm():
+        return ()
+    import timm
+
+    return tuple(timm.list_models())
+
+
+def build(architecture: Architecture, num_classes: int) -> nn.Module:
+    """A model with random weights; global randomness is left as it was."""
+    with _quietly():
+        return _construct(architecture, num_classes)
+
+
+def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
+    """A model without memory for its weights, ready to be given them; with weights where that cannot be done."""
+    with _quietly():
+        try:
+            with _EmptyOnMeta():
+                return _construct(architecture, num_classes)
+        except (RuntimeError, NotImplementedError):
+            return _construct(architecture, num_classes)
+
+
+def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
+    """The names and shapes of that model's weights, without making them."""
+    with _quietly():
+        try:
+            with _EmptyOnMeta():
+                model = _construct(architecture, num_classes)
+        except (RuntimeError, NotImplementedError):
+            # Some of timm's constructors run a forward pass to learn a size, which needs all tensors in one place.
+            with torch.device("meta"):
+                model = _construct(architecture, num_classes)
+    return shapes_of(model.state_dict())
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _construct(architecture: Architecture, num_classes: int) -> nn.Module:
+    arguments = dict(architecture.arguments)
+    model: nn.Module
+    if architecture.library == "timm":
+        import timm
+
+        model = timm.create_model(architecture.name, pretrained=False, num_classes=num_classes, **arguments)
+        return model
+    from torchvision import models
+
+    if architecture.name in ("googlenet", "inception_v3"):
+        arguments.setdefault("init_weights", False)  # the default draws weights for seconds, and warns
+    model = models.get_model(architecture.name, weights=None, num_classes=num_classes, **arguments)
+    return model
+
+
+def shapes_of(state: Mapping[str, torch.Tensor]) -> Shapes:
+    """Names and shapes of a state dict, as comparison needs them.
+
+    Counters of batch norm layers are left out: files older than PyTorch 0.4.1, and some converters, do not have them.
+    """
+    return {name: tuple(tensor.shape) for name, tensor in state.items() if not name.endswith(".num_batches_tracked")}

@@ -1,0 +1,73 @@
+"""The table of model formats, and the one way through it.
+
+A format is a module with `kind`, `executes_code`, `recognise` and `load`; a plugin names one under the entry point
+group `audit.models`. The question whether a file may run code is asked here, once, before any format touches the file.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from audit.errors import ModelError, NeedsTrust, UsageError
+from audit.models import exported, function, safetensors, state_dict, torchscript
+from audit.models.files import not_a_model, require_file
+from audit.models.loaded import LoadedModel, LoadOptions
+from audit.registry import Registry
+
+
+class Format(Protocol):
+    """One kind of thing that `--model` can name."""
+
+    kind: str  # in words, with an article
+    executes_code: bool  # loading it can run code that the file brings along
+
+    def recognise(self, spec: str) -> bool:
+        """Whether this is of this format, without loading it or running anything."""
+        ...
+
+    def load(self, spec: str, options: LoadOptions) -> LoadedModel:
+        """The model, in eval mode on the wanted device."""
+        ...
+
+
+FORMATS: Registry[Format] = Registry("model format", group="audit.models")
+FORMATS.add("function", function)
+FORMATS.add("exported", exported)
+FORMATS.add("torchscript", torchscript)
+FORMATS.add("safetensors", safetensors)
+FORMATS.add("state_dict", state_dict)
+
+
+def load_model(spec: str, options: LoadOptions) -> LoadedModel:
+    """Find the format of `spec`, refuse code that is not trusted, and load."""
+    _check_device(options.device)
+    if not function.recognise(spec):
+        path = require_file(spec)
+    for one in FORMATS.values():
+        if one.recognise(spec):
+            if one.executes_code and not options.trust:
+                raise needs_trust(spec, one.kind)
+            return one.load(spec, options)
+    raise not_a_model(path)
+
+
+def needs_trust(spec: str, kind: str, detail: str = "") -> NeedsTrust:
+    """The error for a file whose loading would run code out of it."""
+    return NeedsTrust(
+        f"{spec} is {kind}{detail}, and loading it can execute code that the file contains.",
+        hint="If you trust where it comes from, add --trust; otherwise save only the weights: "
+        "torch.save(model.state_dict(), FILE).",
+    )
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=torch.device(device))
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or ["unavailable"])[0]
+        raise UsageError(f"The device {device!r} cannot be used: {reason}", hint="Use --device cpu.") from None
+
+
+__all__ = ["FORMATS", "Format", "ModelError", "load_model", "needs_trust"]

@@ -1,0 +1,108 @@
+"""Models that the user's own code builds: `module:function` or `FILE.py:function`.
+
+The user names this code, so it runs without further trust. What it raises is reported with the place it was raised at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from audit.errors import ModelError
+from audit.models.finish import finished, identify
+from audit.models.loaded import LoadedModel, LoadOptions
+from audit.usercode import import_named, load_module, reporting
+
+kind = "a function"
+executes_code = False  # none but the code that the user named
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def recognise(spec: str) -> bool:
+    """`module:function`, `FILE.py:function`, or `FILE.py` for its `model`; an existing file of that name wins."""
+    if spec.endswith(".py"):
+        return True
+    place, _, attribute = spec.rpartition(":")
+    if not place or not _DOTTED.fullmatch(attribute) or Path(spec).exists():
+        return False
+    return place.endswith(".py") or _DOTTED.fullmatch(place) is not None
+
+
+def load(spec: str, options: LoadOptions) -> LoadedModel:
+    """The model that the function returns; its digest is that of its weights."""
+    module = build_module(resolve(spec))
+    loaded = LoadedModel(module=module, spec=spec, digest=weights_digest(module), format="function")
+    names = getattr(module, "classes", None)
+    if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
+        loaded.classes = list(names)
+    return finished(loaded, *identify(module, options.arch), device=options.device)
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 over the state dict in order: each tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:
+    """The function, class or module object that `spec` names."""
+    place, _, attribute = (spec, "", "model") if spec.endswith(".py") else spec.rpartition(":")
+    module = _import_file(Path(place), option) if place.endswith(".py") else import_named(place, ModelError)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            own = [
+                n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__
+            ]
+            hint = f"It defines {', '.join(own[:8])}." if own else "It defines no function."
+            raise ModelError(f"{option} {spec}: {place} has no {attribute!r}.", hint=hint)
+        found = getattr(found, part)
+    if not callable(found):
+        hint = "Name a function without arguments that returns an nn.Module."
+        raise ModelError(f"{option} {spec}: {attribute!r} is a {type(found).__name__}, not a function.", hint=hint)
+    return found  # type: ignore[no-any-return]
+
+
+def _import_file(path: Path, option: str) -> ModuleType:
+    if not path.is_file():
+        raise ModelError(f"{option}: there is no file {path}.", hint="Name it as FILE.py:function.")
+    return load_module(str(path), ModelError)
+
+
+def build_module(builder: Callable[..., Any], state: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
+    """Call the user's builder; with weights at hand, its `num_classes` argument gets the size of their last tensor."""
+    if isinstance(builder, nn.Module):
+        return builder
+    name = getattr(builder, "__qualname__", type(builder).__name__)
+    arguments = _class_argument(builder, state)
+    with reporting(f"Calling {name}({', '.join(f'{k}={v}' for k, v in arguments.items())})", ModelError):
+        module = builder(**arguments)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{name} returned a {type(module).__name__}, not an nn.Module.", hint="Return the model alone."
+        )
+    return module
+
+
+def _class_argument(builder: Callable[..., Any], state: Mapping[str, torch.Tensor] | None) -> dict[str, int]:
+    last = next((tensor for tensor in reversed(state.values()) if tensor.dim()), None) if state else None  # type: ignore[call-overload]
+    try:
+        parameters = inspect.signature(builder).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {"num_classes": last.shape[0]} if last is not None and "num_classes" in parameters else {}

@@ -1,0 +1,40 @@
+"""What loading a model gives, and what loading was asked for: the two values that every format shares.
+
+Imports no torch, so that naming these types costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model is to be loaded, whatever its format."""
+
+    arch: str | None = None
+    trust: bool = False
+    device: str = "cpu"
+    builder: Callable[[], nn.Module] | None = None
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to predict: in eval mode, on its device, with all that its file said about itself."""
+
+    module: nn.Module
+    spec: str
+    digest: str
+    format: str  # state_dict, checkpoint, torchscript, exported, safetensors or function
+    arch: str | None = None
+    classes: list[str] | None = None
+    num_classes: int | None = None
+    preset: object | None = None  # the preprocessing of that architecture, for `presets.flatten_preset`
+    batch_size: int | None = None  # the one batch size that the model accepts, where it accepts one only
+    notes: list[str] = field(default_factory=list)  # what the user should be told
+    extras: dict[str, object] = field(default_factory=dict)  # plain facts that the checkpoint holds, such as its epoch

@@ -1,0 +1,106 @@
+"""Finds the logits in whatever a classifier returns, and turns them into probabilities.
+
+Refuses to guess: where more than one tensor, or more than one axis, could hold the classes, it raises `UnclearOutput`.
+Logits are (N, C). A single logit per sample, as (N,) or (N, 1), means two classes through a sigmoid: class 1 is
+predicted when its probability is over 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from audit.errors import UnclearOutput
+
+_HINT = "Wrap the model so that it returns one (N, C) tensor of logits, and name it as --model FILE.py:function."
+
+
+def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:
+    """The logits in a model's output as (N, C), or (N, 1) for a single logit; `batch`, if given, is what N must be.
+
+    Takes a tensor, or a tuple, list, mapping or object that holds exactly one tensor which can be the logits, or that
+    calls one of its entries `logits` (Hugging Face's ModelOutput; torchvision's Inception and GoogLeNet outputs).
+    """
+    if isinstance(output, torch.Tensor):
+        return _checked(output, batch)
+    named = _named_logits(output)
+    if named is not None:
+        return logits_of(named, batch=batch)
+    if isinstance(output, Mapping):
+        entries = {repr(key): value for key, value in output.items()}
+    elif isinstance(output, tuple | list):
+        entries = {f"[{position}]": value for position, value in enumerate(output)}
+    else:
+        raise UnclearOutput(f"The model returned {_kind(output)}, in which no logits can be found.", hint=_HINT)
+    return _only_candidate(entries, _kind(output), batch)
+
+
+def _named_logits(output: object) -> object | None:
+    if isinstance(output, Mapping):
+        return output.get("logits")
+    return None if callable(getattr(output, "logits", None)) else getattr(output, "logits", None)
+
+
+def _only_candidate(entries: dict[str, object], kind: str, batch: int | None) -> torch.Tensor:
+    if len(entries) == 1:
+        return logits_of(next(iter(entries.values())), batch=batch)
+    candidates = {where: value for where, value in entries.items() if _may_be_logits(value, batch)}
+    if len(candidates) == 1:
+        only = next(iter(candidates.values()))
+        return logits_of(only, batch=batch)
+    shown = ", ".join(f"{where}: {_kind(value)}" for where, value in list(entries.items())[:8]) or "nothing"
+    count = "no entry" if not candidates else f"more than one entry ({', '.join(candidates)})"
+    raise UnclearOutput(f"The model returned {kind} in which {count} can be the logits: {shown}.", hint=_HINT)
+
+
+def _may_be_logits(value: object, batch: int | None) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.is_floating_point() and value.dim() in (1, 2) and batch in (None, value.shape[0])
+
+
+def _checked(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
+    shape = tuple(tensor.shape)
+    if not tensor.is_floating_point():
+        reason = f"{tensor.dtype} numbers, not logits (classes already chosen?)"
+        raise UnclearOutput(f"The model returned a tensor of shape {shape} of {reason}.", hint=_HINT)
+    if len(shape) not in (1, 2):
+        reason = "no axis is the class axis beyond doubt" if shape else "one number for the whole batch"
+        raise UnclearOutput(f"The model returned a tensor of shape {shape}: {reason}.", hint=_HINT)
+    if len(shape) == 2 and shape[1] == 0:
+        raise UnclearOutput(f"The model returned a tensor of shape {shape}: it has no classes.", hint=_HINT)
+    if batch is not None and shape[0] != batch:
+        raise UnclearOutput(
+            f"The model returned a tensor of shape {shape} for a batch of {batch}: its first axis is not the batch.",
+            hint=_HINT,
+        )
+    return tensor if len(shape) == 2 else tensor.unsqueeze(1)
+
+
+def probabilities_of(logits: torch.Tensor) -> torch.Tensor:
+    """Class probabilities (N, C): softmax, or for a single logit x the pair [1 - sigmoid(x), sigmoid(x)].
+
+    Half precision is computed in float32. Non-finite logits give non-finite probabilities; they are not repaired.
+    """
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    if logits.dim() == 1:
+        logits = logits.unsqueeze(1)
+    if logits.dim() != 2:
+        raise UnclearOutput(f"Logits have the shape {tuple(logits.shape)}, not (N, C).", hint=_HINT)
+    if logits.shape[1] == 1:
+        # sigmoid(-x) is 1 - sigmoid(x) without losing the small one to rounding.
+        return torch.cat([torch.sigmoid(-logits), torch.sigmoid(logits)], dim=1)
+    return torch.softmax(logits, dim=1)
+
+
+def predicted_of(probabilities: torch.Tensor) -> torch.Tensor:
+    """The most probable class (N,), the first of equals: for a single logit class 1 only over 0.5."""
+    return probabilities.argmax(dim=1)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a {tuple(value.shape)} tensor of {str(value.dtype).removeprefix('torch.')}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,123 @@
+"""The table of known architectures' fingerprints, so that recognising weights builds one model and not 1,400.
+
+A fingerprint hashes parameter names, and names with shapes where the number of classes is blanked out. The table is a
+hint that finds candidates: whoever uses one builds it and compares every shape, so a table that is older or newer than
+the installed libraries can miss an architecture, never name a wrong one.
+Rebuild it after upgrading torchvision or timm: `python -m audit.models.signatures`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from audit.models.building import SENTINEL, Architecture, Shapes, expected_shapes, timm_names, torchvision_names
+
+TABLE = Path(__file__).with_name("signatures.json")
+WITHOUT_AUXILIARY = ("googlenet", "inception_v3")  # their auxiliary heads may be absent from a checkpoint
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What the names and shapes of one architecture's weights look like, whatever its number of classes."""
+
+    library: str
+    name: str
+    arguments: Mapping[str, Any]
+    tensors: int
+    names: str
+    shapes: str
+    heads: tuple[str, ...]  # the tensors whose first dimension is the number of classes
+    tops: tuple[str, ...]  # the first components of the names, to find what is nearest
+
+    @property
+    def architecture(self) -> Architecture:
+        return Architecture(self.library, self.name, dict(self.arguments))
+
+
+def names_digest(shapes: Iterable[str]) -> str:
+    """Fingerprint of the parameter names alone."""
+    return _digest(sorted(shapes))
+
+
+def shapes_digest(shapes: Shapes, heads: Iterable[str]) -> str:
+    """Fingerprint of names and shapes, with the first dimension of `heads` blanked out."""
+    blank = set(heads)
+    return _digest(f"{name} {(-1, *shape[1:]) if name in blank else shape}" for name, shape in sorted(shapes.items()))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def tops_of(shapes: Iterable[str]) -> tuple[str, ...]:
+    """The distinct first components of the names, in order."""
+    return tuple(dict.fromkeys(name.split(".", 1)[0] for name in shapes))
+
+
+def compute(architecture: Architecture) -> Signature:
+    """The signature of an architecture, built here and now; with no heads when it is no classifier."""
+    shapes = expected_shapes(architecture, SENTINEL)
+    heads = tuple(name for name, shape in shapes.items() if shape and shape[0] == SENTINEL)
+    return Signature(
+        architecture.library,
+        architecture.name,
+        dict(architecture.arguments),
+        len(shapes),
+        names_digest(shapes),
+        shapes_digest(shapes, heads),
+        heads,
+        tops_of(shapes),
+    )
+
+
+@lru_cache(maxsize=1)
+def table() -> tuple[Signature, ...]:
+    """Every signature of the shipped table, torchvision's first."""
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(
+        Signature(library, name, arguments, tensors, names, shapes, tuple(heads), tuple(tops))
+        for library, name, arguments, tensors, names, shapes, heads, tops in rows
+    )
+
+
+def known() -> frozenset[tuple[str, str]]:
+    """Library and name of every architecture that the table covers."""
+    return frozenset((row.library, row.name) for row in table())
+
+
+def architectures() -> Iterator[Architecture]:
+    """Every architecture, in each variant, that the installed libraries offer."""
+    for name in torchvision_names():
+        yield Architecture("torchvision", name)
+        if name in WITHOUT_AUXILIARY:
+            yield Architecture("torchvision", name, {"aux_logits": False})
+    for name in timm_names():
+        yield Architecture("timm", name)
+
+
+def rebuild(path: Path = TABLE) -> int:
+    """Write the table for the installed libraries; returns its number of rows. Takes minutes."""
+    lines = []
+    for architecture in architectures():
+        try:
+            row = compute(architecture)
+        except Exception as error:
+            _log.warning("%s cannot be built: %s", architecture, error)
+            continue
+        fields = [row.library, row.name, dict(row.arguments), row.tensors, row.names, row.shapes, row.heads, row.tops]
+        lines.append(json.dumps(fields, separators=(",", ":")))
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    return len(lines)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    _log.info("%d rows written to %s", rebuild(), TABLE)

@@ -1,0 +1,226 @@
+"""Puts a dict of tensors into a model, and says what was done to make it fit.
+
+Wrappers leave their mark on parameter names (`module.` from DataParallel, `_orig_mod.` from torch.compile, `model.`
+from Lightning). They are peeled off one at a time, and only as far as it takes for every name and shape to fit:
+loading is strict, nothing is skipped silently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from audit.errors import ModelError, UnknownArchitecture
+from audit.models.architectures import Match, fit_named, misfits, named, recognise
+from audit.models.building import Architecture, build, expected_shapes, has_timm, hollow, shapes_of
+from audit.models.signatures import names_digest, shapes_digest, table
+
+State = dict[str, torch.Tensor]
+
+_WRAPPERS = ("module", "_orig_mod", "model", "net", "network", "backbone")
+_NOT_WEIGHTS = re.compile(
+    r"(n_averaged$|total_(ops|params)$)|(.*(loss|criterion|metric|accuracy|acc|auroc|f1|confusion))", re.I
+)
+
+
+@dataclass
+class Fitted:
+    """A model that holds the weights, and how they came to fit."""
+
+    module: nn.Module
+    architecture: Architecture | None
+    num_classes: int | None
+    notes: list[str] = field(default_factory=list)
+
+
+def peelings(state: State) -> Iterator[tuple[State, list[str]]]:
+    """The state as it is, then with one wrapper's prefix after another removed, each with what was done."""
+    notes: list[str] = []
+    yield state, []
+    bare = {name: tensor for name, tensor in state.items() if not _NOT_WEIGHTS.match(name.split(".", 1)[0])}
+    if len(bare) < len(state):
+        dropped = [name for name in state if name not in bare]
+        notes = [f"Not part of the model, left out: {', '.join(dropped[:3])}{' …' if len(dropped) > 3 else ''}."]
+        state = _with_metadata(bare, state)
+        yield state, notes
+    while state and (prefix := _common_wrapper(state)):
+        state = _without(state, prefix)
+        notes = [*notes, f"The prefix {prefix!r} was removed from the parameter names."]
+        yield state, notes
+
+
+def _common_wrapper(state: State) -> str | None:
+    first = next(iter(state)).split(".", 1)[0]
+    prefix = f"{first}."
+    return prefix if first in _WRAPPERS and all(name.startswith(prefix) for name in state) else None
+
+
+def _without(state: State, prefix: str) -> State:
+    return _with_metadata({name[len(prefix) :]: tensor for name, tensor in state.items()}, state, prefix)
+
+
+def _with_metadata(bare: State, original: State, prefix: str = "") -> State:
+    """Keep the module versions that a state dict carries: some modules read old weights differently (MNASNet)."""
+    metadata = getattr(original, "_metadata", None)
+    if not isinstance(metadata, Mapping):
+        return bare
+    kept = _Versioned(bare)
+    kept._metadata = {name[len(prefix) :]: value for name, value in metadata.items() if name.startswith(prefix)}
+    kept._metadata.setdefault("", metadata.get(prefix.rstrip("."), {}))
+    return kept
+
+
+class _Versioned(dict[str, torch.Tensor]):
+    """A dict that, like the OrderedDict of a state dict, can carry `_metadata`."""
+
+    _metadata: dict[str, object]
+
+
+def fit(
+    state: State,
+    arch: str | None,
+    hinted: str | None = None,
+    builder: Callable[[], nn.Module] | None = None,
+    *,
+    what: str,
+) -> Fitted:
+    """A model with these weights: from `builder`, else as `arch` says, else as the file hints, else recognised."""
+    if builder is not None:
+        return fit_builder(state, builder, what)
+    if arch is not None and ":" in arch:
+        from audit.models.function import resolve
+
+        return fit_builder(state, resolve(arch, option="--arch"), what)
+    if arch is not None:
+        return _fit_named(state, arch, what)
+    notes: list[str] = []
+    if hinted is not None:
+        try:
+            return _fit_named(state, hinted, what)
+        except ModelError as error:
+            notes.append(f"The file names the architecture {hinted!r}, which could not be used: {error.message}")
+    fitted = _fit_recognised(state, what)
+    fitted.notes = [*notes, *fitted.notes]
+    return fitted
+
+
+def _fit_named(state: State, arch: str, what: str) -> Fitted:
+    architecture, first_misfit = named(arch), None
+    for peeled, notes in peelings(state):
+        shapes = shapes_of(peeled)
+        match = fit_named(architecture, shapes)
+        wrong = misfits(expected_shapes(match.architecture, match.num_classes), shapes)
+        if not wrong:
+            return _filled(match, peeled, notes)
+        first_misfit = wrong  # the last one peeled is the nearest
+    raise ModelError(
+        f"The weights in {what} do not fit {architecture}: {first_misfit}.",
+        hint="Leave --arch out to have the architecture recognised, or name another.",
+    )
+
+
+def _fit_recognised(state: State, what: str) -> Fitted:
+    failure: UnknownArchitecture | None = None
+    for peeled, notes in list(peelings(state)):
+        try:
+            match = recognise(shapes_of(peeled), f"The weights in {what}")
+        except UnknownArchitecture as error:
+            failure = error
+        else:
+            return _filled(match, peeled, [*notes, *_twins(match, peeled)])
+    assert failure is not None  # peelings yields at least the state itself
+    raise failure
+
+
+def _twins(match: Match, state: State) -> list[str]:
+    """Say when timm's models fit as well: the network is the same then, its usual preprocessing is not."""
+    if match.architecture.library == "timm" or not has_timm():
+        return []
+    shapes = shapes_of(state)
+    names, length = names_digest(shapes), len(shapes)
+    same = [
+        row.name
+        for row in table()
+        if row.library == "timm" and (row.tensors, row.names) == (length, names)
+        if shapes_digest(shapes, row.heads) == row.shapes
+    ]
+    if not same:
+        return []
+    return [
+        f"Taken for torchvision's {match.architecture}; timm's {' and '.join(same[:3])} would fit as well, with other "
+        f"preprocessing. If it was trained with timm, say so: --arch timm/{same[0]}."
+    ]
+
+
+def _filled(match: Match, state: State, notes: list[str]) -> Fitted:
+    """The recognised model, its weights taken over as they are."""
+    half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
+    if half:
+        notes = [*notes, f"The {' and '.join(half)} weights were converted to float32, which is exact."]
+        state = _with_metadata({n: t.float() if t.is_floating_point() else t for n, t in state.items()}, state)
+    if match.architecture.name in ("googlenet", "inception_v3") and match.architecture.library == "torchvision":
+        notes = [
+            *notes,
+            f"{match.architecture} was built with transform_input=False; weights fine-tuned from torchvision's "
+            "ImageNet ones expect True, which no file tells: build the model in --arch FILE.py:function if these are.",
+        ]
+    state = _with_metadata({name: _aligned(tensor) for name, tensor in state.items()}, state)
+    module = hollow(match.architecture, match.num_classes)
+    _load_strictly(module, state, assign=True)
+    if any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
+        module = build(match.architecture, match.num_classes)  # a buffer that no state dict holds: build it for real
+        _load_strictly(module, state, assign=False)
+    return Fitted(module, match.architecture, match.num_classes, [*notes, *_not_finite(state)])
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """In memory as torch allocates it: weights mapped from a file at odd addresses give other last bits in a result."""
+    return tensor if tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 else tensor.clone()
+
+
+def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> Fitted:
+    """The model that code of the user's own builds, with these weights in it."""
+    from audit.models.function import build_module
+
+    module, wrong = build_module(builder, state), ""
+    wanted = shapes_of(module.state_dict())
+    for peeled, notes in peelings(state):
+        shapes = shapes_of(peeled)
+        wrong = misfits(wanted, shapes)
+        if not wrong:
+            _load_strictly(module, peeled, assign=False)
+            return Fitted(module, None, None, [*notes, *_not_finite(peeled)])
+    name = getattr(builder, "__qualname__", type(builder).__name__)
+    raise ModelError(
+        f"The weights in {what} do not fit the {type(module).__name__} that {name} builds: {wrong}.",
+        hint="Build the model exactly as it was built when the weights were saved, its number of classes included.",
+    )
+
+
+def _load_strictly(module: nn.Module, state: State, *, assign: bool) -> None:
+    own = module.state_dict()
+    complete = _Versioned(state)
+    # Names and shapes were compared already; only counters may be absent, and a file without versions is a current one.
+    complete._metadata = dict(getattr(state, "_metadata", None) or getattr(own, "_metadata", {}))
+    for name in own.keys() - state.keys():
+        if name.endswith(".num_batches_tracked"):
+            complete[name] = torch.zeros((), dtype=torch.long)
+    try:
+        module.load_state_dict(complete, strict=True, assign=assign)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"The weights could not be put into a {type(module).__name__}: {' '.join(str(error).split())[:300]}",
+            hint="Check that they were saved from this very model.",
+        ) from error
+
+
+def _not_finite(state: State) -> list[str]:
+    bad = [n for n, t in state.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if not bad:
+        return []
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return [f"The weights hold NaN or infinity, in {', '.join(bad[:3])}{more}: expect no sensible predictions."]

@@ -1,0 +1,37 @@
+"""JSON that any reader accepts: NaN and infinity become null, bytes become hex, times become ISO 8601."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+
+def plain(value: Any) -> Any:
+    """`value` made of what JSON knows alone."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return plain(float(value))
+    if isinstance(value, (timedelta, UUID)):
+        return str(value)
+    return str(value)
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """One JSON text."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)

@@ -1,0 +1,37 @@
+"""Which epoch a pass over a loader belongs to.
+
+What the user says counts. Otherwise a loader that was iterated in the current epoch begins the next one when it is iterated anew, and one that was
+not joins it: so training and validation alternate within an epoch, and a test at the end belongs to the last.
+"""
+
+from __future__ import annotations
+
+
+class EpochClock:
+    """Epochs never go back by themselves."""
+
+    def __init__(self) -> None:
+        #: What the user said last; None when they say nothing.
+        self.told: int | None = None
+        self._current = 0
+        self._iterated: set[int] = set()
+
+    @property
+    def now(self) -> int:
+        """The epoch of what happens outside any loader."""
+        return self.told if self.told is not None else self._current
+
+    def tell(self, number: int) -> None:
+        """The user says which epoch it is."""
+        self.told = number
+        if number != self._current:
+            self._current = number
+            self._iterated.clear()
+
+    def begin(self, loader: int) -> int:
+        """A loader, by its key, is iterated anew."""
+        if self.told is None and loader in self._iterated:
+            self._current += 1
+            self._iterated.clear()
+        self._iterated.add(loader)
+        return self.now

@@ -1,0 +1,268 @@
+"""A dataset whose items leave rows behind: the recorder that runs inside a worker.
+
+`RecordedDataset` is what `audit run` gives to the DataLoader. It never raises for a sample: what
+cannot be read or transformed becomes a failed row with its path, stage and error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from audit.recorders.items import label_number, split_item
+from audit.recorders.observed import Observed, set_current_visit
+from audit.recorders.pipeline import Pipeline, walk
+from audit.recorders.provenance import class_names, origin_of
+from audit.recorders.randomness import Seeder
+from audit.recorders.visit import Visit
+from audit.records import LEVELS, Columns, Level
+from audit.store import batch
+
+
+class Instrument:
+    """Puts stand-ins into a pipeline's slots for the length of one visit."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self._pairs: list[tuple[Any, Any]] | None = None
+
+    def _build(self) -> list[tuple[Any, Any]]:
+        pairs: list[tuple[Any, Any]] = list(self.pipeline.expanded)
+        for step, slot in walk(self.pipeline):
+            pairs.append((slot, Observed(slot.get(), _runner(step))))
+        pairs += [(slot, Observed(slot.get(), Visit.read)) for slot in self.pipeline.reads]
+        loads = Visit.load if self.pipeline.reads else _load_path
+        pairs += [(slot, Observed(slot.get(), loads)) for slot in self.pipeline.loads]
+        return pairs
+
+    @contextlib.contextmanager
+    def watching(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Iterator[Visit]:
+        """One visit: stand-ins in the slots, the visit current in this thread."""
+        if self._pairs is None:
+            self._pairs = self._build()
+        visit = Visit(self.pipeline, level, refuse_none=refuse_none)
+        for slot, stand_in in self._pairs:
+            slot.put(stand_in)
+        set_current_visit(visit)
+        try:
+            yield visit
+        finally:
+            set_current_visit(None)
+            for slot, _ in reversed(self._pairs):
+                slot.restore()
+            visit.end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"pipeline": self.pipeline, "_pairs": None}
+
+
+def _runner(step: Any) -> Any:
+    def run(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
+        return visit.run(step, target, args, kwargs)
+
+    return run
+
+
+def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
+    """A loader that is given a path: torchvision's own decodes the very buffer that is hashed."""
+    path = args[0] if args else None
+    if isinstance(path, str):
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            visit.fail("load", error)
+            raise
+        visit.hash_source(data)
+        if getattr(target, "__module__", "") == "torchvision.datasets.folder" and _pillow_backend():
+            return visit.load(_decode_rgb, (data,), {})
+    return visit.load(target, args, kwargs)
+
+
+def _pillow_backend() -> bool:
+    import torchvision
+
+    return bool(torchvision.get_image_backend() == "PIL")
+
+
+def _decode_rgb(data: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a worker hands over: inputs for the model, and the rows as one block of bytes."""
+
+    indices: list[int]
+    #: Places in the batch whose sample did not fail.
+    ok: list[int]
+    labels: list[int | None]
+    #: One stacked tensor, or a list where shapes differ; None when no model wants them.
+    inputs: Any
+    last_kind: str | None
+    records: torch.Tensor
+    payload_bytes: int
+    problems: list[str]
+    #: A sentence for each sample that failed.
+    failures: list[str]
+
+    def pin_memory(self) -> Batch:
+        """Called by the DataLoader's pinning thread; the rows need no pinning."""
+        if isinstance(self.inputs, torch.Tensor):
+            self.inputs = self.inputs.pin_memory()
+        return self
+
+
+class CaptureLevel:
+    """How much is kept of each output, in memory that all workers share and the main process may lower."""
+
+    def __init__(self, level: Level) -> None:
+        self._shared = torch.tensor([LEVELS.index(level)], dtype=torch.uint8)
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+
+    def get(self) -> Level:
+        """The level in force."""
+        return LEVELS[int(self._shared[0])]
+
+    def lower(self, level: Level) -> None:
+        """Keep less from now on."""
+        self._shared[0] = min(int(self._shared[0]), LEVELS.index(level))
+
+
+class RecordedDataset:
+    """Fetches whole batches of samples, each recorded on its way."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        pipeline: Pipeline,
+        *,
+        level: CaptureLevel,
+        seeder: Seeder | None,
+        want_inputs: bool,
+        epoch: int = 0,
+    ) -> None:
+        self.dataset = dataset
+        self.instrument = Instrument(pipeline)
+        self.level = level
+        self.seeder = seeder
+        self.want_inputs = want_inputs
+        self.epoch = epoch
+        self.classes = class_names(dataset)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """One batch; called by the DataLoader in a worker."""
+        samples, outputs, payloads = (batch.columns(name) for name in ("samples", "stage_outputs", "payloads"))
+        worker = torch.utils.data.get_worker_info()
+        ok: list[int] = []
+        inputs: list[Any] = []
+        labels: list[int | None] = []
+        problems: list[str] = []
+        failures: list[str] = []
+        last_kind = None
+        for position, index in enumerate(indices):
+            visit, value, label = self.visit(index)
+            visit.write(index, position, outputs, payloads)
+            self._sample_row(samples, index, position, visit, label, worker.id if worker else None)
+            if visit.problem:
+                problems.append(f"sample {index}: {visit.problem}")
+            if visit.error is not None:
+                source = samples.data["source"][-1]
+                failures.append(f"Sample {index} ({source}) failed at {visit.failed_stage}: {visit.error}")
+            else:
+                ok.append(position)
+                labels.append(label)
+                last_kind = visit.last_kind
+                if self.want_inputs:
+                    inputs.append(value)
+        payload_bytes = sum(len(data) for data in payloads.data["data"])
+        packed = batch.pack({"samples": samples, "stage_outputs": outputs, "payloads": payloads})
+        records = torch.frombuffer(packed, dtype=torch.uint8)
+        return Batch(list(indices), ok, labels, _stack(inputs), last_kind, records, payload_bytes, problems, failures)
+
+    def died(self, index: int) -> Batch:
+        """The batch of one sample whose worker process died."""
+        visit = Visit(self.instrument.pipeline, "digest")
+        visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
+        samples = batch.columns("samples")
+        self._sample_row(samples, index, 0, visit, None, None)
+        records = torch.frombuffer(batch.pack({"samples": samples}), dtype=torch.uint8)
+        failure = f"Sample {index} failed: {visit.error}"
+        return Batch([index], [], [], None, None, records, 0, [], [failure])
+
+    def visit(self, index: int) -> tuple[Visit, Any, int | None]:
+        """One sample through the pipeline: the visit, the model's input and the label."""
+        made = self._visit(index)
+        if self.seeder is not None and self.seeder.appeared():
+            # A generator that is made when it is first needed had not been seeded: once more, now that it is there.
+            made = self._visit(index)
+        return made
+
+    def _visit(self, index: int) -> tuple[Visit, Any, int | None]:
+        if self.seeder is not None:
+            self.seeder(self.epoch, index)
+        value: Any = None
+        label: Any = None
+        with self.instrument.watching(self.level.get(), refuse_none=True) as visit:
+            try:
+                value, label = split_item(self.dataset[index])
+                self._whole(visit, value)
+            except (Exception, SystemExit) as error:
+                # StopIteration too: escaping, it would end the epoch without a word; and so would an exit the run.
+                visit.fail("dataset" if visit.rows else "load", error)
+        return visit, value, label_number(label)
+
+    def _whole(self, visit: Visit, value: Any) -> None:
+        """Check that what came out is there, and that stage 0 is known."""
+        if value is None:
+            visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
+        elif 0 not in visit.rows and visit.problem is None:
+            visit.loaded(value)
+
+    def _sample_row(
+        self, samples: Columns, index: int, position: int, visit: Visit, label: int | None, worker: int | None
+    ) -> None:
+        origin = origin_of(self.dataset, index)
+        label = origin.label if label is None else label
+        named = self.classes is not None and label is not None and 0 <= label < len(self.classes)
+        samples.add(
+            index=index,
+            position=position,
+            split=origin.split,
+            source=origin.source,
+            root=origin.root,
+            source_raw=origin.raw,
+            source_digest=visit.source_digest,
+            source_bytes=visit.source_bytes,
+            label=label,
+            label_name=self.classes[label] if named and self.classes and label is not None else None,
+            status="ok" if visit.error is None else "failed",
+            failed_stage=visit.failed_stage,
+            error=visit.error,
+            worker=worker,
+        )
+
+
+def _stack(inputs: list[Any]) -> Any:
+    """One tensor where the samples have one shape, as the DataLoader would; else the list."""
+    if not inputs:
+        return None
+    try:
+        return torch.utils.data.default_collate(inputs)
+    except (RuntimeError, TypeError):
+        return inputs
+
+
+def as_is(fetched: Any) -> Any:
+    """The collate function of a loader whose dataset fetches whole batches."""
+    return fetched

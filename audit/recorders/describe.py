@@ -1,0 +1,116 @@
+"""What a stage is: its name, its parameters as JSON, and a digest of its source code.
+
+Two runs of the same pipeline must describe it identically, in any process: no ids, no addresses.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import math
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+#: Bookkeeping of nn.Module and of libraries, no parameters of the transform.
+_NOT_PARAMETERS = {"training", "T_destination", "call_super_init", "dump_patches"}
+_LARGEST = 64
+
+
+def name_of(stage: object) -> str:
+    """The name people know it by: a class's or a function's own."""
+    if isinstance(stage, functools.partial):
+        return name_of(stage.func)
+    given = getattr(stage, "__name__", None)
+    return given if isinstance(given, str) else type(stage).__name__
+
+
+def qualname_of(stage: object) -> str:
+    """Module and qualified name of the class or function."""
+    if isinstance(stage, functools.partial):
+        return qualname_of(stage.func)
+    what = stage if inspect.isroutine(stage) or inspect.isclass(stage) else type(stage)
+    return f"{getattr(what, '__module__', '?')}.{getattr(what, '__qualname__', type(stage).__name__)}"
+
+
+def parameters_of(stage: object) -> str:
+    """The stage's settings as JSON text with sorted keys."""
+    return json.dumps(_parameters(stage), sort_keys=True, ensure_ascii=False)
+
+
+def _parameters(stage: object) -> dict[str, Any]:
+    if isinstance(stage, functools.partial):
+        bound = {str(position): plain(value) for position, value in enumerate(stage.args)}
+        return bound | {key: plain(value) for key, value in stage.keywords.items()}
+    if isinstance(stage, types.MethodType):
+        return _parameters(stage.__self__) if not inspect.isclass(stage.__self__) else {}
+    if isinstance(stage, types.FunctionType):
+        return _closure(stage)
+    found = getattr(stage, "__dict__", {})
+    return {
+        key: plain(value)
+        for key, value in found.items()
+        if not key.startswith("_") and key not in _NOT_PARAMETERS and not _is_stages(value)
+    }
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    """Defaults and captured variables: what makes one lambda differ from another with the same code."""
+    signature = inspect.signature(function)
+    found = {p.name: plain(p.default) for p in signature.parameters.values() if p.default is not p.empty}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[name] = plain(cell.cell_contents)
+        except ValueError:
+            continue
+    return found
+
+
+def _is_stages(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(callable(item) for item in value)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it, the same in every process; what is large becomes its shape."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, enum.Enum):
+        return value.value if isinstance(value.value, (int, str)) else value.name
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in list(value.items())[:_LARGEST]}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else list(value)
+        return [plain(item) for item in items[:_LARGEST]]
+    if hasattr(value, "tolist") and hasattr(value, "shape"):
+        small = math.prod(value.shape) <= _LARGEST
+        return plain(value.tolist()) if small else {"shape": list(value.shape), "dtype": str(value.dtype)}
+    if callable(value):
+        return qualname_of(value)
+    return _ADDRESS.sub("", repr(value))[:200]
+
+
+def code_digest_of(stage: object) -> str | None:
+    """A digest of the source code of the class or function, or None for what has none."""
+    if isinstance(stage, functools.partial):
+        return code_digest_of(stage.func)
+    what: Any = stage if inspect.isroutine(stage) or inspect.isclass(stage) else type(stage)
+    return _code_digest(what.__func__ if isinstance(what, types.MethodType) else what)
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_digest(what: Callable[..., Any] | type) -> str | None:
+    try:
+        source = inspect.getsource(what)
+    except (OSError, TypeError):
+        code = getattr(what, "__code__", None)
+        if code is None:
+            return None
+        source = f"{code.co_code.hex()} {code.co_names} {_ADDRESS.sub('', repr(code.co_consts))}"
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,44 @@
+"""A batch on its way from the process that made it, with the rows of its samples beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from audit.recorders.mixing import Weights
+
+
+@dataclass(slots=True)
+class Envelope:
+    """What the user's loader made, and what was recorded meanwhile; lists are by place in the batch."""
+
+    data: Any
+    #: None for an iterable dataset in a recorded loader, whose items are numbered as they arrive.
+    indices: list[int] | None
+    count: int
+    #: The rows, packed (see store.batch): one tensor crosses processes through shared memory.
+    records: torch.Tensor
+    digests: list[str | None]
+    labels: list[int | None]
+    payload_bytes: int
+    problems: list[str]
+    #: What the dataset or the collate function raised, as the loader would have carried it out of the process.
+    error: Any = None
+    #: What each place was mixed from, where the collate function mixed.
+    mixed: Weights | None = None
+    #: Stages that the dataset's own code told of: ordinal, name, and the ordinal of the stage before.
+    inside: list[tuple[int, str, int]] = field(default_factory=list)
+    #: Of a recorded dataset: the epoch when the items were made.
+    epoch: int | None = None
+    #: How the first item without a label looked.
+    unlabelled: str | None = None
+
+    def pin_memory(self, device: Any = None) -> Envelope:
+        """What the loader's pinning thread calls: the user's part is pinned as it would have been."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        given = () if device is None else (device,)
+        self.data = pin_memory(self.data, *given)  # type: ignore[no-untyped-call]
+        return self

@@ -1,0 +1,33 @@
+"""Keeps the recording's threads still while a process forks.
+
+A loader that forks its workers copies every lock as it is at that instant. A thread that is inside Arrow then would leave
+its locks taken for ever in the worker, which packs rows with Arrow: the user's loop would hang. So the threads work under
+these two locks, and a fork waits for both.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+#: Held while rows that came through a pipe are taken in. Taken before WRITING, never after it.
+DELIVERING = threading.Lock()
+#: Held while rows are written.
+WRITING = threading.Lock()
+
+#: A fork waits no longer than this: a store on a dead network mount must not stop the user's loop from starting.
+_PATIENCE = 10.0
+_taken: list[threading.Lock] = []
+
+
+def _before() -> None:
+    _taken.extend(lock for lock in (DELIVERING, WRITING) if lock.acquire(timeout=_PATIENCE))
+
+
+def _after() -> None:
+    while _taken:
+        _taken.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -1,0 +1,298 @@
+"""Where a dataset and its transforms hold random number generators: attributes, lists, closures, the globals of their code.
+
+Found once and then watched: looking whether any holder has changed costs a microsecond or two, searching anew a hundred. Code of
+libraries is not read, as what it draws comes from the global generators or from objects that are found here; generators
+that only a running Python generator, a C extension or another thread can reach are not found.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+import random
+import sys
+import types
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+_DEEPEST = 40
+_WIDEST = 2000
+_MOST = 200_000
+_PLAIN = (str, bytes, bytearray, int, float, complex, type(None), range, slice)
+#: Whose code is not read.
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {
+    "torch", "torchvision", "numpy", "PIL", "scipy", "pandas", "pyarrow", "cv2", "albumentations", "albucore", "sklearn",
+    "skimage", "datasets", "transformers", "tokenizers", "timm", "pydantic", "audit",
+}  # fmt: skip
+#: Whose objects hold data and never a generator.
+_DATA = frozenset(("PIL", "pandas", "pyarrow", "duckdb", "threading", "logging", "pydantic", "multiprocessing"))
+#: Code that asks for one of these may depend on which worker it runs in.
+_WORKER_NAMES = frozenset(("initial_seed", "get_worker_info"))
+
+
+@dataclass(slots=True)
+class Place:
+    """One generator, and what holds it."""
+
+    path: str
+    generator: Any
+    holder: Any
+    key: Any
+
+    def now(self) -> Any:
+        """What is at that place now; None when nothing is."""
+        holder = self.holder
+        if holder is None:
+            return self.generator
+        if isinstance(holder, dict):
+            return holder.get(self.key)
+        if isinstance(holder, types.CellType):
+            return _contents(holder)
+        if isinstance(holder, (list, deque)):
+            return holder[self.key] if self.key < len(holder) else None
+        return getattr(holder, self.key, None)
+
+    def forget(self, *, named: bool) -> None:
+        """Leave nothing at that place, as before the generator was made: None where the place was `named` already."""
+        if isinstance(self.holder, dict):
+            if named:
+                self.holder[self.key] = None
+            else:
+                self.holder.pop(self.key, None)
+
+
+class Roster:
+    """The generators below an object, each under the path that leads to it, in an order that is the same in every process."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+        self._search = _Search(thing)
+        self._restless: set[int] = set()
+
+    @property
+    def places(self) -> list[Place]:
+        """What was found."""
+        return self._search.places
+
+    @property
+    def asks_for_worker(self) -> bool:
+        """Whether code that was found asks which worker it runs in, or with which seed."""
+        return self._search.asks_for_worker
+
+    def refresh(self) -> dict[str, bool]:
+        """Look again where anything has changed; gives the paths of generators that were not there before.
+
+        With each goes whether its place was there already and held None.
+        """
+        search = self._search
+        grown = [
+            id(holder) for holder, size in search.sizes if len(holder) != size and id(holder) not in self._restless
+        ]
+        moved = any(place.now() is not place.generator for place in search.places)
+        if not (grown or moved or any(holder.get(key) is not None for holder, key in search.empty)):
+            return {}
+        known = {place.path for place in search.places}
+        self._search = _Search(self._thing)
+        named = {(id(holder), key) for holder, key in search.empty}
+        new = [place for place in self._search.places if place.path not in known]
+        fresh = {place.path: (id(place.holder), place.key) in named for place in new}
+        if not fresh:
+            # A cache that grows with each sample is not worth a search each time.
+            self._restless.update(grown)
+        return fresh
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"thing": self._thing}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["thing"])  # type: ignore[misc]
+
+
+class _Search:
+    """One walk over everything that an object reaches."""
+
+    def __init__(self, thing: Any) -> None:
+        self.places: list[Place] = []
+        #: Containers by length: another length means that something was added or taken away.
+        self.sizes: list[tuple[Any, int]] = []
+        #: Attributes that hold None: where a generator is made when it is first needed.
+        self.empty: list[tuple[dict[Any, Any], Any]] = []
+        self.asks_for_worker = False
+        self._seen = {id(generator) for generator in _global_generators()}
+        # A temporary object's address may be given to another: keep what was seen by address.
+        self._alive: list[Any] = []
+        self._visit(thing, "", 0, None, None)
+
+    def _visit(self, thing: Any, path: str, depth: int, holder: Any, key: Any) -> None:
+        if isinstance(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
+            return
+        self._seen.add(id(thing))
+        self._alive.append(thing)
+        if is_generator(thing):
+            self.places.append(Place(path, thing, holder, key))
+        elif isinstance(thing, types.FunctionType):
+            self._function(thing, path, depth)
+        elif isinstance(thing, (types.ModuleType, type)):
+            return
+        else:
+            self._object(thing, path, depth)
+
+    def _each(self, items: Any, path: str, depth: int, holder: Any) -> None:
+        for key, inner in items:
+            self._visit(inner, f"{path}.{key}" if path else str(key), depth + 1, holder, key)
+
+    def _object(self, thing: Any, path: str, depth: int) -> None:
+        if isinstance(thing, dict):
+            if len(thing) <= _WIDEST:
+                self._mapping(thing, path, depth)
+        elif isinstance(thing, (list, tuple, deque)):
+            # A long list holds samples, not generators.
+            if len(thing) <= _WIDEST:
+                own = thing if not isinstance(thing, tuple) else None
+                if own is not None:
+                    self.sizes.append((own, len(own)))
+                self._each(enumerate(list(thing)), path, depth, own)
+        elif isinstance(thing, functools.partial):
+            self._each([("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)], path, depth, None)
+        elif isinstance(thing, (types.MethodType, staticmethod, classmethod)):
+            owner = getattr(thing, "__self__", None)
+            self._each([("self", owner), ("func", thing.__func__)], path, depth, None)
+        elif top_of(type(thing)) not in _DATA:
+            self._instance(thing, path, depth)
+
+    def _instance(self, thing: Any, path: str, depth: int) -> None:
+        self._class(type(thing), depth)
+        attributes = getattr(thing, "__dict__", None)
+        if isinstance(attributes, dict) and len(attributes) <= _WIDEST:
+            self._mapping(attributes, path, depth)
+        kind: Any = type(thing)
+        for name in _slots(kind):
+            inner = getattr(thing, name, None)
+            self._visit(inner, f"{path}.{name}" if path else name, depth + 1, thing, name)
+
+    def _mapping(self, mapping: dict[Any, Any], path: str, depth: int) -> None:
+        self.sizes.append((mapping, len(mapping)))
+        items = list(mapping.items())
+        self.empty.extend((mapping, key) for key, inner in items if inner is None)
+        self._each(items, path, depth, mapping)
+
+    # -- code ------------------------------------------------------------------------------------
+
+    def _class(self, kind: type, depth: int) -> None:
+        for base in kind.__mro__:
+            if id(base) in self._seen or top_of(base) in _LIBRARIES:
+                continue
+            self._seen.add(id(base))
+            file = _file(vars(sys.modules[base.__module__])) if base.__module__ in sys.modules else base.__module__
+            for name, member in list(vars(base).items()):
+                path = f"{file}:{base.__qualname__}.{name}"
+                inner = member.fget if isinstance(member, property) else member
+                if isinstance(inner, (types.FunctionType, staticmethod, classmethod)) or is_generator(inner):
+                    self._visit(inner, path, depth + 1, None, None)
+
+    def _function(self, function: types.FunctionType, path: str, depth: int) -> None:
+        self._each(enumerate(function.__defaults__ or ()), f"{path}.defaults", depth, None)
+        self._each((function.__kwdefaults__ or {}).items(), f"{path}.defaults", depth, None)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            self._visit(_contents(cell), f"{path}.closure.{name}", depth + 1, cell, name)
+        self._each(list(vars(function).items()), path, depth, None)
+        if top_of(function) in _LIBRARIES:
+            return
+        names, attributes = _names(function.__code__)
+        self.asks_for_worker = self.asks_for_worker or not _WORKER_NAMES.isdisjoint((*names, *attributes))
+        scope = function.__globals__
+        file = _file(scope)
+        for name in names:
+            value = scope.get(name)
+            if isinstance(value, types.ModuleType):
+                self._module(value, attributes, depth)
+            elif isinstance(value, type):
+                self._class(value, depth + 1)
+            else:
+                self._visit(value, f"{file}:{name}", depth + 1, scope, name)
+            if value is None and name in scope:
+                self.empty.append((scope, name))
+
+    def _module(self, module: types.ModuleType, names: tuple[str, ...], depth: int) -> None:
+        """`module.NAME` in a function: of the module only what the function names."""
+        if module.__name__.partition(".")[0] in _LIBRARIES:
+            return
+        scope = vars(module)
+        file = _file(scope)
+        for name in names:
+            value = scope.get(name)
+            if value is not None and not isinstance(value, (types.ModuleType, type)):
+                self._visit(value, f"{file}:{name}", depth + 1, scope, name)
+
+
+def _file(scope: dict[str, Any]) -> str:
+    """A module by its file: run as a script or loaded twice it has another name."""
+    return os.path.basename(str(scope.get("__file__") or scope.get("__name__") or "?"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The globals that a piece of code reads, and the attributes, with those of the functions inside it."""
+    scope: dict[str, None] = {}
+    attributes: dict[str, None] = {}
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            scope[str(step.argval)] = None
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes[str(step.argval)] = None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _names(constant)
+            scope.update(dict.fromkeys(inner[0]))
+            attributes.update(dict.fromkeys(inner[1]))
+    return tuple(scope), tuple(attributes)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots(kind: Any) -> tuple[str, ...]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        if top_of(base) not in _LIBRARIES:
+            found.extend([slots] if isinstance(slots, str) else list(slots))
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
+
+
+def top_of(what: Any) -> str:
+    """The package that a class or function comes from."""
+    return str(getattr(what, "__module__", None) or "").partition(".")[0]
+
+
+def is_generator(thing: Any) -> bool:
+    """Whether this is a source of random numbers with a state that can be read and set."""
+    if isinstance(thing, random.Random):
+        # SystemRandom has no state: it asks the system each time.
+        return not isinstance(thing, random.SystemRandom)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(thing, _numpy_kinds(numpy)):
+        return True
+    return torch is not None and isinstance(thing, torch.Generator)
+
+
+@functools.cache
+def _numpy_kinds(numpy: Any) -> tuple[type, ...]:
+    kinds = numpy.random
+    return (kinds.Generator, kinds.RandomState, kinds.BitGenerator, kinds.SeedSequence)
+
+
+def _global_generators() -> list[Any]:
+    found: list[Any] = [random._inst]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found.append(numpy.random.mtrand._rand)
+    if (torch := sys.modules.get("torch")) is not None:
+        found.append(torch.default_generator)
+    return found

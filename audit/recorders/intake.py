@@ -1,0 +1,118 @@
+"""Envelopes become batches that wait for predictions: rows get what only the main process knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from audit.recorders.envelope import Envelope
+from audit.recorders.items import LABEL_KEYS
+from audit.recorders.levels import CapturePlan
+from audit.recorders.loader import Iteration
+from audit.recorders.pending import Pending
+from audit.recorders.pipeline import Pipeline
+from audit.recorders.problems import Problems
+from audit.recorders.stages import StageRegister
+from audit.recorders.visits import VisitCounter
+from audit.records import Run
+from audit.store import batch
+
+
+class Intake:
+    """Knows every loader and dataset that sends rows, each by a key."""
+
+    def __init__(self, run: Run, problems: Problems, plan: CapturePlan, stages: StageRegister) -> None:
+        self._run = run
+        self._problems = problems
+        self._plan = plan
+        self._splits: dict[int, str | None] = {}
+        self._lengths: dict[int, int] = {}
+        self.stages = stages
+        self.visits = VisitCounter()
+        self.expected_epochs = 1
+
+    def add(self, key: int, pipeline: Pipeline, split: str | None, length: int) -> None:
+        """A loader or a dataset that will send rows under this key."""
+        self.stages.add(key, pipeline)
+        self._splits[key] = split
+        self._lengths[key] = length
+
+    def unwrap(
+        self, key: int, envelope: Envelope, epoch: int, number: int | None, iteration: Iteration | None
+    ) -> Pending | None:
+        """An envelope's rows with what only this process knows; None for an empty one."""
+        self._look_at(envelope)
+        if not envelope.count:
+            return None
+        indices, arrived = envelope.indices, None
+        if indices is None:
+            assert iteration is not None
+            arrived = indices = list(range(iteration.arrived, iteration.arrived + envelope.count))
+            iteration.arrived += envelope.count
+        visits = [self.visits.next(epoch, index) for index in indices]
+        unpacked = batch.unpack(envelope.records.numpy())
+        stamp = batch.Stamp(
+            self._run.run_id,
+            epoch,
+            number,
+            visits,
+            indices=arrived,
+            split=self._splits.get(key),
+            rank=rank(),
+            stages=self.stages.ordinals(key, envelope.inside),
+        )
+        statuses = unpacked["samples"]["status"].to_pylist()
+        places: list[int | None] = [*range(envelope.count)]
+        return Pending(
+            stamp.apply(unpacked),
+            epoch,
+            indices,
+            visits,
+            self._labels(envelope),
+            envelope.digests,
+            [place for place, status in enumerate(statuses) if status == "ok"],
+            self._run.classes,
+            envelope.records.numel(),
+            [number] * envelope.count,
+            places if number is not None else [None] * envelope.count,
+            loose=number is None,
+            data=envelope.data,
+        )
+
+    def _look_at(self, envelope: Envelope) -> None:
+        for problem in envelope.problems:
+            if self._problems.strict:
+                raise RuntimeError(problem)
+            self._problems.mark(f"A value could not be recorded: {problem}")
+        if envelope.unlabelled and all(label is None for label in envelope.labels):
+            self._problems.mark(
+                f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
+                "Say where it is with label=: a key, a position, or a function of the item."
+            )
+        self._plan.spend(envelope.payload_bytes, envelope.count, self.expected_epochs * sum(self._lengths.values()))
+
+    def _labels(self, envelope: Envelope) -> list[int | None]:
+        if any(label is not None for label in envelope.labels):
+            return envelope.labels
+        return _batch_labels(envelope.data, envelope.count)
+
+
+def rank() -> int | None:
+    """This process's rank where training is distributed."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    return None
+
+
+def _batch_labels(data: Any, count: int) -> list[int | None]:
+    """Labels from the collated batch, where the items themselves had none."""
+    found: Any = None
+    if isinstance(data, Mapping):
+        found = next((data[key] for key in LABEL_KEYS if key in data), None)
+    elif isinstance(data, (tuple, list)) and len(data) >= 2:
+        found = data[1]
+    if not isinstance(found, torch.Tensor) or found.dim() != 1 or found.shape[0] != count or found.is_floating_point():
+        return [None] * count
+    return [int(label) for label in found]

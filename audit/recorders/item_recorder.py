@@ -1,0 +1,244 @@
+"""Records the items that one process makes: in a worker, or in the main process when there is none.
+
+Raises what the user's dataset raises and nothing else: what cannot be recorded is a problem that travels with the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from audit.recorders.dataset import CaptureLevel, Instrument
+from audit.recorders.envelope import Envelope
+from audit.recorders.generators import Watch
+from audit.recorders.items import label_number, split_item
+from audit.recorders.mixing import Weights
+from audit.recorders.pipeline import Pipeline
+from audit.recorders.provenance import Origin, class_names, origin_of
+from audit.recorders.visit import INSIDE, Visit
+from audit.store import batch
+
+#: Where an item's label is: a key, a position, or a function of the item.
+LabelFinder = Callable[[Any], Any] | str | int | None
+
+_MOST_SENT = 256
+_TABLES = ("samples", "stage_outputs", "payloads", "rng")
+#: What each process builds for itself.
+_OWN = ("_watch", "_tables", "indices", "digests", "labels", "problems", "_inside", "_unlabelled", "failing")
+
+
+class ItemRecorder:
+    """Gathers the rows of items until they are put into an envelope."""
+
+    def __init__(self, dataset: Any, pipeline: Pipeline, level: CaptureLevel, label: LabelFinder = None) -> None:
+        self.dataset = dataset
+        self.instrument = Instrument(pipeline)
+        self.level = level
+        self.label = label
+        self.classes = class_names(dataset)
+        self.clear()
+        self._watch: Watch | None = None
+        #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
+        self._sent: dict[str, None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _OWN} | {"_sent": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was not put into an envelope: items of a batch that never came to be."""
+        self._tables = {name: batch.columns(name) for name in _TABLES}
+        self.indices: list[int] = []
+        self.digests: list[str | None] = []
+        self.labels: list[int | None] = []
+        self.problems: list[str] = []
+        self._inside: dict[tuple[int, str], int] = {}
+        self._unlabelled: str | None = None
+        #: An item could not be made, and its batch has not been collated yet.
+        self.failing = False
+
+    # -- one item --------------------------------------------------------------------------------
+
+    def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
+        """What `make` makes, recorded. Raises what it raises, after noting it."""
+        try:
+            if self._watch is None:
+                self._watch = Watch(self.dataset)
+            self._watch.begin()
+            watching = self.instrument.watching(self.level.get())
+            visit = watching.__enter__()
+        except Exception as error:
+            self._problem(index, error)
+            return make()
+        item: Any = None
+        try:
+            item = make()
+            self._look_at(index, visit, item)
+        except Exception as error:
+            visit.fail("dataset" if visit.rows else "load", error)
+            raise
+        finally:
+            try:
+                watching.__exit__(None, None, None)
+                self._add_rows(index, visit, item, origin)
+            except Exception as error:
+                self._problem(index, error)
+        return item
+
+    def _look_at(self, index: int, visit: Visit, item: Any) -> None:
+        """Between the last stage and the model lies the item itself: noted where it is something else."""
+        try:
+            value, _ = split_item(item)
+            order = list(visit.rows)
+            if 0 not in visit.rows:
+                if visit.problem is None:
+                    visit.loaded(value)
+            elif not any(visit.holds(part) for part in _parts(item)) and not visit.holds_equal(value):
+                visit.noted("item", value, 0)
+            self._note_inside(visit, order)
+        except Exception as error:
+            self._problem(index, error)
+
+    def _note_inside(self, visit: Visit, order: list[int]) -> None:
+        names = visit.inside_names
+        before = 0
+        for ordinal in [*order, *(n for n in visit.rows if n not in order)]:
+            if ordinal >= INSIDE:
+                self._inside.setdefault((ordinal, names[ordinal]), before)
+            before = ordinal
+
+    def _problem(self, index: int, error: Exception) -> None:
+        # Recording must never break the user's loop; the run is marked instead.
+        self.problems.append(f"sample {index}: {type(error).__name__}: {error}")
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _add_rows(self, index: int, visit: Visit, item: Any, origin: Origin | None) -> None:
+        position = len(self.indices)
+        origin = origin or origin_of(self.dataset, index)
+        label = self._label_of(index, item)
+        label = origin.label if label is None else label
+        if label is None and visit.error is None and self._unlabelled is None:
+            self._unlabelled = _form(item)
+        worker = get_worker_info()
+        visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"])
+        self._tables["samples"].add(
+            index=index,
+            position=position,
+            split=origin.split,
+            source=origin.source,
+            root=origin.root,
+            source_raw=origin.raw,
+            source_digest=visit.source_digest,
+            source_bytes=visit.source_bytes,
+            label=label,
+            label_name=self._named(label),
+            status="ok" if visit.error is None else "failed",
+            failed_stage=visit.failed_stage,
+            error=visit.error,
+            worker=worker.id if worker else None,
+        )
+        self.indices.append(index)
+        self.digests.append(visit.last_digest)
+        self.labels.append(label)
+        self._add_states(index, position)
+        if visit.problem:
+            self.problems.append(f"sample {index}: {visit.problem}")
+
+    def _add_states(self, index: int, position: int) -> None:
+        assert self._watch is not None
+        for name, state in self._watch.drew():
+            digest = state.block_digest
+            known = digest is not None and digest in self._sent
+            if digest is not None and not known:
+                self._sent[digest] = None
+                if len(self._sent) > _MOST_SENT:
+                    del self._sent[next(iter(self._sent))]
+            self._tables["rng"].add(
+                index=index,
+                position=position,
+                generator=name,
+                state=state.small,
+                block_digest=digest,
+                block=None if known else (state.block or None),
+            )
+
+    def forget_last(self) -> None:
+        """Take back the last visit: it was the end of the dataset, no sample."""
+        if not self.indices:
+            return
+        position = len(self.indices) - 1
+        for table in self._tables.values():
+            while table.rows and table.data["position"][-1] == position:
+                for column in table.data.values():
+                    column.pop()
+                table.rows -= 1
+        for column in (self.indices, self.digests, self.labels):
+            column.pop()
+
+    def _label_of(self, index: int, item: Any) -> int | None:
+        if item is None:
+            return None
+        try:
+            if callable(self.label):
+                return label_number(self.label(item))
+            return label_number(item[self.label] if self.label is not None else split_item(item)[1])
+        except Exception as error:
+            self.problems.append(
+                f"label={self.label!r} finds no label in sample {index}: {type(error).__name__}: {error}"
+            )
+            return None
+
+    def _named(self, label: int | None) -> str | None:
+        classes = self.classes
+        return classes[label] if classes and label is not None and 0 <= label < len(classes) else None
+
+    def envelope(self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None) -> Envelope:
+        """Everything recorded since the last one, beside the batch it belongs to."""
+        problems = self.problems
+        payload_bytes, packed = 0, bytearray(1)
+        try:
+            payload_bytes = sum(len(item) for item in self._tables["payloads"].data["data"])
+            packed = batch.pack(self._tables) or packed
+        except Exception as trouble:
+            problems.append(f"the rows of samples {self.indices[:8]} were lost: {type(trouble).__name__}: {trouble}")
+            self.indices, self.digests, self.labels = [], [], []
+        sent = Envelope(
+            data,
+            self.indices if indexed else None,
+            len(self.indices),
+            torch.frombuffer(packed, dtype=torch.uint8),
+            self.digests,
+            self.labels,
+            payload_bytes,
+            problems,
+            error,
+            mixed,
+            [(ordinal, name, before) for (ordinal, name), before in self._inside.items()],
+            unlabelled=self._unlabelled if self.label is None else None,
+        )
+        self.clear()
+        return sent
+
+
+def _parts(item: Any) -> list[Any]:
+    """What an item is made of. A mapping is no part of itself: the model is given an entry of it."""
+    if isinstance(item, Mapping):
+        return list(item.values())
+    return [item, *item] if isinstance(item, (tuple, list)) else [item]
+
+
+def _form(item: Any) -> str | None:
+    """How an item looks that may hold a label at a place unknown; None for one that can hold none."""
+    if isinstance(item, Mapping) and len(item) > 1:
+        return f"a mapping with the keys {', '.join(repr(str(key))[:40] for key in list(item)[:12])}"
+    if isinstance(item, (tuple, list)) and len(item) > 1:
+        return f"a {type(item).__name__} of {', '.join(type(part).__name__ for part in item[:8])}"
+    return None

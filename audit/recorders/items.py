@@ -1,0 +1,37 @@
+"""What in a dataset's item is the model's input, and what is the label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
+INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "input_ids", "data")
+
+
+def split_item(item: Any) -> tuple[Any, Any]:
+    """(input, label) of one item; the label is None when the item has none."""
+    if isinstance(item, Mapping):
+        label = next((item[key] for key in LABEL_KEYS if key in item), None)
+        named = next((item[key] for key in INPUT_KEYS if key in item), None)
+        return (item if named is None else named), label
+    if isinstance(item, (tuple, list)) and len(item) >= 2:
+        return item[0], item[1]
+    if isinstance(item, (tuple, list)) and len(item) == 1:
+        return item[0], None
+    return item, None
+
+
+def label_number(label: Any) -> int | None:
+    """A label as a class number; None for what is no single whole number (boxes, masks, soft labels)."""
+    if label is None or isinstance(label, (str, bytes)):
+        return None
+    try:
+        if hasattr(label, "numel") and label.numel() != 1:
+            return None
+        if hasattr(label, "size") and not callable(label.size) and label.size != 1:
+            return None
+        value = label.item() if hasattr(label, "item") else label
+        return int(value) if isinstance(value, (bool, int)) or float(value).is_integer() else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None

@@ -1,0 +1,180 @@
+"""A DataLoader that yields what it always yielded, and leaves rows behind.
+
+The user's own loader does the work: while its iterator is being made, its dataset and its collate function are
+replaced by recording ones, and put back at once. Samplers, generators, workers, prefetching and pinning are its own,
+so that every random number is drawn where it was drawn before. The rows travel beside each batch as one block of bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from audit.recorders.dataset import CaptureLevel
+from audit.recorders.envelope import Envelope
+from audit.recorders.fetching import RecordedIterable, RecordedMap, RecordingCollate
+from audit.recorders.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.pickling import why_not_picklable
+from audit.recorders.pipeline import Pipeline
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One pass over a loader."""
+
+    epoch: int
+    #: Items of an iterable dataset so far: their order is their index.
+    arrived: int = 0
+
+
+class Receiver(Protocol):
+    """What a recording does with the batches of a loader."""
+
+    def begin(self, loader: RecordedLoader) -> Iteration | None: ...
+    def receive(self, loader: RecordedLoader, envelope: Envelope, iteration: Iteration) -> None: ...
+    def broke(self, error: BaseException) -> None: ...
+    def unrecordable(self, error: BaseException) -> None: ...
+
+
+class RecordedLoader:
+    """Stands in for the user's loader; everything but iterating it is the loader's own."""
+
+    def __init__(
+        self, loader: DataLoader[Any], pipeline: Pipeline, level: CaptureLevel, receiver: Receiver, label: LabelFinder
+    ) -> None:
+        self._audit_loader = loader
+        self._audit_receiver = receiver
+        #: With persistent workers a loader keeps its iterator; ours makes envelopes, the user's own must not.
+        self._audit_iterator: Any = None
+        iterable = isinstance(loader.dataset, IterableDataset)
+        recorder = ItemRecorder(loader.dataset, pipeline, level, label)
+        self._audit_dataset = RecordedIterable(recorder) if iterable else RecordedMap(recorder)
+        self._audit_collate = RecordingCollate(loader.collate_fn, recorder, not iterable)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._audit_loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_audit_"):
+            raise AttributeError(name)
+        return getattr(self._audit_loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_audit_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._audit_loader, name, value)
+
+    def __len__(self) -> int:
+        return len(self._audit_loader)
+
+    def __repr__(self) -> str:
+        return f"<recorded {self._audit_loader!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, in this process or another, is the user's loader: a recording cannot be in two places.
+        return (_itself, (self._audit_loader,))
+
+    def __iter__(self) -> Any:
+        iteration = self._audit_receiver.begin(self)
+        if iteration is None and self._audit_iterator is None:
+            return iter(self._audit_loader)
+        try:
+            with self._recording():
+                iterator = iter(self._audit_loader)
+        except Exception as error:
+            return self._unpicklable(error)
+        return RecordedIterator(self, iterator, iteration)
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """The loader's attributes refuse to be set once it is made, so its dictionary is asked."""
+        attributes = self._audit_loader.__dict__
+        ours = {"dataset": self._audit_dataset, "collate_fn": self._audit_collate, "_iterator": self._audit_iterator}
+        before = {name: attributes[name] for name in ours if name in attributes}
+        attributes.update(ours)
+        try:
+            yield
+        finally:
+            self._audit_iterator = attributes["_iterator"]
+            attributes.update(before)
+
+    def _unpicklable(self, error: Exception) -> Any:
+        """Workers could not be started. If that is our doing, the loop goes on unrecorded; else it fails, with a reason."""
+        loader = self._audit_loader
+        method = getattr(loader.multiprocessing_context, "_name", None) or _start_method()
+        if not loader.num_workers or method == "fork":
+            raise error
+        self._audit_iterator = None
+        reason = why_not_picklable(loader)
+        if reason is not None:
+            raise reason from error
+        self._audit_receiver.unrecordable(error)
+        return iter(loader)
+
+
+def _start_method() -> str | None:
+    import multiprocessing
+
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_context().get_start_method()
+
+
+def _itself(loader: Any) -> Any:
+    return loader
+
+
+def being_iterated(loader: DataLoader[Any]) -> bool:
+    """Whether an iterator of this loader is under way: what it yields cannot be recorded any more."""
+    if getattr(loader, "_iterator", None) is not None:
+        return True
+    for holder in gc.get_referrers(loader._index_sampler):
+        state = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+        is_iterator = isinstance(holder, _BaseDataLoaderIter) or "_sampler_iter" in state
+        if is_iterator and state.get("_index_sampler") is loader._index_sampler and state.get("_num_yielded"):
+            return True
+    return False
+
+
+class RecordedIterator:
+    """Takes each batch out of its envelope. No generator: a StopIteration from a dataset must end it as it always did."""
+
+    def __init__(self, loader: RecordedLoader, iterator: Any, iteration: Iteration | None) -> None:
+        self._loader = loader
+        self._iterator = iterator
+        self._iteration = iteration
+
+    def __iter__(self) -> RecordedIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_loader", "_iterator", "_iteration"):
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+    def __next__(self) -> Any:
+        receiver = self._loader._audit_receiver
+        try:
+            envelope = next(self._iterator)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            receiver.broke(error)
+            raise
+        if self._iteration is not None:
+            receiver.receive(self._loader, envelope, self._iteration)
+        if envelope.error is not None:
+            if isinstance(envelope.error, ExceptionWrapper):
+                envelope.error.reraise()  # type: ignore[no-untyped-call]
+            raise envelope.error
+        return envelope.data

@@ -1,0 +1,103 @@
+"""MixUp and CutMix: which samples each place of a batch was mixed from.
+
+torchvision's v2 transforms mix place i with place i - 1, the first with the last. How much is drawn in `make_params`, which
+is heard here: the class answers through a listener that passes the values on untouched, as long as a recording is open.
+Other ways of mixing are told with `run.parents`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+#: (weight of the place itself, size of the batch) of one mix.
+Mix = tuple[float, int]
+#: For each place of a batch, the places it was mixed from with their weights.
+Weights = list[list[tuple[int, float]]]
+
+_HOME = "torchvision.transforms.v2"
+_local = threading.local()
+_listeners: list[Callable[[Mix], None]] = []
+_originals: dict[type, Any] = {}
+
+
+def install() -> None:
+    """Listen to the mixing transforms, if torchvision's v2 is loaded at all; to do it twice does nothing."""
+    home = sys.modules.get(_HOME)
+    for name in ("MixUp", "CutMix"):
+        kind = getattr(home, name, None)
+        if isinstance(kind, type) and kind not in _originals and "make_params" in vars(kind):
+            original = vars(kind)["make_params"]
+            _originals[kind] = original
+            kind.make_params = _listening(original)  # type: ignore[attr-defined]
+
+
+def subscribe(listener: Callable[[Mix], None]) -> None:
+    """Hear of every mix outside a collate function, too."""
+    _listeners.append(listener)
+    install()
+
+
+def unsubscribe(listener: Callable[[Mix], None]) -> None:
+    """Stop; when nobody listens any more the classes are as they were."""
+    if listener in _listeners:
+        _listeners.remove(listener)
+    if not _listeners:
+        while _originals:
+            kind, original = _originals.popitem()
+            kind.make_params = original  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[list[Mix]]:
+    """The mixes made inside, in this thread."""
+    install()
+    before = getattr(_local, "mixes", None)
+    mixes: list[Mix] = []
+    _local.mixes = mixes
+    try:
+        yield mixes
+    finally:
+        _local.mixes = before
+
+
+def _listening(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_params(self: Any, flat_inputs: list[Any]) -> Any:
+        drawn = original(self, flat_inputs)
+        with contextlib.suppress(Exception):
+            _hear((float(drawn.get("lam", drawn.get("lam_adjusted"))), len(flat_inputs[0])))
+        return drawn
+
+    return make_params
+
+
+def _hear(mix: Mix) -> None:
+    mixes = getattr(_local, "mixes", None)
+    if mixes is not None:
+        mixes.append(mix)
+        return
+    for listener in tuple(_listeners):
+        listener(mix)
+
+
+def weights(mixes: Sequence[Mix], count: int) -> Weights | None:
+    """What each of `count` places was mixed from, after all the mixes; None when none of them was of this batch."""
+    fitting = [weight for weight, size in mixes if size == count]
+    if not fitting:
+        return None
+    places: list[dict[int, float]] = [{place: 1.0} for place in range(count)]
+    for weight in fitting:
+        places = [_blend(places[n], places[n - 1], weight) for n in range(count)]
+    return [[(parent, share) for parent, share in sorted(place.items()) if share > 0] for place in places]
+
+
+def _blend(own: dict[int, float], other: dict[int, float], weight: float) -> dict[int, float]:
+    blended = {parent: share * weight for parent, share in own.items()}
+    for parent, share in other.items():
+        blended[parent] = blended.get(parent, 0.0) + share * (1.0 - weight)
+    return blended

@@ -1,0 +1,52 @@
+"""What could not be recorded: a mark on the run and a warning, and the user's loop goes on.
+
+Raises only when the recording is strict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Iterator
+
+from audit.errors import RecordingError
+
+#: A run keeps this many different marks; a loop that fails at every step would fill its row.
+_MOST = 50
+
+
+class RecordingWarning(UserWarning):
+    """Something could not be recorded. The loop went on; the run is marked."""
+
+
+class Problems:
+    """The marks of one run."""
+
+    def __init__(self, marks: list[str], *, strict: bool) -> None:
+        self._marks = marks
+        self.strict = strict
+
+    def mark(self, message: str, *, loud: bool = True) -> None:
+        """Put a mark on the run, once for each message; `loud` warns as well."""
+        if len(self._marks) >= _MOST or message in self._marks:
+            return
+        self._marks.append(message)
+        if not loud:
+            return
+        # Under `-W error` a warning raises: into the loop, as its user asked, but never out of a thread of ours.
+        ours = threading.current_thread() is not threading.main_thread()
+        with contextlib.suppress(RecordingWarning) if ours else contextlib.nullcontext():
+            warnings.warn(f"audit: {message}", RecordingWarning, stacklevel=5)
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """What goes wrong inside is marked; raised only when the recording is strict."""
+        try:
+            yield
+        except RecordingWarning:
+            raise
+        except Exception as error:
+            if self.strict:
+                raise RecordingError(f"Recording failed: {type(error).__name__}: {error}") from error
+            self.mark(f"Recording failed: {type(error).__name__}: {error}")

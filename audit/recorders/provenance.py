@@ -1,0 +1,83 @@
+"""Which file an index means, for any dataset that can tell.
+
+Ours have `source(index)`. torchvision's folders keep `samples`; Subset and ConcatDataset pass the
+question on. A dataset that cannot tell has the source `dataset://<index>`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a sample came from, and what the dataset says of it before it is read."""
+
+    source: str
+    root: str | None = None
+    raw: bytes | None = None
+    split: str | None = None
+    label: int | None = None
+    path: str | None = None
+
+
+def origin_of(dataset: Any, index: int) -> Origin:
+    """The origin of one sample; never raises."""
+    try:
+        return _origin(dataset, index) or Origin(f"dataset://{index}")
+    except Exception:
+        return Origin(f"dataset://{index}")
+
+
+def _origin(dataset: Any, index: int) -> Origin | None:
+    kind = type(dataset).__name__
+    if callable(getattr(dataset, "source", None)):
+        source = dataset.source(index)
+        split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
+        label = dataset.label(index) if hasattr(dataset, "label") else None
+        return Origin(source.path, source.root, source.raw, split, label)
+    if kind == "Subset" and hasattr(dataset, "indices"):
+        return _origin(dataset.dataset, int(dataset.indices[index]))
+    if kind == "ConcatDataset" and hasattr(dataset, "cumulative_sizes"):
+        number = bisect.bisect_right(dataset.cumulative_sizes, index)
+        before = dataset.cumulative_sizes[number - 1] if number else 0
+        return _origin(dataset.datasets[number], index - before)
+    samples = getattr(dataset, "samples", None)
+    if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
+        path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
+        if isinstance(path, str):
+            root = os.path.abspath(getattr(dataset, "root", os.path.dirname(path)))
+            relative = os.path.relpath(os.path.abspath(path), root)
+            given = label if isinstance(label, int) else None
+            return Origin(
+                relative.encode("utf-8", "backslashreplace").decode(), root, _raw(relative), None, given, path
+            )
+    wrapped = getattr(dataset, "dataset", None)
+    if wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
+        return _origin(wrapped, index)
+    return None
+
+
+def _raw(path: str) -> bytes | None:
+    data = os.fsencode(path)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+    return None
+
+
+def class_names(dataset: Any) -> list[str] | None:
+    """The dataset's own class names, in label order, through wrappers."""
+    for _ in range(20):
+        names = getattr(dataset, "classes", None)
+        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+            return list(names)
+        inner = getattr(dataset, "datasets", None)
+        dataset = inner[0] if isinstance(inner, list) and inner else getattr(dataset, "dataset", None)
+        if dataset is None:
+            return None
+    return None

@@ -1,0 +1,78 @@
+"""The ordinals of a run's stages: several pipelines in one run, and stages that a dataset's own code tells of.
+
+Within one pipeline ordinals always grow from stage to stage, so that the largest is the last on the way to the model. A second
+pipeline shares the ordinals of stages that are the same as far as that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from audit.recorders.pipeline import Pipeline
+from audit.records import Stage
+from audit.store import batch
+
+_COLUMNS = ("path", "name", "qualname", "parameters", "random", "source_code_digest")
+
+
+class StageRegister:
+    """Gives out ordinals, and writes the rows of `stages` when a pipeline's first batch has come."""
+
+    def __init__(self, run_id: str, submit: Callable[[dict[str, Any]], None]) -> None:
+        self._run_id = run_id
+        self._submit = submit
+        self._ordinals: dict[str, list[int]] = {}
+        self._next = 0
+        self._pipelines: dict[int, Pipeline] = {}
+        self._known: dict[int, dict[int, int]] = {}
+
+    def add(self, key: int, pipeline: Pipeline) -> None:
+        """A pipeline that will send rows under this key."""
+        self._pipelines[key] = pipeline
+
+    def ordinals(self, key: int, inside: Sequence[tuple[int, str, int]] = ()) -> dict[int, int] | None:
+        """The run's ordinal for each of a worker's, where any differs. `inside` tells of stages that only the worker knows."""
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._register(self._pipelines[key].stages, inside)
+        missing = [(ordinal, name, before) for ordinal, name, before in inside if ordinal not in known]
+        if missing:
+            stages = [(ordinal, _inside_stage(name)) for ordinal, name, _ in missing]
+            known.update(self._assign(stages, max(known.values())))
+        return None if all(own == given for own, given in known.items()) else known
+
+    def write_rest(self) -> None:
+        """Pipelines that never sent a batch are part of the run all the same."""
+        for key in self._pipelines:
+            self.ordinals(key)
+
+    def _register(self, stages: Sequence[Stage], inside: Sequence[tuple[int, str, int]]) -> dict[int, int]:
+        order = [(stage.stage, stage) for stage in stages]
+        for ordinal, name, before in inside:
+            at = next((n for n, (known, _) in enumerate(order) if known == before), len(order) - 1)
+            order.insert(at + 1, (ordinal, _inside_stage(name)))
+        return self._assign(order, -1)
+
+    def _assign(self, order: list[tuple[int, Stage]], last: int) -> dict[int, int]:
+        given: dict[int, int] = {}
+        fresh: list[tuple[int, Stage]] = []
+        for ordinal, stage in order:
+            key = f"{stage.path}|{stage.qualname}|{stage.parameters}|{stage.source_code_digest}"
+            taken = self._ordinals.setdefault(key, [])
+            number = next((n for n in taken if n > last), None)
+            if number is None:
+                number = self._next
+                self._next += 1
+                taken.append(number)
+                fresh.append((number, stage))
+            given[ordinal] = last = number
+        if fresh:
+            columns: dict[str, Any] = {name: [getattr(stage, name) for _, stage in fresh] for name in _COLUMNS}
+            columns |= {"run_id": [self._run_id] * len(fresh), "stage": [number for number, _ in fresh]}
+            self._submit({"stages": batch.table_of("stages", columns)})
+        return given
+
+
+def _inside_stage(name: str) -> Stage:
+    return Stage(0, f"inside.{name}", name, f"audit.stage.{name}", "{}")

@@ -1,0 +1,353 @@
+"""One sample on its way through the pipeline: what each stage returned becomes a row.
+
+A visit never raises for what it records: a value that cannot be described is a problem noted on the
+visit, and the pipeline goes on. It keeps no reference to a value once the visit has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import traceback
+from typing import Any, Literal
+
+from audit import values
+from audit.recorders import drawn
+from audit.recorders.pipeline import Pipeline, Step
+from audit.records import Columns, Level
+from audit.values.base import Facts
+
+#: Stages that a dataset's own code tells of are numbered from here in a worker; the run gives them their own ordinals.
+INSIDE = 10_000
+_NOT_FIRED = '{"fired": false}'
+
+
+class Row:
+    """What is known of one stage of one visit."""
+
+    __slots__ = ("calls", "changed", "facts", "full", "microseconds", "params", "preview", "shared")
+
+    def __init__(self, facts: Facts, changed: bool, params: str | None, microseconds: float) -> None:
+        self.facts = facts
+        self.changed = changed
+        self.params = params
+        self.microseconds = microseconds
+        self.calls = 1
+        #: The payload is that of the nearest earlier stage with the same digest.
+        self.shared = False
+        self.preview: values.Preview | None = None
+        self.full: tuple[str, values.Encoded] | None = None
+
+
+class Visit:
+    """Collects the facts of one visit. `level` says how much of each output is kept."""
+
+    def __init__(self, pipeline: Pipeline, level: Level | Literal["verify"], *, refuse_none: bool = False) -> None:
+        self._pipeline = pipeline
+        #: In `audit run` a stage that returns None has failed; in a user's own loop it is their business.
+        self.refuse_none = refuse_none
+        self._level = level
+        self._value: Any = None
+        self._digest: str | None = None
+        self._last: Row | None = None
+        self._overhead = 0
+        self._ran: list[int] = []
+        self._inside: dict[str, int] = {}
+        self.rows: dict[int, Row] = {}
+        self.failed_stage: str | None = None
+        self.error: str | None = None
+        self.problem: str | None = None
+        self.source_digest: str | None = None
+        self.source_bytes: int | None = None
+
+    # -- called by the stand-ins ---------------------------------------------------------------
+
+    def read(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The bytes of the source file, hashed as they are read."""
+        try:
+            data = target(*args, **kwargs)
+        except BaseException as error:
+            self.fail("load", error)
+            raise
+        self.hash_source(data)
+        return data
+
+    def hash_source(self, data: bytes) -> None:
+        """Note the digest of exactly the buffer that is decoded."""
+        self.source_digest = hashlib.sha256(data).hexdigest()
+        self.source_bytes = len(data)
+
+    def load(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Stage 0: the decoded source."""
+        begun = time.perf_counter_ns()
+        try:
+            value = target(*args, **kwargs)
+        except BaseException as error:
+            self.fail("load", error)
+            raise
+        self.loaded(value, time.perf_counter_ns() - begun)
+        return value
+
+    def loaded(self, value: Any, nanoseconds: int = 0) -> None:
+        """Note stage 0."""
+        self._note(0, value, None, nanoseconds, None)
+
+    def run(self, step: Step, target: Any, args: Any, kwargs: Any) -> Any:
+        """One stage: call it, and note what it returned."""
+        value = args[0] if len(args) == 1 and not kwargs else (args or kwargs)
+        is_target = step.stage.is_target
+        if not is_target and 0 not in self.rows:
+            # The dataset decoded the source by itself: what its first stage is given is the load.
+            self.loaded(value)
+        came_in = self._digest_of(value)
+        listener = self._listen(step)
+        overhead_before, ran_before = self._overhead, len(self._ran)
+        begun = time.perf_counter_ns()
+        try:
+            output = target(*args, **kwargs)
+        except BaseException as error:
+            self.fail(step.stage.name, error)
+            raise
+        finally:
+            if listener is not None:
+                listener.detach()
+        if output is None and self.refuse_none and not is_target:
+            refused = TypeError(f"{step.stage.name} returned None instead of a value")
+            self.fail(step.stage.name, refused)
+            raise refused
+        spent = time.perf_counter_ns() - begun - (self._overhead - overhead_before)
+        params = self._params(step, listener, self._ran[ran_before:])
+        self._note(step.stage.stage, output, came_in, spent, params, is_target=is_target)
+        self._ran.append(step.stage.stage)
+        return output
+
+    def path_of(self, ordinal: int) -> str:
+        """The path that names a stage in the run, for one of this visit's ordinals."""
+        if ordinal < INSIDE:
+            return self._pipeline.steps[ordinal].stage.path
+        return f"inside.{next(name for name, known in self._inside.items() if known == ordinal)}"
+
+    @property
+    def last_name(self) -> str | None:
+        """The name of the last stage on the way to the model that ran."""
+        steps = self._pipeline.steps
+        return next((steps[n].stage.name for n in reversed(self._ran) if not steps[n].stage.is_target), None)
+
+    @property
+    def last_kind(self) -> str | None:
+        """The kind of value that the last of them returned."""
+        steps = self._pipeline.steps
+        ordinals = [n for n in self.rows if n >= INSIDE or not steps[n].stage.is_target]
+        return self.rows[max(ordinals)].facts.kind if ordinals else None
+
+    @property
+    def last_digest(self) -> str | None:
+        """The digest of what the pipeline gave, as far as its stages tell."""
+        return self._digest
+
+    @property
+    def inside_names(self) -> dict[int, str]:
+        """The names of the stages that the dataset's own code told of, by ordinal."""
+        return {ordinal: name for name, ordinal in self._inside.items()}
+
+    def holds(self, value: Any) -> bool:
+        """Whether this very object is what the last stage gave."""
+        return value is self._value and value is not None
+
+    def holds_equal(self, value: Any) -> bool:
+        """Whether the last stage gave something with the same content."""
+        return self._digest_of(value) == self._digest
+
+    def noted(self, name: str, value: Any, nanoseconds: int) -> None:
+        """A stage that the dataset's own code tells of (see inside.py)."""
+        if 0 not in self.rows:
+            self.loaded(value)
+        ordinal = self._inside.setdefault(name, INSIDE + len(self._inside))
+        self._note(ordinal, value, self._digest, nanoseconds, None)
+
+    def fail(self, stage: str, error: BaseException) -> None:
+        """Note where the sample failed; the innermost stage is the one that is told."""
+        if self.error is None:
+            self.failed_stage = stage
+            self.error = describe_error(error)
+
+    # -- what is noted -------------------------------------------------------------------------
+
+    def _listen(self, step: Step) -> drawn.Listener | None:
+        hooks = drawn.hooks_of(step.target) if step.stage.random and not step.children else ()
+        if not hooks:
+            return None
+        listener = drawn.Listener(step.target, hooks)
+        listener.attach()
+        return listener
+
+    def _params(self, step: Step, listener: drawn.Listener | None, ran: list[int]) -> str | None:
+        if step.children:
+            return _container_params(step, ran)
+        try:
+            if step.stage.random and (told := drawn.told_by(step.target)) is not None:
+                return drawn.as_json(step.target, told)
+            if listener is None:
+                return None
+            if listener.heard is None and callable(getattr(step.target, "make_params", None)):
+                return _NOT_FIRED
+            return drawn.as_json(step.target, listener.heard)
+        except Exception as error:
+            self.problem = self.problem or f"what {step.stage.name} drew could not be noted: {describe_error(error)}"
+            return None
+
+    def _digest_of(self, value: Any) -> str | None:
+        if value is self._value and self._digest is not None:
+            return self._digest
+        begun = time.perf_counter_ns()
+        try:
+            return values.digest(value)
+        except Exception as error:
+            self.problem = self.problem or f"a value could not be digested: {describe_error(error)}"
+            return None
+        finally:
+            self._overhead += time.perf_counter_ns() - begun
+
+    def _note(
+        self,
+        ordinal: int,
+        value: Any,
+        came_in: str | None,
+        nanoseconds: int,
+        params: str | None,
+        *,
+        is_target: bool = False,
+    ) -> None:
+        begun = time.perf_counter_ns()
+        try:
+            facts = values.observe(value) if self._level != "verify" else _only_digest(value)
+            row = Row(facts, facts.digest != came_in, params, nanoseconds / 1000)
+            self._keep(row, value)
+            if (before := self.rows.get(ordinal)) is not None:
+                row.calls += before.calls
+            self.rows[ordinal] = row
+            if not is_target:
+                self._value, self._digest, self._last = value, facts.digest, row
+        except Exception as error:
+            self.problem = self.problem or f"an output could not be described: {describe_error(error)}"
+        self._overhead += time.perf_counter_ns() - begun
+
+    def _keep(self, row: Row, value: Any) -> None:
+        """Keep the payload that the level asks for; what did not change is not kept twice."""
+        last = self._last
+        if (
+            not row.changed
+            and last is not None
+            and last.facts.digest == row.facts.digest
+            and last.facts.mode == row.facts.mode
+        ):
+            row.preview, row.full, row.shared = last.preview, last.full, True
+            return
+        if self._level in ("preview", "full"):
+            row.preview = values.preview(value)
+        if self._level == "full":
+            row.full = values.encode(value)
+
+    def end(self) -> None:
+        """Let go of the values, and fill in the stages that did not run."""
+        self._value = self._last = None
+        if self.error is None:
+            self._fill()
+
+    def _fill(self) -> None:
+        """A stage that a random container passed over left its value as the stage before it had it."""
+        groups = {step.group for step in self._pipeline.steps[1:] if step.stage.stage in self.rows} or {0}
+        before = {False: self.rows.get(0), True: None}
+        for step in self._pipeline.steps[1:]:
+            ordinal, is_target = step.stage.stage, step.stage.is_target
+            row = self.rows.get(ordinal)
+            if row is None and step.group in groups and (last := before[is_target]) is not None:
+                row = Row(last.facts, False, _NOT_FIRED, 0.0)
+                row.preview, row.full, row.shared = last.preview, last.full, True
+                self.rows[ordinal] = row
+            before[is_target] = row or before[is_target]
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def write(self, index: int, position: int, outputs: Columns, payloads: Columns) -> None:
+        """Append this visit's rows of `stage_outputs` and `payloads`."""
+        steps = self._pipeline.steps
+        add = outputs.data
+        names = {ordinal: name for name, ordinal in self._inside.items()}
+        for ordinal in sorted(self.rows):
+            row = self.rows[ordinal]
+            facts = row.facts
+            params = row.params
+            if row.calls > 1:
+                params = f'{{"calls": {row.calls}}}' if params is None else f'{params[:-1]}, "calls": {row.calls}}}'
+            add["index"].append(index)
+            add["stage"].append(ordinal)
+            add["name"].append(names[ordinal] if ordinal >= INSIDE else steps[ordinal].stage.name)
+            add["kind"].append(facts.kind)
+            add["dtype"].append(facts.dtype)
+            add["shape"].append(facts.shape)
+            add["mode"].append(facts.mode)
+            add["digest"].append(facts.digest)
+            add["changed"].append(row.changed)
+            add["params"].append(params)
+            add["min"].append(facts.min)
+            add["max"].append(facts.max)
+            add["mean"].append(facts.mean)
+            add["std"].append(facts.std)
+            add["zeros"].append(facts.zeros)
+            add["nonfinite"].append(facts.nonfinite)
+            add["bytes"].append(facts.bytes)
+            add["microseconds"].append(row.microseconds)
+            add["payload"].append(_payload_level(row))
+            add["position"].append(position)
+            outputs.rows += 1
+            if row.shared:
+                continue
+            if row.preview is not None:
+                _payload(
+                    payloads, index, position, ordinal, "preview", facts.kind, row.preview.media_type, row.preview.data
+                )
+            if row.full is not None:
+                kind, encoded = row.full
+                _payload(payloads, index, position, ordinal, "full", kind, encoded.encoding, encoded.data)
+
+
+def _only_digest(value: Any) -> Facts:
+    """What a replay compares, without the cost of statistics."""
+    digest, size = values.fingerprint(value)
+    return Facts(values.kind_of(value).name, None, None, None, digest, None, None, None, None, None, None, size)
+
+
+def _payload_level(row: Row) -> str:
+    if row.full is not None:
+        return "full"
+    return "preview" if row.preview is not None else "none"
+
+
+def _payload(
+    payloads: Columns, index: int, position: int, stage: int, form: str, kind: str, encoding: str, data: bytes
+) -> None:
+    payloads.add(index=index, position=position, stage=stage, form=form, kind=kind, encoding=encoding, data=data)
+
+
+def _container_params(step: Step, ran: list[int]) -> str:
+    order = []
+    for ordinal in ran:
+        place = next((n for n, below in enumerate(step.children) if ordinal in below), None)
+        if place is not None and place not in order:
+            order.append(place)
+    fired = "true" if order else "false"
+    names = {"RandomChoice": "choice", "RandomOrder": "order", "OneOf": "choice"}
+    key = names.get(type(step.target).__name__, "ran")
+    chosen = (order[0] if order else "null") if key == "choice" else order
+    return f'{{"fired": {fired}, "{key}": {chosen}}}'
+
+
+def describe_error(error: BaseException) -> str:
+    """The error as one text, made where it happened: an exception itself may not survive pickling."""
+    try:
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    except Exception:
+        text = f"{type(error).__name__} (which cannot be shown)"
+    # A lone surrogate, as in a file name that is no UTF-8, cannot be stored as text.
+    return text.encode("utf-8", "backslashreplace").decode()[:2000]

@@ -1,0 +1,71 @@
+"""A table of named things that plugins may extend, and that refuses two of one name.
+
+Built-ins register exactly as a plugin would; a plugin names an entry point in the registry's
+group. Entry points are looked for once, when a name is first asked for, so importing costs nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from audit.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names to things, in the order they were registered."""
+
+    def __init__(self, noun: str, group: str | None = None) -> None:
+        self.noun = noun
+        self._group = group
+        self._things: dict[str, T] = {}
+        self._plugins_loaded = group is None
+
+    def add(self, name: str, thing: T) -> T:
+        """Register `thing`; a name taken twice is an error, never a silent winner."""
+        if name in self._things:
+            raise UsageError(f"Two {self.noun}s are called {name!r}: {self._things[name]!r} and {thing!r}.")
+        self._things[name] = thing
+        return thing
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """`add` as a decorator."""
+        return lambda thing: self.add(name, thing)
+
+    def get(self, name: str) -> T:
+        """The thing of that name, or an error that names the nearest ones."""
+        self._load_plugins()
+        try:
+            return self._things[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, self._things, n=3)
+            hint = f"Did you mean {', '.join(near)}?" if near else f"Known: {', '.join(self._things)}."
+            raise UsageError(f"There is no {self.noun} called {name!r}.", hint=hint) from None
+
+    def __iter__(self) -> Iterator[str]:
+        self._load_plugins()
+        return iter(self._things)
+
+    def __contains__(self, name: object) -> bool:
+        self._load_plugins()
+        return name in self._things
+
+    def __len__(self) -> int:
+        self._load_plugins()
+        return len(self._things)
+
+    def values(self) -> list[T]:
+        """Every registered thing, built-ins first."""
+        self._load_plugins()
+        return list(self._things.values())
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for point in entry_points(group=self._group or ""):
+            self.add(point.name, point.load())

@@ -1,0 +1,1 @@
+"""What people see: text on a terminal. No SQL here, and no torch."""

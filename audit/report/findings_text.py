@@ -1,0 +1,99 @@
+"""Findings for a terminal and for a log: worst first, each with its file, index and stage.
+
+Everything that came from a file name, a label or an error is shown as text, never as markup. Plain lines without
+colour; the command line colours them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from audit.checks.base import Check
+from audit.checks.report import Outcome, Report
+from audit.report.text import clean
+
+_SHOWN = 10
+_MARKS = {"pass": "pass", "fail": "FAIL", "skip": "skip", "error": "ERROR"}
+
+
+def as_text(report: Report, *, verbose: bool = False) -> str:
+    """What was found, then what was skipped and why, then one line that says how it ended."""
+    return "".join(f"{text}\n" for _, text in text_lines(report, verbose=verbose))
+
+
+def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """(style, line): the style is what the command line may colour by."""
+    name = f" ({clean(report.run_name)})" if report.run_name else ""
+    against = f", against {clean(report.baseline)}" if report.baseline else ""
+    yield "dim", f"run {report.run_id}{name}: {report.samples:,} samples{against}"
+    for outcome in report.with_status("error", "fail"):
+        yield from _outcome(outcome)
+    skipped = report.with_status("skip")
+    for outcome in skipped:
+        yield "dim", f"skip  {outcome.check}: {clean(outcome.message)}"
+    passed = report.with_status("pass")
+    for outcome in passed:
+        if verbose or outcome.notes:
+            said = f": {clean('; '.join(outcome.notes))}" if outcome.notes else ""
+            yield "green", f"pass  {outcome.check}{said}"
+    for note in report.notes:
+        yield "yellow", f"note  {clean(note)}"
+    yield ("green" if report.passed else "red"), _ending(report, len(passed), len(skipped))
+
+
+def _outcome(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    style = "red" if outcome.status == "error" or outcome.severity == "error" else "yellow"
+    mark = _MARKS[outcome.status] if outcome.severity == "error" or outcome.status == "error" else outcome.severity
+    if outcome.status == "error":
+        yield style, f"{mark} {outcome.check} could not be run: {clean(outcome.message)}"
+        return
+    notes = f" ({clean('; '.join(outcome.notes))})" if outcome.notes else ""
+    yield style, f"{mark}  {outcome.check}: {outcome.total:,} finding{'s' if outcome.total != 1 else ''}{notes}"
+    for finding in outcome.findings[:_SHOWN]:
+        weight = outcome.severity_of(finding)
+        lighter = f"[{weight}] " if weight != outcome.severity else ""
+        yield "", f"      {lighter}{clean(finding.message)}"
+    rest = outcome.total - min(len(outcome.findings), _SHOWN)
+    if rest:
+        query = f"FROM findings WHERE check_name = '{outcome.check}'"
+        yield "dim", f'      … and {rest:,} more: audit sql "{query}"'
+
+
+def _ending(report: Report, passed: int, skipped: int) -> str:
+    failed = sum(outcome.fails(report.fail_on) for outcome in report.outcomes)
+    told = len(report.with_status("fail", "error")) - failed
+    warned = f", {told} with lesser findings" if told else ""
+    word = "passed" if report.passed else "failed"
+    return f"{word}: {failed} of {len(report.outcomes)} checks failed{warned}, {passed} passed, {skipped} skipped"
+
+
+def list_lines(checks: Iterable[type[Check]]) -> Iterator[tuple[str, str]]:
+    """Every check with its options, as `--list` explains them."""
+    group = None
+    for check in checks:
+        if check.group != group:
+            group = check.group
+            yield "bold", f"{group}"
+        needs = f"; needs {', '.join(check.needs)}" if check.needs else ""
+        off = "" if check.default else "; not run unless configured"
+        yield "", f"  {check.name} ({check.severity}{needs}{off})"
+        yield "", f"      {check.description}"
+        for key, option in check.options.items():
+            default = "none" if option.default is None else repr(option.default)
+            yield "dim", f"      {key} = {default}: {option.help}"
+
+
+def list_json(checks: Iterable[type[Check]]) -> list[dict[str, object]]:
+    """The same for programs."""
+    return [
+        {
+            "check": check.name,
+            "group": check.group,
+            "severity": check.severity,
+            "default": check.default,
+            "description": check.description,
+            "needs": list(check.needs),
+            "options": {key: {"default": o.default, "help": o.help} for key, o in check.options.items()},
+        }
+        for check in checks
+    ]

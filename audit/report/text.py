@@ -1,0 +1,164 @@
+"""A trace as a tree, a run as a summary, runs as a list: what a terminal shows.
+
+Everything that came from a file name, a label or an error is shown as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from audit.lineage.trace import Trace
+from audit.records import Run
+from audit.report.pictures import half_blocks
+
+_BAR = 24
+_MOST_CLASSES = 5
+
+
+def clean(value: Any) -> str:
+    """Text that cannot move the cursor or break a line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
+def trace_tree(trace: Trace, *, pictures: bool = False) -> RenderableType:
+    """Source → every stage → logits → prediction."""
+    sample = trace.sample
+    title = Text.assemble(
+        ("sample ", "dim"), (str(sample["index"]), "bold"), ("  run ", "dim"), clean(trace.run.name or trace.run.run_id)
+    )
+    if sample["epoch"] or sample["visit"]:
+        title.append(f"  epoch {sample['epoch']}, visit {sample['visit']}", "dim")
+    tree = Tree(title, guide_style="dim")
+    tree.add(_source(trace))
+    for row in trace.stages:
+        branch = tree.add(_stage(row))
+        if pictures and row["changed"] and (picture := half_blocks(trace.preview(row["stage"]))) is not None:
+            branch.add(picture)
+    if sample["status"] == "failed":
+        tree.add(Text.assemble((f"failed at {clean(sample['failed_stage'])}: ", "bold red"), clean(sample["error"])))
+    if trace.prediction is not None:
+        tree.add(_prediction(trace))
+    return tree
+
+
+def _source(trace: Trace) -> Text:
+    sample = trace.sample
+    text = Text.assemble(("source  ", "dim"), (clean(sample["source"]), "bold"))
+    if sample["source_bytes"] is not None:
+        text.append(f"  {sample['source_bytes']:,} bytes", "dim")
+    if sample["source_digest"]:
+        text.append(f"  sha256 {sample['source_digest'][:12]}…", "dim")
+    state = trace.source_state
+    if state is not None:
+        text.append(f"  {state}", {"unchanged": "green", "changed": "bold red", "missing": "bold red"}[state])
+    if sample["label"] is not None:
+        text.append(f"\nlabel   {_named(sample['label'], sample['label_name'])}")
+    return text
+
+
+def _named(number: int | None, name: str | None) -> str:
+    if number is None:
+        return "none"
+    return f"{number} ({clean(name)})" if name is not None and str(number) != name else str(number)
+
+
+def _stage(row: dict[str, Any]) -> Text:
+    shape = "×".join(str(length) for length in row["shape"]) if row["shape"] else "—"
+    text = Text.assemble(
+        (f"{row['path'] or row['stage']:<4}", "dim"),
+        (f"{clean(row['name'])}", "bold cyan"),
+        f"  {row['kind']} {clean(row['mode'] or row['dtype'] or '')} {shape}",
+    )
+    if row["min"] is not None:
+        text.append(f"  [{row['min']:.4g}, {row['max']:.4g}] mean {row['mean']:.4g} std {row['std']:.4g}", "dim")
+    if row["nonfinite"]:
+        text.append(f"  {row['nonfinite']} non-finite", "bold red")
+    if row["params"]:
+        drawn = ", ".join(f"{key}={_short(value)}" for key, value in json.loads(row["params"]).items())
+        text.append(f"  drew {clean(drawn)}", "magenta")
+    if not row["changed"]:
+        text.append("  unchanged", "dim")
+    text.append(f"  {row['digest'][:8]}", "dim")
+    return text
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _prediction(trace: Trace) -> RenderableType:
+    row = trace.prediction
+    assert row is not None
+    verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
+    head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")
+    head.append(*verdict)
+    if row["confidence"] is not None:
+        head.append(f"  confidence {row['confidence']:.1%}", "dim")
+    if row["loss"] is not None:
+        head.append(f"  loss {row['loss']:.4g}", "dim")
+    bars = Table.grid(padding=(0, 1))
+    classes = trace.run.classes or []
+    shown = row["probabilities"] or []
+    order = sorted(range(len(shown)), key=lambda n: -(shown[n] if shown[n] == shown[n] else -1))[:_MOST_CLASSES]
+    for number in order:
+        name = classes[number] if number < len(classes) else str(number)
+        share = shown[number] if shown[number] == shown[number] else 0.0
+        mark = "←" if number == trace.sample["label"] else ""
+        logit = row["logits"][number] if number < len(row["logits"]) else float("nan")
+        bars.add_row(
+            Text(clean(name)),
+            Text("█" * round(share * _BAR), "cyan"),
+            f"{share:.2%}",
+            Text(f"logit {logit:.4g}", "dim"),
+            mark,
+        )
+    return Group(head, bars)
+
+
+def run_summary(run: Run, location: str, stages: list[str]) -> RenderableType:
+    """What a run came to, and what to do next."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text("run", "dim"), Text.assemble((run.run_id, "bold"), f"  {clean(run.name)}" if run.name else ""))
+    colour = {"complete": "green", "running": "yellow"}.get(run.status, "bold red")
+    table.add_row(Text("status", "dim"), Text.assemble((run.status, colour), f" in {run.seconds or 0:.1f} s"))
+    failed = Text(f", {run.failed:,} failed", "bold red") if run.failed else Text("")
+    table.add_row(Text("samples", "dim"), Text.assemble(f"{run.samples:,}", failed))
+    if run.accuracy is not None:
+        table.add_row(
+            Text("accuracy", "dim"),
+            Text.assemble((f"{run.accuracy:.2%}", "bold"), f"  ({run.wrong:,} of {run.graded:,} wrong)"),
+        )
+    if stages:
+        table.add_row(Text("stages", "dim"), Text(clean(" → ".join(stages))))
+    table.add_row(Text("capture", "dim"), Text(clean(run.capture or "")))
+    table.add_row(Text("store", "dim"), Text(clean(location)))
+    for warning in run.warnings:
+        table.add_row(Text("note", "yellow"), Text(clean(warning)))
+    return table
+
+
+def runs_table(runs: list[Run]) -> Table:
+    """Every run, newest last."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("run", "name", "status", "samples", "failed", "accuracy", "capture", "dataset", "begun"):
+        table.add_column(column, justify="right" if column in ("samples", "failed", "accuracy") else "left")
+    for run in runs:
+        table.add_row(
+            Text(run.run_id),
+            Text(clean(run.name or "")),
+            Text(run.status, {"complete": "green", "running": "yellow"}.get(run.status, "red")),
+            f"{run.samples:,}",
+            f"{run.failed:,}",
+            f"{run.accuracy:.2%}" if run.accuracy is not None else "",
+            Text((run.capture or "").split(" ")[0]),
+            Text(clean(run.dataset or "")),
+            run.started_at[:19].replace("T", " "),
+        )
+    return table

@@ -1,0 +1,110 @@
+"""What `--dataset` takes, one file for each kind.
+
+    class_folders      a folder of class folders
+    flat_folder        a folder of pictures, unlabelled
+    manifest           .csv, .tsv, .jsonl, .parquet           (tables reads them)
+    text_file          .txt, one text per line
+    tensors            .pt, .npz
+    torchvision_named  torchvision:NAME
+    huggingface        hf:PATH
+    remote             s3://, gs://, az://
+    python             FILE.py, module:function
+
+    base      FileDataset, Source, and the table of kinds
+    scan      what is in a folder      names     names as bytes and as text
+    reading   bytes of a file          decode    bytes to picture, array, text
+
+A plugin adds a kind with an entry point in the group `audit.sources`: a module, or an object, with the names of
+`Kind`. Nothing here imports torch before a kind that needs it is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from audit.errors import DatasetError
+from audit.sources import (
+    class_folders,
+    flat_folder,
+    huggingface,
+    manifest,
+    python,
+    remote,
+    tensors,
+    text_file,
+    torchvision_named,
+)
+from audit.sources.base import (
+    SOURCES,
+    FileDataset,
+    Kind,
+    Options,
+    Source,
+    TextDataset,
+    Transform,
+    dataset_digest,
+)
+from audit.sources.decode import pil_rgb_loader
+from audit.sources.missing import missing_path
+from audit.sources.names import printable
+
+__all__ = [
+    "SOURCES",
+    "FileDataset",
+    "Kind",
+    "Options",
+    "Source",
+    "TextDataset",
+    "dataset_digest",
+    "open_dataset",
+    "pil_rgb_loader",
+    "printable",
+]
+
+# In the order they are asked: what has a prefix first, and the flat folder after the class folders.
+SOURCES.add("torchvision", torchvision_named)
+SOURCES.add("hf", huggingface)
+SOURCES.add("remote", remote)
+SOURCES.add("class-folders", class_folders)
+SOURCES.add("flat-folder", flat_folder)
+SOURCES.add("manifest", manifest)
+SOURCES.add("text-file", text_file)
+SOURCES.add("tensors", tensors)
+SOURCES.add("python", python)
+
+
+def open_dataset(
+    spec: str | os.PathLike[str],
+    *,
+    transform: Transform | None = None,
+    target_transform: Transform | None = None,
+    rgb: bool = False,
+    kind: str | None = None,
+) -> Any:
+    """The dataset that `spec` names, map-style; DatasetError with a hint where it cannot be used.
+
+    Pictures come in their own mode, or all in RGB with `rgb`. `kind`, one of the names in `SOURCES`, settles what is
+    meant where a name could mean two things.
+    """
+    text = os.path.expanduser(os.fspath(spec))
+    if not text:
+        raise DatasetError("The dataset has no name.", hint="Give a folder, a manifest, or one of the other kinds.")
+    if "\0" in text:
+        raise DatasetError("The dataset's name holds a NUL byte, so nothing can have it.", hint="Check how it is made.")
+    options = Options(transform, target_transform, rgb)
+    if kind is not None:
+        chosen = SOURCES.get(kind)
+        if chosen in (class_folders, flat_folder, manifest, text_file, tensors) and not os.path.exists(text):
+            raise missing_path(text)
+        return chosen.open_source(text, options)
+    for candidate in SOURCES.values():
+        if candidate.recognise(text):
+            return candidate.open_source(text, options)
+    if not os.path.exists(text):
+        raise missing_path(text)
+    taken = "; ".join(candidate.description for candidate in SOURCES.values())
+    raise DatasetError(
+        f"{printable(os.fsencode(text))} is none of the kinds of dataset that are known here.",
+        hint=f"Taken are: {taken}.",
+    )

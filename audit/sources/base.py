@@ -1,0 +1,210 @@
+"""What every kind of dataset shares: how a sample is named, read and decoded, and the table of kinds.
+
+`FileDataset` is a map-style dataset whose steps are separate methods, looked up on the instance at each call, so
+that a recorder can observe each one on its own. Reading and decoding fail in `read` and `loader` and nowhere else:
+a bad file is one failed sample, never a dataset that does not open. No torch here: a DataLoader takes any object
+with these methods.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import operator
+import os
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, SupportsIndex
+
+from audit.registry import Registry
+from audit.sources.decode import decode_sample
+from audit.sources.names import Names, printable, raw_of
+from audit.sources.reading import read_file, size_of
+
+Transform = Callable[[Any], Any]
+
+SPLIT_NAMES = ("test", "testing", "val", "valid", "validation", "eval", "dev", "train", "training")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a sample came from: a path below `root`, or a URI such as dataset://17."""
+
+    path: str
+    root: str | None = None
+    raw: bytes | None = None
+    """The relative path itself, where `path` had to escape something to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a dataset is opened with, besides its name."""
+
+    transform: Transform | None = None
+    target_transform: Transform | None = None
+    rgb: bool = False
+
+
+class Kind(Protocol):
+    """One thing that --dataset takes; a module with these names is one."""
+
+    description: str
+
+    def recognise(self, spec: str) -> bool:
+        """Whether this kind is meant; cheap, and never raises."""
+
+    def open_source(self, spec: str, options: Options) -> Any:
+        """The dataset; DatasetError where it cannot be had."""
+
+
+SOURCES: Registry[Kind] = Registry("dataset kind", "audit.sources")
+
+
+class FileDataset:
+    """Samples that are files below one folder, with or without a label each."""
+
+    def __init__(
+        self,
+        root: str,
+        names: Sequence[bytes],
+        options: Options | None = None,
+        *,
+        labels: Sequence[int] | None = None,
+        classes: list[str] | None = None,
+        splits: Sequence[str | None] | None = None,
+        texts: bool = False,
+        notes: Sequence[str] = (),
+    ) -> None:
+        options = options or Options()
+        self.root = os.path.abspath(root)
+        self.classes = classes
+        self.transform = options.transform
+        self.target_transform = options.target_transform
+        self.rgb = options.rgb
+        self.texts = texts
+        self.notes = tuple(notes)
+        self._names = names if isinstance(names, Names) else Names(names)
+        self._labels = None if labels is None else array("q", labels)
+        self._split_names = list(dict.fromkeys(splits or ()))
+        codes = {name: code for code, name in enumerate(self._split_names)}
+        self._split_codes = array("q", (codes[name] for name in splits or ()))
+        only = self._split_names[0] if len(self._split_names) == 1 else None
+        self.split = only if splits else _split_of_folder(self.root)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """(value, label), or the value alone where there are no labels."""
+        at = self._at(index)
+        value = self.loader(self.read(at))
+        if self.transform is not None:
+            value = self.transform(value)
+        label = self.label(at)
+        if label is None:
+            return value
+        return value, label if self.target_transform is None else self.target_transform(label)
+
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes)} classes" if self.classes is not None else ""
+        return f"<{type(self).__name__} {printable(os.fsencode(self.root))}: {len(self)} samples{classes}>"
+
+    def source(self, index: SupportsIndex) -> Source:
+        """Where the sample came from."""
+        at = self._at(index)
+        name = self._names[at]
+        if not name:
+            return Source(f"dataset://{at}")
+        shown = printable(name)
+        return Source(shown, printable(os.fsencode(self.root)), raw_of(name, shown))
+
+    def label(self, index: SupportsIndex) -> int | None:
+        """The sample's class index, or None in a dataset without labels."""
+        return None if self._labels is None else self._labels[self._at(index)]
+
+    def split_of(self, index: SupportsIndex) -> str | None:
+        """The split that the sample belongs to, where one is known."""
+        return self._split_names[self._split_codes[self._at(index)]] if self._split_codes else self.split
+
+    def read(self, index: SupportsIndex) -> bytes:
+        """The one read of the sample's file; OSError where it cannot be read."""
+        name = self._names[self._at(index)]
+        if not name:
+            raise FileNotFoundError(errno.ENOENT, "the manifest gives no path for this sample")
+        return read_file(self._path(name))
+
+    def loader(self, data: bytes) -> Any:
+        """Stage 0: the picture, array or text in these bytes."""
+        return data.decode("utf-8") if self.texts else decode_sample(data, rgb=self.rgb)
+
+    def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
+        """(name, label, size) of every sample, in order of name and without reading any."""
+        for at in sorted(range(len(self)), key=self._names.__getitem__):
+            name = self._names[at]
+            yield name, self.label(at), size_of(self._path(name)) if name else -1
+
+    def _path(self, name: bytes) -> bytes:
+        return os.path.join(os.fsencode(self.root), name)
+
+    def _at(self, index: SupportsIndex) -> int:
+        at = operator.index(index)
+        at = at + len(self) if at < 0 else at
+        if not 0 <= at < len(self):
+            raise IndexError(f"index {index} is outside a dataset of {len(self)} samples")
+        return at
+
+
+class TextDataset(FileDataset):
+    """Texts that came with the dataset itself; the source of each is dataset://<index>."""
+
+    def __init__(
+        self,
+        root: str,
+        texts: Sequence[bytes],
+        options: Options | None = None,
+        *,
+        missing: Collection[int] = (),
+        **more: Any,
+    ) -> None:
+        super().__init__(root, texts, options, texts=True, **more)
+        self._missing = frozenset(missing)
+
+    def source(self, index: SupportsIndex) -> Source:
+        """The sample's place in the dataset: there is no file of its own."""
+        return Source(f"dataset://{self._at(index)}")
+
+    def read(self, index: SupportsIndex) -> bytes:
+        """The text's bytes; OSError where its row has none."""
+        at = self._at(index)
+        if at in self._missing:
+            raise OSError(errno.ENODATA, "the row has no text")
+        return self._names[at]
+
+    def loader(self, data: bytes) -> Any:
+        """Stage 0: the text. A lone surrogate, which JSON can express and UTF-8 cannot, comes back as it was."""
+        return data.decode("utf-8", "surrogatepass")
+
+    def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
+        """(text, label, length) of every sample, in order of text."""
+        for at in sorted(range(len(self)), key=self._names.__getitem__):
+            yield self._names[at], self.label(at), len(self._names[at])
+
+
+def dataset_digest(dataset: Any) -> str:
+    """SHA-256 of what the dataset consists of: names, labels and sizes of its files, or else its type and length."""
+    digest = hashlib.sha256()
+    if isinstance(dataset, FileDataset):
+        digest.update(repr((type(dataset).__name__, dataset.classes)).encode())
+        for name, label, size in dataset.listing():
+            digest.update(b"%d:%s,%s,%d;" % (len(name), name, str(label).encode(), size))
+        return digest.hexdigest()
+    kind = type(dataset)
+    length = len(dataset) if hasattr(dataset, "__len__") else None
+    digest.update(f"{kind.__module__}.{kind.__qualname__}:{length}".encode())
+    return digest.hexdigest()
+
+
+def _split_of_folder(root: str) -> str | None:
+    name = os.path.basename(root)
+    return name if name.lower() in SPLIT_NAMES else None

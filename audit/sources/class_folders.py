@@ -1,0 +1,116 @@
+"""A folder of class folders: root/<class>/**/picture.
+
+Classes are the folder names in text order, as torchvision sorts them ("1", "10", "2"), and a label is the class's
+place in that order. A class without pictures is still a class, else every label after it would move. It refuses a
+folder of splits (train/, test/), where each split would become a class.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator
+
+from audit.errors import DatasetError
+from audit.sources.base import SPLIT_NAMES, FileDataset, Options
+from audit.sources.decode import TEXT, sample_suffixes
+from audit.sources.flat_folder import nothing_found
+from audit.sources.names import Names, printable
+from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
+
+description = "a folder of class folders, such as images/cat/1.jpg"
+
+
+def recognise(spec: str) -> bool:
+    """Whether folders in it hold pictures, or texts where there is no picture at the top either."""
+    if not os.path.isdir(spec):
+        return False
+    try:
+        top, within = _endings(os.fsencode(spec))
+    except OSError:
+        return False  # the scan of the flat folder will say what is wrong
+    pictures = sample_suffixes()
+    return bool(within & pictures) or (not top & pictures and TEXT.encode() in within)
+
+
+def open_source(spec: str, options: Options) -> FileDataset:
+    """The labelled pictures of every class folder, in torchvision's order."""
+    return arrange(spec, scan(spec), options)
+
+
+def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDataset] = FileDataset) -> FileDataset:
+    """The same of a folder that was scanned already, wherever it lies; `make` builds the dataset."""
+    _refuse_splits(spec, found)
+    texts = found.texts
+    tops = {found_in.top for found_in in found.directories if found_in.path}
+    order = {top: label for label, top in enumerate(sorted(tops, key=os.fsdecode))}
+    labels = array("q")
+
+    def samples() -> Iterator[bytes]:
+        inside = (directory for directory in found.directories if directory.path)
+        for directory in sorted(inside, key=lambda directory: (order[directory.top], directory.path)):
+            for name in directory.names(texts):
+                labels.append(order[directory.top])
+                yield name
+
+    names = Names(samples())
+    if not names:
+        raise nothing_found(spec, found)
+    notes = [*found.notes(), *_notes(found, order, labels, texts)]
+    classes = [printable(top) for top in order]
+    return make(spec, names, options, labels=labels, classes=classes, texts=texts, notes=notes)
+
+
+def _notes(found: Scan, order: dict[bytes, int], labels: array[int], texts: bool) -> list[str]:
+    notes = []
+    filled = set(labels)
+    if empty := [printable(top) for top, label in order.items() if label not in filled]:
+        notes.append(f"Class folders without pictures, still counted as classes: {', '.join(empty)}.")
+    beside = next((sum(1 for _ in d.names(texts)) for d in found.directories if not d.path), 0)
+    if beside:
+        notes.append(f"{beside} files lie beside the class folders, belong to no class, and were left out.")
+    return notes
+
+
+def _refuse_splits(spec: str, found: Scan) -> None:
+    """A folder whose folders are splits, each with class folders of its own, is one level too high."""
+    holding: dict[bytes, list[Directory]] = {}
+    for directory in found.directories:
+        if directory.path and (directory.samples or directory.texts):
+            holding.setdefault(directory.top, []).append(directory)
+    nested = all(directory.path != top for top, inside in holding.items() for directory in inside)
+    splits = [name for name in SPLIT_NAMES for top in sorted(holding) if os.fsdecode(top).lower() == name]
+    if not nested or not splits:
+        return
+    tops = [printable(top) for top in sorted(holding)]
+    chosen = next(printable(top) for top in sorted(holding) if os.fsdecode(top).lower() == splits[0])
+    raise DatasetError(
+        f"The folder {printable(os.fsencode(spec))} holds no classes but splits, each with class folders of its own: "
+        f"{', '.join(tops)}.",
+        hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, chosen)))}?",
+    )
+
+
+def _endings(root: bytes) -> tuple[set[bytes], set[bytes]]:
+    """Endings of the files at the top of the folder, and of those within its folders, until a picture is met there."""
+    top: set[bytes] = set()
+    within: set[bytes] = set()
+    seen: set[tuple[int, int]] = set()
+    pending = [root]
+    while pending and not within & sample_suffixes():
+        path = pending.pop()
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.startswith(b"."):
+                    continue
+                if not is_folder(entry):
+                    (top if path == root else within).add(suffix_of(entry.name))
+                elif (identity := _identity(entry)) not in seen:
+                    seen.add(identity)
+                    pending.append(entry.path)
+    return top, within
+
+
+def _identity(entry: os.DirEntry[bytes]) -> tuple[int, int]:
+    status = entry.stat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,80 @@
+"""Turn the bytes of a file into what a pipeline starts from: a picture, an array or a text.
+
+Pictures keep their own mode and orientation, as torch's loaders leave them, and are loaded in full, so that a
+damaged file fails here and not in a later stage. Of an animation, the first frame. It refuses formats whose reading
+runs another program (EPS, WMF) or that Pillow only recognises without being able to read them, and arrays that need
+pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy
+    from PIL import Image
+
+ARRAY = ".npy"
+TEXT = ".txt"
+_ARRAY_MAGIC = b"\x93NUMPY"
+_REFUSED = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
+
+
+_COMMON = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+
+
+@functools.cache
+def picture_formats() -> tuple[str, ...]:
+    """The formats that are tried on a picture, by Pillow's names."""
+    from PIL import Image
+
+    Image.init()
+    known = set(Image.OPEN) - _REFUSED
+    # Pillow asks each format in turn whether the picture is its own, so the common ones go first.
+    return (*(name for name in _COMMON if name in known), *sorted(known - set(_COMMON)))
+
+
+@functools.cache
+def sample_suffixes() -> frozenset[bytes]:
+    """Lower-case endings of the files that are samples of a folder: pictures and arrays."""
+    from PIL import Image
+
+    formats = set(picture_formats())
+    known = {suffix for suffix, name in Image.registered_extensions().items() if name in formats}
+    return frozenset(suffix.encode() for suffix in known | {ARRAY})
+
+
+def decode_picture(data: bytes) -> Image.Image:
+    """The picture in its own mode, loaded in full; whatever Pillow raises for a damaged one."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        picture = Image.open(BytesIO(data), formats=picture_formats())
+    except UnidentifiedImageError:
+        # Pillow's own message holds the address of a buffer, different each time.
+        what = f"its {len(data)} bytes start with {data[:8]!r}" if data else "it is empty"
+        raise UnidentifiedImageError(f"not a picture in a known format: {what}") from None
+    picture.load()
+    return picture
+
+
+def pil_rgb_loader(data: bytes) -> Image.Image:
+    """The picture as torchvision's default loader gives it: in RGB, whatever its own mode."""
+    return decode_picture(data).convert("RGB")
+
+
+def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]:
+    """The array of a .npy file; one that holds Python objects is refused with ValueError."""
+    import numpy as np
+
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.load(BytesIO(data), allow_pickle=False)
+    return array
+
+
+def decode_sample(data: bytes, *, rgb: bool = False) -> object:
+    """A picture or an array, told apart by how the bytes begin."""
+    if data.startswith(_ARRAY_MAGIC):
+        return decode_array(data)
+    return pil_rgb_loader(data) if rgb else decode_picture(data)

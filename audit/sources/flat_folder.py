@@ -1,0 +1,55 @@
+"""A folder of pictures without labels, with or without folders below it.
+
+It refuses a folder in which nothing is a sample, and says what is there instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from audit.errors import DatasetError
+from audit.sources.base import FileDataset, Options
+from audit.sources.names import Names, printable
+from audit.sources.scan import Scan, kinds, scan
+
+description = "a folder of pictures, unlabelled"
+
+_MANIFESTS = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+def recognise(spec: str) -> bool:
+    """Whether it is a folder at all: class folders are asked first."""
+    return os.path.isdir(spec)
+
+
+def open_source(spec: str, options: Options) -> FileDataset:
+    """Every picture below the folder, unlabelled."""
+    found = scan(spec)
+    texts = found.texts
+    names = Names(name for directory in found.directories for name in directory.names(texts))
+    if not names:
+        raise nothing_found(spec, found)
+    return FileDataset(spec, names, options, texts=texts, notes=found.notes())
+
+
+def nothing_found(spec: str, found: Scan) -> DatasetError:
+    """The error for a folder without samples, with a hint drawn from what it does hold."""
+    shown = printable(os.fsencode(spec))
+    ignored: Counter[bytes] = found.ignored
+    if not ignored:
+        folders = len(found.directories) - 1
+        within = f" but {folders} folders without files" if folders else ""
+        hidden = f" ({found.hidden} hidden entries aside)" if found.hidden else ""
+        return DatasetError(
+            f"The folder {shown} holds nothing{within}{hidden}.", hint="Put pictures into it, or name another folder."
+        )
+    held = f"{ignored.total()} files, but none that is a picture, an array or a text: {kinds(ignored)}"
+    message = f"The folder {shown} holds {held}."
+    entries = sorted(os.listdir(spec))
+    if "dataset_info.json" in entries or "dataset_dict.json" in entries:
+        return DatasetError(message, hint=f"It looks like a saved Hugging Face dataset: did you mean hf:{shown}?")
+    manifest = next((name for name in entries if name.lower().endswith(_MANIFESTS)), None)
+    if manifest is not None:
+        return DatasetError(message, hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, manifest)))}?")
+    return DatasetError(message, hint="Name a folder of pictures, or write a .py file that builds the Dataset.")

@@ -1,0 +1,144 @@
+"""A table with one row for each sample: .csv, .tsv, .jsonl or .parquet.
+
+A column names the file, relative to the manifest's own folder, or holds the text itself; others may give the label
+and the split. Labels that are whole numbers are kept; names are numbered in text order. Every row is a sample, also
+one whose file is not there: it fails when read. It refuses a table in which rows or labels are missing parts: what
+was meant cannot be known.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from audit.errors import DatasetError
+from audit.sources.base import FileDataset, Options, TextDataset
+from audit.sources.names import Names, printable
+from audit.sources.tables import Table, read_table
+
+description = "a .csv, .tsv, .jsonl or .parquet manifest with a column of paths"
+
+PATH_COLUMNS = (
+    "path", "file", "filename", "file_name", "filepath", "file_path",
+    "image", "image_path", "img", "img_path", "source", "src",
+)  # fmt: skip
+LABEL_COLUMNS = ("label", "class", "target", "y", "category", "label_name", "class_name")
+TEXT_COLUMNS = ("text",)
+SPLIT_COLUMNS = ("split",)
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+
+
+def recognise(spec: str) -> bool:
+    """Whether it is a file whose ending is that of a table."""
+    return spec.lower().endswith(_ENDINGS) and os.path.isfile(spec)
+
+
+def open_source(spec: str, options: Options) -> FileDataset:
+    """One sample for each row, in the table's order."""
+    table = read_table(spec, (*PATH_COLUMNS, *LABEL_COLUMNS, *TEXT_COLUMNS, *SPLIT_COLUMNS))
+    path, text = table.find(PATH_COLUMNS), table.find(TEXT_COLUMNS)
+    if path is None and text is None:
+        raise DatasetError(
+            f"The manifest {table.shown} has no column of paths; its columns are: {', '.join(table.names) or 'none'}.",
+            hint="Call the column of files path, or that of texts text. "
+            f"Also taken for files: {', '.join(PATH_COLUMNS[1:])}.",
+        )
+    values = table.columns[path or text or ""]
+    if not values:
+        raise DatasetError(f"The manifest {table.shown} has no rows.", hint="Give it one row for each sample.")
+    labels, classes = _labels(table)
+    more: dict[str, Any] = {"labels": labels, "classes": classes, "splits": _splits(table)}
+    if path is None:
+        missing = [row for row, value in enumerate(values) if value is None]
+        texts = Names(_as_text(value).encode("utf-8", "surrogatepass") for value in values)
+        return TextDataset(spec, texts, options, missing=missing, **more)
+    folder = os.path.dirname(os.path.abspath(spec))
+    return FileDataset(folder, Names(_as_path(table, path, row) for row in range(len(values))), options, **more)
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _as_path(table: Table, column: str, row: int) -> bytes:
+    """The row's path; an empty one where the cell is empty, which fails when it is read."""
+    value = table.columns[column][row]
+    if _empty(value):
+        return b""
+    if not isinstance(value, str):
+        raise DatasetError(
+            f"In {table.place(row)} of the manifest {table.shown}, {column} holds no path but {_brief(value)}.",
+            hint="Give each file's path as text, relative to the manifest's folder.",
+        )
+    try:
+        return os.fsencode(value)
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogatepass")  # no file has such a name; the read will say so
+
+
+def _splits(table: Table) -> list[str | None] | None:
+    column = table.find(SPLIT_COLUMNS)
+    if column is None:
+        return None
+    return [None if _empty(value) else printable(os.fsencode(str(value))) for value in table.columns[column]]
+
+
+def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
+    """Class indices, and the class names where labels are names."""
+    column = table.find(LABEL_COLUMNS)
+    if column is None:
+        return None, None
+    values = table.columns[column]
+    empty = [row for row, value in enumerate(values) if _empty(value)]
+    if len(empty) == len(values):
+        return None, None
+    if empty:
+        raise DatasetError(
+            f"In the manifest {table.shown}, the column {column} is empty in {len(empty)} of {len(values)} rows, "
+            f"first in {table.place(empty[0])}.",
+            hint="Label every row, or split the manifest into a labelled and an unlabelled one.",
+        )
+    numbers = [_whole(value) for value in values]
+    whole = [number for number in numbers if number is not None]
+    if len(whole) == len(values):
+        return whole, None
+    names = [_class_name(table, column, row) for row in range(len(values))]
+    classes = sorted(set(names))
+    order = {name: label for label, name in enumerate(classes)}
+    return [order[name] for name in names], classes
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _whole(value: Any) -> int | None:
+    """The value as a number, if it is one and would be written so: the class name 007 is no number."""
+    if isinstance(value, str):
+        digits = value.removeprefix("-")
+        plain = digits.isascii() and digits.isdigit() and str(int(digits)) == digits and len(digits) < 19
+        return int(value) if plain else None
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def _class_name(table: Table, column: str, row: int) -> str:
+    value = table.columns[column][row]
+    if isinstance(value, str):
+        return printable(value.encode("utf-8", "surrogateescape"))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    raise DatasetError(
+        f"In {table.place(row)} of the manifest {table.shown}, {column} holds {_brief(value)}, which is no class.",
+        hint="Labels are class names or whole numbers; for other targets, write a .py file that builds the Dataset.",
+    )
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

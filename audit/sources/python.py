@@ -1,0 +1,124 @@
+"""The user's own code: `FILE.py`, `FILE.py:name` or `module:name`, a Dataset or a function that builds one.
+
+Without a name, `dataset` is meant, or else the only Dataset that the file makes. The object comes back untouched: a
+`transform` is passed to a function that takes one, and put on nothing. The user names this code, so it runs without
+further trust; what it raises is reported with its file and line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+from audit.errors import DatasetError
+from audit.sources.base import Options
+from audit.sources.missing import missing_path
+from audit.sources.names import printable
+from audit.usercode import import_named, load_module, reporting
+
+description = "a .py file or module:function that builds a Dataset"
+
+_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_]\w*))?", re.DOTALL)
+_MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
+
+
+def recognise(spec: str) -> bool:
+    """Whether it has the form of a Python file or of module:name, and is not the name of something else that exists."""
+    if _FILE.fullmatch(spec):
+        return not os.path.isdir(spec)
+    return _MODULE.fullmatch(spec) is not None and not os.path.exists(spec)
+
+
+def open_source(spec: str, options: Options) -> Any:
+    """The Dataset that the code makes."""
+    if match := _FILE.fullmatch(spec):
+        if not os.path.isfile(match["file"]):
+            raise missing_path(match["file"])
+        module = load_module(match["file"], DatasetError)
+    else:
+        match = _MODULE.fullmatch(spec)
+        assert match is not None, "recognise has matched it"
+        module = import_named(match["module"], DatasetError)
+    return build(_find(module, match["name"], spec), spec, options)
+
+
+def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
+    """The Dataset itself: what was found, or what it returns when called."""
+    shown = printable(os.fsencode(spec))
+    if is_dataset(found) and not inspect.isclass(found):
+        return found
+    if not callable(found):
+        raise DatasetError(
+            f"{shown} is a {type(found).__name__}, neither a Dataset nor a function that builds one.",
+            hint="Name a function that returns an object with __getitem__ and __len__.",
+        )
+    with reporting(f"Building the dataset {shown}", DatasetError):
+        dataset = found(**_arguments(found, shown, options, arguments))
+    if not is_dataset(dataset):
+        raise DatasetError(
+            f"{shown} returned a {type(dataset).__name__}, which is no Dataset: it has no __getitem__.",
+            hint="Return an object with __getitem__ and __len__, such as a torch.utils.data.Dataset.",
+        )
+    return dataset
+
+
+def is_dataset(value: Any) -> bool:
+    """Whether it can be indexed as a Dataset; plain containers of Python's own are not meant."""
+    return hasattr(type(value), "__getitem__") and not isinstance(value, (str, bytes, dict, list, tuple, type))
+
+
+def _find(module: ModuleType, name: str | None, spec: str) -> Any:
+    if name is None and hasattr(module, "dataset"):
+        return module.dataset
+    if name is not None and hasattr(module, name):
+        return getattr(module, name)
+    made = _made(module)
+    if name is None and len(made) == 1:
+        return vars(module)[made[0]]
+    own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    listed = ", ".join(dict.fromkeys([*made, *own])) or "nothing"
+    raise DatasetError(
+        f"{printable(os.fsencode(spec))} has no {name or 'dataset'!r}; it defines {listed}.",
+        hint="Call the function that builds the Dataset `dataset`, or add :name.",
+    )
+
+
+def _made(module: ModuleType) -> list[str]:
+    """Names of the Datasets that the module holds: torch's own, or else what can be indexed and is no tensor."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and (proper := [key for key, value in public.items() if isinstance(value, data.Dataset)]):
+        return proper
+    sized = (key for key, value in public.items() if is_dataset(value) and hasattr(type(value), "__len__"))
+    return [key for key in sized if not hasattr(public[key], "dtype")]
+
+
+def _arguments(function: Any, shown: str, options: Options, given: dict[str, Any]) -> dict[str, Any]:
+    """What the function takes of the transform and of what was given; DatasetError where it needs more."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return given
+    offered = dict(given)
+    if options.transform is not None:
+        offered["transform"] = options.transform
+    if options.target_transform is not None:
+        offered["target_transform"] = options.target_transform
+    taken = {name: value for name, value in offered.items() if name in given or name in parameters}
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in optional and name not in taken
+    ]
+    if needed:
+        raise DatasetError(
+            f"The function {shown} cannot be called: it needs {', '.join(needed)}.",
+            hint="Give its parameters defaults; or name a function dataset(root) with --pipeline, and the root with "
+            "--dataset.",
+        )
+    return taken

@@ -1,0 +1,162 @@
+"""List a folder's samples: each file once per path that leads to it, always in the same order, without opening any.
+
+The order is that of torchvision's folder datasets: directories by path, then the files in each by name (both by
+bytes). Links to directories are followed, but not into a directory that is its own ancestor, which torchvision
+lists 41 times. Hidden entries are skipped; files of other types are counted, so that the caller can say what was
+left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from audit.errors import DatasetError
+from audit.sources.decode import TEXT, sample_suffixes
+from audit.sources.names import printable
+
+MOST_PATHS = 100
+"""How many paths may lead to one directory; links among a few dozen can make more than there are atoms."""
+
+Identity = tuple[int, int]
+Chain = tuple[Identity, "Chain | None"]
+
+
+@dataclass(slots=True)
+class Directory:
+    """One directory's samples: names of pictures or arrays, and of texts, each joined with NUL bytes to save memory."""
+
+    path: bytes
+    samples: bytes = b""
+    texts: bytes = b""
+
+    @property
+    def top(self) -> bytes:
+        """The first component of its path: the class, in a folder of class folders."""
+        return self.path.partition(b"/")[0]
+
+    def names(self, texts: bool) -> Iterator[bytes]:
+        """Paths of its samples, relative to the folder that was scanned."""
+        prefix = self.path + b"/" if self.path else b""
+        joined = self.texts if texts else self.samples
+        return (prefix + name for name in joined.split(b"\0") if name)
+
+
+@dataclass(slots=True)
+class Scan:
+    """What is below one folder."""
+
+    root: bytes
+    directories: list[Directory] = field(default_factory=list)
+    ignored: Counter[bytes] = field(default_factory=Counter)
+    hidden: int = 0
+    loops: list[bytes] = field(default_factory=list)
+
+    @property
+    def texts(self) -> bool:
+        """Whether texts are the samples: only where there is no picture and no array at all."""
+        return not any(found.samples for found in self.directories) and any(found.texts for found in self.directories)
+
+    def notes(self) -> list[str]:
+        """What was left out, one sentence each."""
+        notes = [
+            f"The link {printable(path)} leads back to a folder that holds it, and was not followed."
+            for path in self.loops
+        ]
+        ignored = Counter(self.ignored)
+        if not self.texts:
+            ignored[TEXT.encode()] += sum(len(found.texts.split(b"\0")) for found in self.directories if found.texts)
+        if total := ignored.total():
+            notes.append(f"{total} files are no pictures by their ending and were left out: {kinds(ignored)}.")
+        if self.hidden:
+            notes.append(f"{self.hidden} hidden files or folders were left out.")
+        return notes
+
+
+def scan(root: str) -> Scan:
+    """Everything below a folder; DatasetError where a directory cannot be listed."""
+    found = Scan(os.fsencode(root))
+    status = os.stat(root)
+    pending: list[tuple[bytes, Chain]] = [(b"", ((status.st_dev, status.st_ino), None))]
+    paths: Counter[Identity] = Counter()
+    while pending:
+        path, chain = pending.pop()
+        paths[chain[0]] += 1
+        if paths[chain[0]] > MOST_PATHS:
+            raise DatasetError(
+                f"More than {MOST_PATHS} paths lead to one folder through links: {_shown(found, path)} is one of them.",
+                hint="Remove the links, or name a folder without them.",
+            )
+        for name, identity in _list(found, path):
+            below = path + b"/" + name if path else name
+            if _within(identity, chain):
+                found.loops.append(below)
+            else:
+                pending.append((below, (identity, chain)))
+    found.directories.sort(key=lambda directory: directory.path)
+    found.loops.sort()
+    return found
+
+
+def _list(found: Scan, path: bytes) -> list[tuple[bytes, Identity]]:
+    """Put one directory's files into `found`; its subdirectories are returned."""
+    samples: list[bytes] = []
+    texts: list[bytes] = []
+    below: list[tuple[bytes, Identity]] = []
+    suffixes, text = sample_suffixes(), TEXT.encode()
+    try:
+        with os.scandir(os.path.join(found.root, path)) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.startswith(b"."):
+                    found.hidden += 1
+                elif is_folder(entry):
+                    status = entry.stat()
+                    below.append((name, (status.st_dev, status.st_ino)))
+                elif (suffix := suffix_of(name)) in suffixes:
+                    samples.append(name)
+                elif suffix == text:
+                    texts.append(name)
+                else:
+                    found.ignored[suffix] += 1
+    except OSError as error:
+        raise DatasetError(
+            f"The folder {_shown(found, path)} cannot be listed: {error.strerror}.",
+            hint="Make it readable, or move it out of the dataset.",
+        ) from error
+    found.directories.append(Directory(path, b"\0".join(sorted(samples)), b"\0".join(sorted(texts))))
+    return below
+
+
+def is_folder(entry: os.DirEntry[bytes]) -> bool:
+    """Whether it is a directory or leads to one; a link that leads nowhere is taken for a file, and fails when read."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def suffix_of(name: bytes) -> bytes:
+    """The name's ending in lower case, such as b".png"."""
+    return os.path.splitext(name)[1].lower()
+
+
+def kinds(counts: Counter[bytes]) -> str:
+    """The commonest endings with their counts, for a sentence."""
+    most = sorted(((count, suffix) for suffix, count in counts.items() if count), key=lambda pair: (-pair[0], pair[1]))
+    shown = [f"{printable(suffix) or 'no ending'} {count}" for count, suffix in most[:5]]
+    return ", ".join([*shown, "…"] if len(most) > 5 else shown)
+
+
+def _within(identity: Identity, chain: Chain | None) -> bool:
+    while chain is not None:
+        if chain[0] == identity:
+            return True
+        chain = chain[1]
+    return False
+
+
+def _shown(found: Scan, path: bytes) -> str:
+    return printable(os.path.join(found.root, path) if path else found.root)

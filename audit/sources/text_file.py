@@ -1,0 +1,36 @@
+"""A .txt file with one text on each line, unlabelled.
+
+An empty line is an empty text, so that a sample's index is its line number less one. Bytes that are not UTF-8 fail
+for their own line only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from audit.errors import DatasetError
+from audit.sources.base import Options, TextDataset
+from audit.sources.names import Names, printable
+from audit.sources.reading import read_file
+
+description = "a .txt file with one text per line"
+
+
+def recognise(spec: str) -> bool:
+    """Whether it is a file that ends in .txt."""
+    return spec.lower().endswith(".txt") and os.path.isfile(spec)
+
+
+def open_source(spec: str, options: Options) -> TextDataset:
+    """One sample for each line."""
+    shown = printable(os.fsencode(spec))
+    try:
+        data = read_file(os.fsencode(spec)).removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise DatasetError(
+            f"The text file {shown} cannot be read: {error.strerror}.", hint="Make it readable."
+        ) from error
+    if not data:
+        raise DatasetError(f"The text file {shown} is empty.", hint="Put one text on each line.")
+    lines = data.removesuffix(b"\n").split(b"\n")
+    return TextDataset(spec, Names(line.removesuffix(b"\r") for line in lines), options)

@@ -1,0 +1,66 @@
+"""What checks found, kept beside the run: the one thing that may be added to a finished run.
+
+The findings of an earlier look are dropped from the manifest in the same commit, so that a reader sees one look or
+the next, never both. Samples, stages and predictions are never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from audit.records import Part
+from audit.store.manifest import Manifest, lock_path, manifest_path, read_manifest, run_folder
+from audit.store.reader import Reader
+from audit.store.schema import SCHEMAS
+from audit.store.writer import write_parquet
+
+_TABLE = "findings"
+
+
+def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put these rows in the place of the run's earlier findings. StoreReadOnly or StoreBusy where that cannot be."""
+    filesystem = reader.filesystem
+    with filesystem.lock(lock_path(run_id)):
+        # Read under the lock: a commit of another process since the store was opened must not be undone.
+        manifest = read_manifest(filesystem, run_id)
+        before = [part.file for part in manifest.parts if part.table == _TABLE]
+        manifest.parts = [part for part in manifest.parts if part.table != _TABLE]
+        if rows:
+            manifest.parts.append(_write(reader, manifest, rows))
+        manifest.commit += 1
+        filesystem.replace(manifest_path(run_id), manifest.dump())
+        _tidy(reader, manifest, before)
+    reader.refresh()
+
+
+def _write(reader: Reader, manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> Part:
+    schema = SCHEMAS[_TABLE]
+    plain = [{field.name: _text(row.get(field.name)) for field in schema} for row in rows]
+    sink = pa.BufferOutputStream()
+    write_parquet(pa.Table.from_pylist(plain, schema=schema), sink, _TABLE)
+    buffer = sink.getvalue()
+    digest = hashlib.sha256(buffer).hexdigest()
+    # Numbered by commit: the name of an earlier look is never used again for other rows.
+    file = f"{_TABLE}/part-{manifest.commit + 1:05d}-{digest[:8]}.parquet"
+    reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{file}", memoryview(buffer))
+    indices = [row["index"] for row in plain if row["index"] is not None]
+    first, last = (min(indices), max(indices)) if len(indices) == len(plain) else (None, None)
+    return Part(_TABLE, file, len(plain), buffer.size, digest, first, last)
+
+
+def _text(value: Any) -> Any:
+    # A file name need not be UTF-8; Arrow's strings must be.
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _tidy(reader: Reader, manifest: Manifest, before: Sequence[str]) -> None:
+    """Delete older looks, but the last: a reader that opened the store a moment ago may still ask for it."""
+    folder = run_folder(manifest.run.run_id)
+    listed = {part.file for part in manifest.parts} | set(before)
+    for name in reader.filesystem.list(f"{folder}/{_TABLE}"):
+        if name.endswith(".parquet") and f"{_TABLE}/{name}" not in listed:
+            reader.filesystem.remove(f"{folder}/{_TABLE}/{name}")

@@ -1,0 +1,110 @@
+"""What may be done to a store besides recording: merge the small parts of a run, or delete it.
+
+Merging writes new parts and commits them in the place of the old ones. The old files stay until the next merge: a reader
+that opened the store before the commit still asks for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from audit.errors import StoreDamaged
+from audit.records import Part, Run
+from audit.store.manifest import Manifest, lock_path, manifest_path, read_manifest, run_folder
+from audit.store.reader import Reader
+from audit.store.writer import part_of
+
+#: Merged parts hold about this much, so that memory stays bounded whatever the run's size.
+_PART_BYTES = 128 * 2**20
+_ORDER = ("epoch", "index", "visit", "stage")
+
+
+def remove(reader: Reader, reference: str) -> Run:
+    """Delete one run. Its manifest goes first, so that no reader ever finds half of it."""
+    run = reader.run(reference)
+    filesystem = reader.filesystem
+    with filesystem.lock(lock_path(run.run_id)):
+        filesystem.remove(manifest_path(run.run_id))
+        filesystem.remove(run_folder(run.run_id))
+    reader.refresh()
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a merge came to."""
+
+    run_id: str
+    parts_before: int
+    parts_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact(reader: Reader, reference: str | None = None) -> Compacted:
+    """Merge a run's small parts and sort their rows by index, in one commit."""
+    run_id = reader.run(reference).run_id
+    filesystem = reader.filesystem
+    with filesystem.lock(lock_path(run_id)):
+        manifest = read_manifest(filesystem, run_id)
+        before = list(manifest.parts)
+        _remove_unlisted(reader, manifest)
+        tables = dict.fromkeys(part.table for part in before)
+        manifest.parts = [part for table in tables for part in _merged(reader, manifest, table)]
+        if manifest.parts != before:
+            manifest.commit += 1
+            filesystem.replace(manifest_path(run_id), manifest.dump())
+    reader.refresh()
+    return Compacted(
+        run_id, len(before), len(manifest.parts), sum(p.bytes for p in before), sum(p.bytes for p in manifest.parts)
+    )
+
+
+def _merged(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:
+    """A table's parts, neighbours merged up to a size; a part that is large already stays as it is."""
+    group: list[Part] = []
+    for part in [part for part in manifest.parts if part.table == table]:
+        if group and sum(p.bytes for p in group) + part.bytes > _PART_BYTES:
+            yield from _merge(reader, manifest, group)
+            group = []
+        group.append(part)
+    yield from _merge(reader, manifest, group)
+
+
+def _merge(reader: Reader, manifest: Manifest, group: list[Part]) -> Iterator[Part]:
+    if len(group) < 2:
+        yield from group
+        return
+    rows = pa.concat_tables([_read(reader, manifest, part) for part in group])
+    keys = [(name, "ascending") for name in _ORDER if name in rows.column_names]
+    if keys:
+        rows = rows.sort_by(keys)
+    folder = run_folder(manifest.run.run_id)
+    part, data = part_of(group[0].table, rows, number=manifest.commit + 1, prefix=f"merged-{len(group):05d}")
+    reader.filesystem.replace(f"{folder}/{part.file}", data)
+    yield part
+
+
+def _read(reader: Reader, manifest: Manifest, part: Part) -> pa.Table:
+    """A part's rows, checked: a damaged part must not be copied into one that looks whole."""
+    where = f"{run_folder(manifest.run.run_id)}/{part.file}"
+    data = reader.filesystem.read(where)
+    if hashlib.sha256(data).hexdigest() != part.sha256:
+        raise StoreDamaged(f"{where} is damaged, so the run cannot be merged.", hint="See: audit store verify")
+    return pq.read_table(BytesIO(data), page_checksum_verification=True)
+
+
+def _remove_unlisted(reader: Reader, manifest: Manifest) -> None:
+    """Delete what an earlier merge replaced, and what a killed writer left behind."""
+    folder = run_folder(manifest.run.run_id)
+    listed = {part.file for part in manifest.parts}
+    for table in {part.table for part in manifest.parts}:
+        for name in reader.filesystem.list(f"{folder}/{table}"):
+            if f"{table}/{name}" not in listed:
+                reader.filesystem.remove(f"{folder}/{table}/{name}")

@@ -1,0 +1,169 @@
+"""Committed parts as a filesystem that DuckDB sees, and the only one it can reach.
+
+DuckDB treats `[`, `*` and `?` in a path as a glob, cannot read a name that is not UTF-8, and with
+any directory allowed to it lets `COPY … TO` write there. So it is never given a path: it sees names
+such as `audit://predictions/run_id=R/3.parquet`, which resolve to the parts that manifests list, can
+be opened for reading alone, and carry the run id where DuckDB's partition pruning finds it. The same
+names work whatever the store lives on. See docs/adr/0002-duckdb-sees-no-path.md.
+
+The first file of every table is an empty one that exists in memory alone: DuckDB takes the columns from it, so that
+no part is opened before a query needs its rows, and one that is damaged spoils no other table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from audit.errors import StoreDamaged
+from audit.records import Part
+from audit.store.filesystem import Filesystem, RandomReader
+from audit.store.manifest import Manifest, run_folder
+
+PROTOCOL = "audit"
+_ALL = "/*"
+
+
+def all_parts(table: str) -> str:
+    """The name that stands for every exposed part of a table."""
+    return f"{PROTOCOL}://{table}{_ALL}"
+
+
+class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
+    """Names of committed parts, readable and nothing else."""
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        super().__init__()
+        self._filesystem = filesystem
+        self._parts: dict[str, tuple[str, Part]] = {}
+        self._tables: dict[str, list[str]] = {}
+        self._in_memory: dict[str, bytes] = {}
+        self.bytes_read = 0
+        #: What was found damaged since it was last asked; DuckDB turns the error itself into a traceback's text.
+        self.damage: StoreDamaged | None = None
+
+    def hold(self, table: str, content: bytes) -> None:
+        """Let a table begin with a Parquet file that exists in memory alone."""
+        # DuckDB sorts what a pattern gives, and a run's id begins with a letter or a digit: this comes first.
+        name = f"{PROTOCOL}://{table}/run_id=-/memory.parquet"
+        self._in_memory[name] = content
+        self._tables.setdefault(f"{PROTOCOL}://{table}", []).insert(0, name)
+
+    def expose(self, manifests: Iterable[Manifest]) -> dict[str, list[tuple[str, str, Part]]]:
+        """Make these runs' parts visible; gives (name, run id, part) for each table."""
+        exposed: dict[str, list[tuple[str, str, Part]]] = {}
+        for manifest in manifests:
+            run_id = manifest.run.run_id
+            for number, part in enumerate(manifest.parts):
+                name = f"{PROTOCOL}://{part.table}/run_id={run_id}/{number}.parquet"
+                self._parts[name] = (f"{run_folder(run_id)}/{part.file}", part)
+                self._tables.setdefault(f"{PROTOCOL}://{part.table}", []).append(name)
+                exposed.setdefault(part.table, []).append((name, run_id, part))
+        return exposed
+
+    def _lookup(self, name: str) -> tuple[str, Part]:
+        try:
+            return self._parts[name]
+        except KeyError:
+            raise FileNotFoundError(f"{name} is no committed part") from None
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> PartFile:
+        if mode != "rb":
+            raise PermissionError(f"The store is read-only here: {path} cannot be opened to write.")
+        if path in self._in_memory:
+            return PartFile(self, _MemoryReader(self._in_memory[path]))
+        where, part = self._lookup(path)
+        try:
+            reader = self._filesystem.open(where)
+        except FileNotFoundError:
+            raise self._damaged(where, "is missing") from None
+        except OSError as error:
+            raise self._damaged(where, f"cannot be read: {error.strerror}") from error
+        if reader.size != part.bytes:
+            reader.close()
+            raise self._damaged(where, f"has {reader.size} bytes instead of {part.bytes}")
+        return PartFile(self, reader)
+
+    def _damaged(self, where: str, problem: str) -> StoreDamaged:
+        self.damage = StoreDamaged(
+            f"{self._filesystem.location}/{where} {problem}.", hint="See what else is damaged with: audit store verify"
+        )
+        return self.damage
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        size = len(self._in_memory[path]) if path in self._in_memory else self._lookup(path)[1].bytes
+        return {"name": path, "size": size, "type": "file"}
+
+    def exists(self, path: str, **_: Any) -> bool:
+        return path in self._parts or path in self._in_memory
+
+    def isfile(self, path: str) -> bool:
+        return self.exists(path)
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        # One pattern, made here: all parts of a table at once, instead of a question for each of thousands.
+        if path.endswith(_ALL):
+            return list(self._tables.get(path[: -len(_ALL)], ()))
+        return [path] if self.exists(path) else []
+
+    def modified(self, path: str) -> datetime:
+        # Parts never change, so neither does their time: DuckDB may keep what it has read.
+        return datetime.fromtimestamp(0, UTC)
+
+
+class _MemoryReader(RandomReader):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.size = len(content)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        return self._content[offset : offset + count]
+
+    def close(self) -> None:
+        return None
+
+
+class PartFile:
+    """One part, open. Each thread has its own position: DuckDB seeks and reads one handle from several."""
+
+    def __init__(self, owner: PartFilesystem, reader: RandomReader) -> None:
+        self._owner = owner
+        self._reader = reader
+        self._local = threading.local()
+        self.closed = False
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self.tell(), self._reader.size)[whence]
+        self._local.position = base + offset
+        return base + offset
+
+    def tell(self) -> int:
+        return getattr(self._local, "position", 0)
+
+    def read(self, count: int = -1) -> bytes:
+        position = self.tell()
+        data = self._reader.read_at(position, self._reader.size - position if count < 0 else count)
+        self._local.position = position + len(data)
+        self._owner.bytes_read += len(data)
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+        self._reader.close()
+
+    def __del__(self) -> None:
+        # DuckDB drops its handle without closing it.
+        self.close()

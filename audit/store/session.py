@@ -1,0 +1,131 @@
+"""A DuckDB connection over a choice of runs, locked down before anything is asked.
+
+It holds views alone, no table: what is to be read is in files that `parts.PartFilesystem` shows it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from audit.records import Part, Run
+from audit.store.filesystem import Filesystem
+from audit.store.lookup import Lookup
+from audit.store.manifest import Manifest
+from audit.store.parts import PROTOCOL, PartFilesystem, all_parts
+from audit.store.schema import RUNS, SCHEMAS
+from audit.store.views import MACROS, VIEWS, latest_view
+
+_SETTINGS = {
+    "allowed_directories": [f"{PROTOCOL}://"],
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+    "enable_external_access": False,
+    "lock_configuration": True,
+}
+
+
+_MACRO_NAMES = tuple(signature.split("(")[0] for signature in MACROS)
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection over one choice of runs."""
+
+    connection: duckdb.DuckDBPyConnection
+    files: PartFilesystem
+    exposed: dict[str, list[tuple[str, str, Part]]]
+    lookup: Lookup
+    _macros: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self, query: str | None) -> None:
+        """Have the macros ready when the query names one; None when it is not known yet.
+
+        Making them takes as long as all the rest of a connection, and most queries need none.
+        """
+        if query is not None and not any(name in query.lower() for name in _MACRO_NAMES):
+            return
+        with self._lock:
+            if not self._macros:
+                for signature, body in MACROS.items():
+                    self.connection.execute(f"CREATE MACRO {signature} AS {body}")
+                self._macros = True
+
+
+def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
+    """Every table and view over these runs."""
+    connection = duckdb.connect(":memory:")
+    files = PartFilesystem(filesystem)
+    exposed = files.expose(manifests)
+    for table, schema in SCHEMAS.items():
+        files.hold(table, _empty_file(schema))
+    files.hold("runs", _file(runs_table([manifest.run for manifest in manifests])))
+    connection.register_filesystem(files)
+    for setting, value in _SETTINGS.items():
+        connection.execute(f"SET {setting} = {literal(value)}")
+    for table, schema in {"runs": RUNS, **SCHEMAS}.items():
+        columns = ", ".join(f'"{name}"' for name in schema.names)
+        # What a run's part says of its run is the name of its file; `runs` itself is of no run.
+        source = (
+            scan(all_parts(table))
+            if table in SCHEMAS
+            else f"read_parquet({literal(all_parts(table))}, hive_partitioning = false)"
+        )
+        connection.execute(f'CREATE VIEW "{table}" AS SELECT {columns} FROM {source}')
+    complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
+    for view, body in {**VIEWS, "latest": latest_view(complete[-1] if complete else None)}.items():
+        connection.execute(f"CREATE VIEW {view} AS {body}")
+    return Session(connection, files, exposed, Lookup(files.open))
+
+
+def scan(names: str | list[str]) -> str:
+    """The SQL that reads parts by the names DuckDB knows them by."""
+    # The names carry run_id=…, so that a condition on the run leaves other runs' files closed.
+    return f"read_parquet({literal(names)}, hive_partitioning = true, hive_types = {{'run_id': VARCHAR}})"
+
+
+def literal(value: Any) -> str:
+    """A Python value as SQL."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(literal(item) for item in value) + "]"
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+@cache
+def _empty_file(schema: pa.Schema) -> bytes:
+    return _file(schema.empty_table())
+
+
+def _file(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="none", store_schema=False)
+    return sink.getvalue()
+
+
+def runs_table(runs: list[Run]) -> pa.Table:
+    """The `runs` table, made from the manifests, in the order the runs were begun."""
+    rows = []
+    for run in runs:
+        row = run.as_json()
+        for column in ("started_at", "finished_at"):
+            row[column] = datetime.fromisoformat(row[column]) if row[column] else None
+        for column in ("versions", "recipe"):
+            row[column] = json.dumps(row[column])
+        row["tags"] = list(row["tags"].items())
+        row["wrong"] = row["wrong"] if row["graded"] else None
+        rows.append({name: row[name] for name in RUNS.names})
+    return pa.Table.from_pylist(rows, schema=RUNS)

@@ -1,0 +1,247 @@
+"""Rows to parts to commit: the one writer of one run.
+
+Rows of all tables that belong together are appended together and flushed together, so that every
+commit holds whole visits: what a reader sees after a crash has no sample without its stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from audit.errors import NotFound
+from audit.identity import new_run_id
+from audit.records import Part, Run, Status
+from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.manifest import (
+    Manifest,
+    check_run_id,
+    check_store,
+    create_store,
+    lock_path,
+    manifest_path,
+    read_manifest,
+    read_manifests,
+    run_folder,
+)
+
+#: A part is written when this much has gathered, or when enough time has passed.
+FLUSH_BYTES = 32 * 2**20
+FLUSH_ROWS = 200_000
+FIRST_INTERVAL = 2.0
+LONGEST_INTERVAL = 60.0
+
+_ROW_GROUP = 32_768
+_PAYLOAD_GROUP_BYTES = 4 * 2**20
+#: Columns worth a dictionary: few distinct values. Digests and numbers are not.
+_DICTIONARY = {
+    *("run_id", "split", "root", "label_name", "predicted_name", "status", "failed_stage", "name", "kind", "dtype"),
+    *("mode", "payload", "form", "encoding", "layer", "layer_type", "direction", "port", "check_name", "severity"),
+}
+
+
+class RunWriter:
+    """Appends rows to one run and commits them. Used by one thread at a time."""
+
+    def __init__(self, filesystem: Filesystem, manifest: Manifest, held: ExitStack) -> None:
+        self._filesystem = filesystem
+        self._manifest = manifest
+        self._held = held
+        self._pending: dict[str, list[pa.Table]] = {}
+        self._pending_bytes = 0
+        self._pending_rows = 0
+        self._interval = FIRST_INTERVAL
+        self._longest = LONGEST_INTERVAL
+        self._last_flush = time.monotonic()
+        self._begun = time.monotonic()
+        self._seconds_before = manifest.run.seconds or 0.0
+        self._correct = manifest.run.graded - manifest.run.wrong
+
+    @classmethod
+    def create(cls, location: str, run: Run | None = None) -> RunWriter:
+        """Begin a new run in the store at `location`, which is made if it is missing."""
+        filesystem = filesystem_for(location)
+        create_store(filesystem)
+        now = datetime.now(UTC)
+        run = run or Run(run_id="", sequence=0, started_at="")
+        # A sequence that is given is kept: who writes many runs at once need not read them all for each.
+        manifests = [] if run.sequence else read_manifests(filesystem)[0]
+        run.run_id = check_run_id(run.run_id or new_run_id(now))
+        run.started_at = now.isoformat()
+        run.sequence = run.sequence or 1 + max((m.run.sequence for m in manifests), default=0)
+        held = ExitStack()
+        held.enter_context(filesystem.lock(lock_path(run.run_id)))
+        writer = cls(filesystem, Manifest(run), held)
+        try:
+            filesystem.create(manifest_path(run.run_id), writer._manifest.dump())
+        except BaseException:
+            held.close()
+            raise
+        return writer
+
+    @classmethod
+    def resume(cls, location: str, run_id: str) -> RunWriter:
+        """Continue a run that was interrupted; what it committed stays."""
+        filesystem = filesystem_for(location)
+        check_store(filesystem)
+        missing = NotFound(f"There is no run {run_id} in the store {location}.", hint="See them with: audit runs")
+        # Asked before the lock, which would make the run's folder.
+        if not filesystem.exists(manifest_path(run_id)):
+            raise missing
+        held = ExitStack()
+        held.enter_context(filesystem.lock(lock_path(run_id)))
+        try:
+            # Read under the lock: another writer may have committed until just now.
+            manifest = read_manifest(filesystem, run_id)
+        except FileNotFoundError:
+            held.close()
+            raise missing from None
+        except BaseException:
+            held.close()
+            raise
+        manifest.run.status = "running"
+        manifest.run.finished_at = None
+        return cls(filesystem, manifest, held)
+
+    @property
+    def run(self) -> Run:
+        """The run's row as it stands; change it, and the next commit keeps the change."""
+        return self._manifest.run
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return self._filesystem.location
+
+    @property
+    def committed_tables(self) -> set[str]:
+        """The tables that have a part already."""
+        return {part.table for part in self._manifest.parts}
+
+    def commit_every(self, seconds: float) -> None:
+        """Commit at least this often from now on, instead of ever more rarely."""
+        self._interval = seconds
+        self._longest = seconds
+
+    def append(self, tables: Mapping[str, pa.Table]) -> None:
+        """Take rows that belong together; they are committed together."""
+        for name, table in tables.items():
+            if table.num_rows:
+                self._pending.setdefault(name, []).append(table)
+                self._pending_bytes += table.nbytes
+                self._pending_rows += table.num_rows
+        self._count(tables)
+        waited = time.monotonic() - self._last_flush
+        if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or waited >= self._interval:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered as parts and commit them."""
+        parts = [self._write_part(name, pa.concat_tables(tables)) for name, tables in self._pending.items()]
+        self._manifest.parts.extend(parts)
+        self._pending.clear()
+        self._pending_bytes = self._pending_rows = 0
+        self._commit()
+        self._last_flush = time.monotonic()
+        # Long runs commit more rarely, so that the manifest stays small against the data.
+        self._interval = min(self._interval * 1.5, self._longest)
+
+    def finish(self, status: Status) -> Run:
+        """Commit what is left, say how the run ended, and let go of it."""
+        try:
+            self.run.status = status
+            self.run.finished_at = datetime.now(UTC).isoformat()
+            self.flush()
+        finally:
+            self._held.close()
+        return self.run
+
+    def abandon(self) -> None:
+        """Let go of the run without another commit (the store can no longer be written)."""
+        self._held.close()
+
+    def _count(self, tables: Mapping[str, pa.Table]) -> None:
+        run = self.run
+        if (samples := tables.get("samples")) is not None:
+            run.samples += samples.num_rows
+            run.failed += pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0
+        if (predictions := tables.get("predictions")) is not None:
+            graded = predictions.num_rows - predictions["correct"].null_count
+            self._correct += pc.sum(predictions["correct"]).as_py() or 0
+            run.graded += graded
+            run.wrong = run.graded - self._correct
+            run.accuracy = self._correct / run.graded if run.graded else None
+
+    def _write_part(self, name: str, table: pa.Table) -> Part:
+        number = sum(part.table == name for part in self._manifest.parts)
+        part, data = part_of(name, table, number)
+        path = f"{run_folder(self.run.run_id)}/{part.file}"
+        try:
+            self._filesystem.create(path, data)
+        except FileExistsError:
+            # Left behind by a process that died between this part and its commit; the name holds its digest.
+            self._filesystem.replace(path, data)
+        return part
+
+    def _commit(self) -> None:
+        self.run.seconds = round(self._seconds_before + time.monotonic() - self._begun, 3)
+        self._manifest.commit += 1
+        self._filesystem.replace(manifest_path(self.run.run_id), self._manifest.dump())
+
+
+def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:
+    """A table as a part: what the manifest says of it, and its bytes."""
+    sink = pa.BufferOutputStream()
+    write_parquet(_by_index(table), sink, name)
+    buffer = sink.getvalue()
+    digest = hashlib.sha256(buffer).hexdigest()
+    # The digest in the name keeps a part of an earlier, uncommitted attempt from being in the way.
+    file = f"{name}/{prefix}-{number:05d}-{digest[:8]}.parquet"
+    first, last = _index_bounds(table)
+    return Part(name, file, table.num_rows, buffer.size, digest, first, last), memoryview(buffer)
+
+
+def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:
+    """A Parquet file as the store keeps it: page checksums, statistics, small row groups."""
+    payload = name == "payloads"
+    group = _ROW_GROUP
+    if payload and table.num_rows:
+        group = max(1, int(table.num_rows * _PAYLOAD_GROUP_BYTES / max(table.nbytes, 1)))
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=group,
+        # Payloads are compressed already, one by one.
+        compression={c: ("none" if c == "data" else "zstd") for c in table.column_names} if payload else "zstd",
+        compression_level=None if payload else 1,
+        use_dictionary=[c for c in table.column_names if c in _DICTIONARY],
+        # In order of index, its differences are small: a fraction of the bytes, and quicker to read.
+        column_encoding={"index": "DELTA_BINARY_PACKED"} if "index" in table.column_names else None,
+        write_statistics=[c for c in table.column_names if c != "data"],
+        write_page_checksum=True,
+        store_schema=False,
+    )
+
+
+def _by_index(table: pa.Table) -> pa.Table:
+    """The rows in order of index, so that one sample is in one row group even when the loader shuffles."""
+    if "index" not in table.column_names or table.num_rows < 2:
+        return table
+    index = table["index"].combine_chunks()
+    if index.null_count or pc.all(pc.less_equal(index[:-1], index[1:])).as_py():
+        return table
+    return table.take(pc.sort_indices(index))
+
+
+def _index_bounds(table: pa.Table) -> tuple[int | None, int | None]:
+    if "index" not in table.column_names:
+        return None, None
+    bounds = pc.min_max(table["index"]).as_py()
+    return bounds["min"], bounds["max"]

@@ -1,0 +1,105 @@
+"""The user's own code: Python files and modules that --dataset, --pipeline and --model name.
+
+They name it, so it runs without further trust. Whatever it raises becomes one sentence with file and line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from audit.errors import AuditError
+
+
+def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType:
+    """The module in a file, imported under the file's own name so that worker processes can import it too.
+
+    Where that name already means another module, it gets one of its own, which only forked workers know.
+    """
+    path = os.path.abspath(path)
+    stem = os.path.splitext(os.path.basename(path))[0]
+    free = stem.isidentifier() and _is_free(stem, path)
+    with importable(os.path.dirname(path)), reporting(f"Importing {_shown(path)}", failure):
+        return importlib.import_module(stem) if free else _load_apart(path, stem, failure)
+
+
+def import_named(name: str, failure: type[AuditError] = AuditError) -> ModuleType:
+    """The module of that dotted name, which may lie in the current directory."""
+    with importable(os.getcwd()), reporting(f"Importing {name}", failure):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def reporting(doing: str, failure: type[AuditError] = AuditError) -> Iterator[None]:
+    """Turn whatever the user's code raises, an exit included, into one sentence with file and line."""
+    try:
+        yield
+    except AuditError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = " ".join(str(error).split())[:300]
+        raise failure(
+            f"{doing} failed at {_place(error)}: {type(error).__name__}: {message}",
+            hint="Mend it there, or name other code.",
+        ) from error
+
+
+@contextmanager
+def importable(folder: str) -> Iterator[None]:
+    """The folder comes first during the import, as for a script, and stays last, for worker processes to find it."""
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+
+
+def _load_apart(path: str, stem: str, failure: type[AuditError]) -> ModuleType:
+    name = f"{stem}@{path}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise failure(f"{_shown(path)} cannot be imported.", hint="Name a Python file.")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _is_free(name: str, path: str) -> bool:
+    """Whether the name means this file or nothing yet: a user's datasets.py must not become everyone's."""
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a module without a specification, such as __main__
+        return False
+    if found is None:
+        return True
+    return found.origin is not None and os.path.exists(found.origin) and os.path.samefile(found.origin, path)
+
+
+def _place(error: BaseException) -> str:
+    """file:line of what was raised, in the user's code rather than in a library that it called."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    libraries = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")), __file__)
+    users = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(libraries)]
+    chosen = (users or frames)[-1] if frames else None
+    return f"{chosen.filename}:{chosen.lineno}" if chosen else "an unknown place"
+
+
+def _shown(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,39 @@
+"""What a stage returned, whatever it is: describe, digest, preview, encode, decode, export.
+
+A new kind is one file and one line in the table below; a plugin's kind registers through the entry-point group
+`audit.values`. Observing never changes a value, never raises, never draws a random number and keeps no reference.
+"""
+
+from __future__ import annotations
+
+from audit.values.array import ArrayKind
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading
+from audit.values.dispatch import KINDS, decode, digest, encode, export, fingerprint, kind_of, observe, preview
+from audit.values.image import ImageKind
+from audit.values.mapping import MappingKind
+from audit.values.number import NumberKind
+from audit.values.other import OtherKind
+from audit.values.sequence import SequenceKind
+from audit.values.tensor import TensorKind
+from audit.values.text import TextKind
+from audit.values.tokens import TokensKind
+
+__all__ = [
+    "KINDS", "Encoded", "Facts", "Kind", "Preview", "Reading",
+    "decode", "digest", "encode", "export", "fingerprint", "kind_of", "observe", "preview",
+]  # fmt: skip
+
+# In the order in which they are asked; `other` takes what is left.
+_TABLE: tuple[Kind, ...] = (
+    ImageKind(),
+    TensorKind(),
+    ArrayKind(),
+    NumberKind(),
+    TextKind(),
+    TokensKind(),
+    MappingKind(),
+    SequenceKind(),
+    OtherKind(),
+)
+for _kind in _TABLE:
+    KINDS.add(_kind.name, _kind)

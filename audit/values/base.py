@@ -1,0 +1,131 @@
+"""What a stage output is to the rest of audit: facts, a preview, exact bytes, and files.
+
+Every kind of value implements `Kind`; nothing outside this package asks what type a value has. The contract refuses
+three things: changing the value, drawing random numbers, and keeping a reference to the value.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from audit.errors import StoreDamaged
+
+EXCERPT = 500  # characters of a text preview
+
+
+@dataclass(slots=True)
+class Facts:
+    """What table `stage_outputs` keeps of a value."""
+
+    kind: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    mode: str | None
+    digest: str
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    zeros: int | None
+    nonfinite: int | None
+    bytes: int
+
+
+@dataclass(slots=True)
+class Preview:
+    """A small picture or excerpt, good enough to recognise the value and nothing more."""
+
+    media_type: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class Encoded:
+    """An exact value as bytes; `encoding` names how `data` is to be read."""
+
+    encoding: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader allows: torch may be imported, pickles may be executed."""
+
+    numpy_only: bool = False
+    allow_pickle: bool = False
+
+
+class Kind(ABC):
+    """One kind of stage output."""
+
+    name: ClassVar[str]
+    # True when the type alone decides, so that the answer of `matches` may be remembered for the type.
+    by_type: ClassVar[bool] = False
+    # True when no kind asked before this one takes any value of a type that this one takes, so that it is asked first.
+    sole: ClassVar[bool] = False
+
+    @abstractmethod
+    def matches(self, value: object) -> bool:
+        """Whether this kind describes `value` exactly; never raises."""
+
+    @abstractmethod
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        """The facts of `value`; `exact=False` allows estimated statistics where exact ones are dear."""
+
+    @abstractmethod
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        """Digest and size in bytes, without the cost of statistics."""
+
+    @abstractmethod
+    def preview(self, value: Any) -> Preview | None:
+        """A small picture or excerpt, or None where nothing sensible can be shown."""
+
+    @abstractmethod
+    def encode(self, value: Any) -> Encoded:
+        """The exact value as self-contained bytes."""
+
+    @abstractmethod
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008  (frozen)
+        """The value back, bit for bit."""
+
+    @abstractmethod
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        """Write files that other programs open; returns their paths."""
+
+
+def excerpt(text: str) -> Preview:
+    """A text/plain preview of at most `EXCERPT` characters."""
+    short = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
+    return Preview("text/plain", short.encode("utf-8", "backslashreplace"))
+
+
+def pack(header: dict[str, Any], body: bytes) -> bytes:
+    """A self-contained block: u32 little-endian length, JSON header, body."""
+    head = json.dumps(header, separators=(",", ":")).encode()
+    return b"".join((struct.pack("<I", len(head)), head, body))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """What `pack` wrote."""
+    try:
+        (length,) = struct.unpack_from("<I", data)
+        if 4 + length > len(data):
+            raise ValueError("header longer than the block")
+        header = json.loads(data[4 : 4 + length])
+        if not isinstance(header, dict):
+            raise ValueError("header is no object")
+    except (struct.error, ValueError) as error:
+        raise damaged(str(error)) from error
+    return header, memoryview(data)[4 + length :]
+
+
+def damaged(reason: str) -> StoreDamaged:
+    """The error for stored bytes that are not what their encoding says."""
+    return StoreDamaged(
+        f"A stored value cannot be decoded: {reason}.", hint="Run `audit store verify` to find the damaged part."
+    )

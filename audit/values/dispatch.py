@@ -1,0 +1,86 @@
+"""Which kind a value has, and the operations over any value.
+
+Kinds are tried in the order of their registration and the last one, `other`, takes what the rest refuses. A kind that
+fails on a strange value is not an error here: the value falls back to `other`, because observing must never raise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from audit.errors import AuditError
+from audit.registry import Registry
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged
+
+KINDS: Registry[Kind] = Registry("value kind", "audit.values")
+
+# The kind of the last value of a type, where no other kind that comes before it takes values of that type.
+_by_type: dict[type, Kind] = {}
+
+
+def kind_of(value: object) -> Kind:
+    """The kind that describes `value`."""
+    known = _by_type.get(type(value))
+    if known is not None and (known.by_type or known.matches(value)):
+        return known
+    for kind in KINDS.values():
+        if kind.name != "other" and kind.matches(value):
+            if kind.by_type or kind.sole:
+                _by_type[type(value)] = kind
+            return kind
+    return KINDS.get("other")
+
+
+def observe(value: object, *, exact: bool = True) -> Facts:
+    """The facts of any value; never raises, never changes it."""
+    try:
+        return kind_of(value).observe(value, exact=exact)
+    except Exception:
+        return KINDS.get("other").observe(value)
+
+
+def fingerprint(value: object) -> tuple[str, int]:
+    """Digest and size in bytes of any value."""
+    try:
+        return kind_of(value).fingerprint(value)
+    except Exception:
+        return KINDS.get("other").fingerprint(value)
+
+
+def digest(value: object) -> str:
+    """The digest of any value, as 32 hexadecimal characters."""
+    return fingerprint(value)[0]
+
+
+def preview(value: object) -> Preview | None:
+    """A small picture or excerpt of any value."""
+    try:
+        return kind_of(value).preview(value)
+    except Exception:
+        return KINDS.get("other").preview(value)
+
+
+def encode(value: object) -> tuple[str, Encoded]:
+    """The kind's name and the exact value as bytes."""
+    try:
+        kind = kind_of(value)
+        return kind.name, kind.encode(value)
+    except Exception:
+        return "other", KINDS.get("other").encode(value)
+
+
+def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickle: bool = False) -> object:
+    """The value back; `numpy_only` never imports torch, `allow_pickle` permits executing what a store contains."""
+    reader = KINDS.get(kind)
+    try:
+        return reader.decode(encoded, Reading(numpy_only, allow_pickle))
+    except AuditError:
+        raise
+    except Exception as error:  # stored bytes are outside data: whatever they break is damage, not a traceback
+        raise damaged(f"{type(error).__name__}: {error}") from error
+
+
+def export(value: object, stem: Path) -> list[Path]:
+    """Write `value` as files named after `stem`: exact ones, and a viewable picture where it looks like one."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    return kind_of(value).export(value, stem)

@@ -1,0 +1,171 @@
+"""Pictures: PIL.Image in every mode that Pillow can make.
+
+Pixels, size, mode, palette and the transparency entry are kept; file metadata (EXIF, profiles, format) is not,
+because the source file has it. A picture that was opened but not yet read is read, as its first use would.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from audit.values import compression, hashing, loops, statistics, thumbnail
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, pack, unpack
+from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
+
+_ESTIMATE = 8_192  # pixels looked at when statistics may be estimated
+_BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
+_DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
+_WIDTHS = {"I": 4, "F": 4}
+
+
+class ImageKind(Kind):
+    """PIL.Image.Image and its subclasses; decodes to PIL.Image.Image."""
+
+    name = "image"
+    by_type = True
+
+    def matches(self, value: object) -> bool:
+        return isinstance(value, Image.Image)
+
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        return self._digest(value), _size(value)
+
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        if value.mode == "RGB":
+            width, height = value.size
+            shape, size = (height, width, 3), 3 * width * height
+            words, sums = summed_rgb(value)
+            digest = hashing.of(self.name, "RGB", shape, words)
+            if sums is not None:
+                stats = statistics.of_sums(size, sums)
+            else:
+                stats = _exact(value) if exact else _estimate(value, words)
+            return Facts(self.name, "uint8", shape, "RGB", digest, *stats, size)
+        digest, stats = self._digest(value), _exact(value)
+        dtype = _DTYPES.get(value.mode) or ("uint16" if value.mode.startswith("I;16") else "uint8")
+        return Facts(self.name, dtype, _shape(value), value.mode, digest, *stats, _size(value))
+
+    def preview(self, value: Any) -> Preview | None:
+        if 0 in value.size:
+            return None
+        return thumbnail.of_image(value)
+
+    def encode(self, value: Any) -> Encoded:
+        header: dict[str, Any] = {"mode": value.mode, "size": value.size}
+        palette = _palette(value)
+        if palette is not None:
+            header["palette"] = [palette[0], base64.b64encode(palette[1]).decode()]
+        transparency = value.info.get("transparency")
+        if isinstance(transparency, bytes):
+            header["transparency"] = base64.b64encode(transparency).decode()
+        elif isinstance(transparency, (int, tuple)):
+            header["transparency"] = transparency
+        if loops.native is not None and value.mode == "RGB" and 0 not in value.size:
+            rows = loops.native.rgb_rows(raw_rgb(value), value.height, value.width)
+            encoding, body = compression.smallest(value.tobytes, len(rows), "rows+zstd", rows)
+            return Encoded(encoding, pack(header, body))
+        raw = value.tobytes()
+        row = len(raw) // value.height if value.height else 0
+        if value.mode in _BYTE_MODES and row:
+            filtered: Any = compression.subtract_rows(np.frombuffer(raw, np.uint8), row)
+            encoding, body = compression.smallest(raw, len(raw), "rows+zstd", filtered)
+        else:
+            encoding, body = compression.smallest(raw, len(raw), "zstd", raw)
+        return Encoded(encoding, pack(header, body))
+
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Image.Image:  # noqa: B008
+        header, body = unpack(encoded.data)
+        mode, (width, height) = header["mode"], header["size"]
+        size = _raw_size(mode, width, height)
+        if encoded.encoding == "raw":
+            raw = bytes(body)
+        elif encoded.encoding == "zstd":
+            raw = compression.decompress(body, size)
+        elif encoded.encoding == "rows+zstd":
+            flat = np.frombuffer(compression.decompress(body, size), np.uint8)
+            raw = compression.add_rows(flat, size // height).tobytes()
+        else:
+            raise damaged(f"an image has no encoding {encoded.encoding!r}")
+        if len(raw) != size:
+            raise damaged(f"a picture of {size} bytes has {len(raw)}")
+        image = Image.frombytes(mode, (width, height), raw) if size else Image.new(mode, (width, height))
+        if "palette" in header:
+            image.putpalette(base64.b64decode(header["palette"][1]), header["palette"][0])
+        transparency = header.get("transparency")
+        if transparency is not None:
+            if isinstance(transparency, str):
+                transparency = base64.b64decode(transparency)
+            image.info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
+        return image
+
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        exact, picture = stem.with_name(stem.name + ".npy"), stem.with_name(stem.name + ".png")
+        np.save(exact, np.asarray(value))
+        if 0 in value.size:
+            return [exact]
+        # PNG holds these exactly; the rest is shown as RGB or grey, since the .npy is exact.
+        lossless = value.mode in ("1", "L", "P", "LA", "RGB", "RGBA", "I;16")
+        shown = value.copy() if lossless else thumbnail.viewable(value)
+        if shown.mode != "P":
+            shown.info = {}  # entries that belonged to another mode make the PNG writer raise
+        shown.save(picture, "PNG")
+        return [exact, picture]
+
+    def _digest(self, image: Image.Image) -> str:
+        shape = _shape(image)
+        if image.mode == "RGB":
+            return hashing.of(self.name, "RGB", shape, padded_rgb(image))
+        raw = image.tobytes()
+        palette = _palette(image)
+        if palette is None:
+            return hashing.of(self.name, image.mode, shape, raw)
+        return hashing.of(self.name, image.mode, shape, raw, palette[0].encode(), palette[1])
+
+
+def _shape(image: Image.Image) -> tuple[int, ...]:
+    bands = len(image.getbands())
+    return (image.height, image.width) if bands == 1 else (image.height, image.width, bands)
+
+
+def _size(image: Image.Image) -> int:
+    return _raw_size(image.mode, image.width, image.height)
+
+
+def _raw_size(mode: str, width: int, height: int) -> int:
+    if mode == "1":
+        return (width + 7) // 8 * height
+    if mode.startswith("I;16"):
+        return 2 * width * height
+    return width * height * (_WIDTHS.get(mode) or Image.getmodebands(mode))
+
+
+def _palette(image: Image.Image) -> tuple[str, bytes] | None:
+    if image.mode not in ("P", "PA"):
+        return None
+    image.load()
+    mode: str = image.im.getpalettemode()
+    return mode, bytes(image.im.getpalette(mode, mode))
+
+
+def _exact(image: Image.Image) -> statistics.Statistics:
+    if image.mode in _BYTE_MODES:
+        return statistics.of_histogram(image.histogram(), len(image.getbands()))
+    return statistics.of_array(np.asarray(image))
+
+
+def _estimate(image: Image.Image, words: Any) -> statistics.Statistics:
+    """Of an RGB picture, from evenly spaced rows; exact for a small one."""
+    step = image.width * image.height // _ESTIMATE
+    if step < 2:
+        return _exact(image)
+    rows = np.ascontiguousarray(words.reshape(image.height, image.width)[step // 2 :: step])
+    if not rows.size:
+        return _exact(image)
+    sample = Image.frombuffer("RGBX", (image.width, rows.shape[0]), rows, "raw", "RGBX", 0, 1)
+    stats = statistics.of_histogram(sample.histogram(), 3)
+    return stats._replace(zeros=round((stats.zeros or 0) * image.height / rows.shape[0]))

@@ -1,0 +1,78 @@
+"""Dictionaries and what behaves like one, with keys in their order; dataclasses by their fields.
+
+Only a plain dict comes back as itself: every other mapping, and every dataclass, decodes to a dict, because
+rebuilding a class would run its code. `mode` names the type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from audit.values import composite, dispatch
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+
+
+class MappingKind(Kind):
+    """collections.abc.Mapping and dataclass instances."""
+
+    name = "mapping"
+
+    def matches(self, value: object) -> bool:
+        if isinstance(value, Mapping):
+            return True
+        return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        items = _items(value)
+        return composite.fingerprint(self.name, _mode(value), len(items), itertools.chain.from_iterable(items))
+
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        digest, size = self.fingerprint(value)
+        shape = (len(_items(value)),)
+        return Facts(self.name, None, shape, _mode(value), digest, None, None, None, None, None, None, size)
+
+    def preview(self, value: Any) -> Preview | None:
+        return excerpt(composite.outline(dict(_items(value))))
+
+    def encode(self, value: Any) -> Encoded:
+        return composite.encode({"type": _mode(value)}, itertools.chain.from_iterable(_items(value)))
+
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+        _, children = composite.decode(encoded, reading)
+        if len(children) % 2:
+            raise damaged("a mapping has a key without a value")
+        return dict(zip(children[::2], children[1::2], strict=True))
+
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        return export_children(value, stem, [(str(key), child) for key, child in _items(value)])
+
+
+def export_children(value: object, stem: Path, children: list[tuple[str, object]]) -> list[Path]:
+    """A .json outline, and each child beside it under the stem's own folder."""
+    path = stem.with_name(stem.name + ".json")
+    outline = [{"name": name, "value": composite.outline(child)} for name, child in children]
+    path.write_text(json.dumps({"type": type(value).__name__, "children": outline}, indent=1) + "\n", encoding="utf-8")
+    paths = [path]
+    for at, (name, child) in enumerate(children):
+        # Keys are data: nothing but letters, digits, dash and underscore reaches the file system.
+        safe = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "_" for c in name)[:60]
+        paths += dispatch.export(child, stem / f"{at:03d}-{safe}")
+    return paths
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
+def _mode(value: Any) -> str:
+    if type(value) is dict:
+        return "dict"
+    prefix = "" if isinstance(value, Mapping) else "dataclass "
+    return f"{prefix}{type(value).__module__}.{type(value).__qualname__}"

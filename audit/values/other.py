@@ -1,0 +1,90 @@
+"""Everything that no other kind takes, by its pickle.
+
+Unpickling executes code that a store contains, so `decode` refuses unless the reader allows it. A pickle need not be
+the same in two processes (sets and interned strings inside an object, for two), so equal digests prove equal values
+but different ones prove nothing; `mode` names the type so that a reader knows. What cannot be pickled is known by
+type and repr alone and cannot be had back.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+from audit.errors import NeedsTrust, NotFound
+from audit.values import hashing
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs from run to run and says nothing
+
+
+class OtherKind(Kind):
+    """Any object; None is the one that is safe to decode."""
+
+    name = "other"
+
+    def matches(self, value: object) -> bool:
+        return True
+
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        raw = _pickled(value)
+        data = b"" if value is None else raw if raw is not None else _shown(value).encode("utf-8", "surrogatepass")
+        return hashing.of(self.name, _type(value), (), data), len(data)
+
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        digest, size = self.fingerprint(value)
+        mode = _type(value) if value is None or _pickled(value) is not None else "unpicklable"
+        return Facts(self.name, _type(value), None, mode, digest, None, None, None, None, None, None, size)
+
+    def preview(self, value: Any) -> Preview | None:
+        return excerpt(_shown(value))
+
+    def encode(self, value: Any) -> Encoded:
+        if value is None:
+            return Encoded("null", b"")
+        raw = _pickled(value)
+        return Encoded("none", b"") if raw is None else Encoded("pickle", raw)
+
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+        if encoded.encoding == "null":
+            return None
+        if encoded.encoding == "none":
+            raise NotFound(
+                "This stage output could not be pickled, so only its digest and description were stored.",
+                hint="Replay the sample to have the value again.",
+            )
+        if encoded.encoding != "pickle":
+            raise damaged(f"a value of kind other has no encoding {encoded.encoding!r}")
+        if not reading.allow_pickle:
+            raise NeedsTrust(
+                "This stage output is stored as a pickle, and reading a pickle executes code that it contains.",
+                hint="Pass allow_pickle=True if you trust whoever wrote the store, or replay the sample instead.",
+            )
+        return pickle.loads(encoded.data)
+
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        path = stem.with_name(stem.name + ".txt")
+        path.write_text(_shown(value) + "\n", encoding="utf-8", errors="backslashreplace")
+        return [path]
+
+
+def _type(value: object) -> str:
+    if value is None:
+        return "NoneType"
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _pickled(value: object) -> bytes | None:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # a __reduce__ may raise anything at all
+        return None
+
+
+def _shown(value: object) -> str:
+    try:
+        return _ADDRESS.sub("", repr(value))
+    except Exception:
+        return f"<{_type(value)}>"

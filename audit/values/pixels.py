@@ -1,0 +1,104 @@
+"""The pixels of an RGB picture where Pillow keeps them, four bytes each, without copying them first.
+
+Pillow stores RGB as R, G, B and a padding byte whose value depends on what made the picture (255 after decoding, 0
+after resizing), so the padding is overwritten in a scratch copy before anything is computed. The way in is the Arrow
+C data interface, whose struct layout is frozen by specification; where Pillow cannot offer it (a picture larger than
+one of its memory blocks), the pixels are copied instead. Nothing here writes to the picture.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from audit.values import loops
+
+_PADDING = np.uint32(0xFF000000)
+_KEEP = 1 << 20  # pixels; a larger scratch buffer is made and dropped
+
+_scratch = threading.local()
+
+Sums = tuple[int, int, int, int, int]
+
+
+class _ArrowArray(ctypes.Structure):
+    pass
+
+
+_ArrowArray._fields_ = [
+    ("length", ctypes.c_int64),
+    ("null_count", ctypes.c_int64),
+    ("offset", ctypes.c_int64),
+    ("n_buffers", ctypes.c_int64),
+    ("n_children", ctypes.c_int64),
+    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
+]
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def padded_rgb(image: Image.Image) -> npt.NDArray[np.uint32]:
+    """One word per pixel, bytes R, G, B, 255: equal to `image.convert("RGBX").tobytes()`.
+
+    The array is this thread's scratch space and is overwritten by the next call.
+    """
+    return summed_rgb(image)[0]
+
+
+def summed_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]:
+    """As above, and (min, max, sum, sum of squares, zeros) of all bands where the compiled loops give them along."""
+    count = image.width * image.height
+    out = _buffer(count)
+    if not count:
+        return out, None
+    source = raw_rgb(image)
+    if loops.native is not None:
+        return out, loops.native.rgbx(source, out)
+    if isinstance(source, bytes):
+        np.bitwise_or(np.frombuffer(source, "<u4"), _PADDING, out=out)
+    else:
+        _copy(source, count, out)
+    return out, None
+
+
+def raw_rgb(image: Image.Image) -> Any:
+    """Pillow's own pixels as the capsule that owns them, or a copy where it cannot offer that."""
+    image.load()
+    try:
+        return image.im.__arrow_c_array__()
+    except (ValueError, AttributeError, MemoryError):
+        return image.tobytes("raw", "RGBX")
+
+
+def _copy(capsule: Any, count: int, out: npt.NDArray[np.uint32]) -> None:
+    address = _address(capsule, count)
+    words = np.frombuffer(memoryview((ctypes.c_uint32 * count).from_address(address)), np.uint32)
+    np.bitwise_or(words, _PADDING, out=out)
+    # Only now may the caller release the capsule: it owns the memory behind `words`.
+    del words
+
+
+def _address(capsule: Any, count: int) -> int:
+    outer = _ArrowArray.from_address(_pointer(capsule, b"arrow_array"))
+    inner = outer.children[0].contents
+    address = inner.buffers[1]
+    if outer.length != count or outer.offset or inner.length != 4 * count or inner.offset or not address:
+        raise ValueError("Pillow's Arrow export of an RGB picture has an unknown layout")
+    return int(address)
+
+
+def _buffer(count: int) -> npt.NDArray[np.uint32]:
+    if count > _KEEP:
+        return np.empty(count, np.uint32)
+    kept: npt.NDArray[np.uint32] | None = getattr(_scratch, "words", None)
+    if kept is None or kept.size < count:
+        kept = _scratch.words = np.empty(count, np.uint32)
+    return kept[:count]

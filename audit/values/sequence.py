@@ -1,0 +1,94 @@
+"""Lists, tuples, named tuples and sets of anything.
+
+A set has no order, so its children are taken in the order of their digests. Subclasses of list and tuple come back as
+plain ones; a named tuple comes back as its own class when that class is loaded, and as a look-alike otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+from audit.values import composite, dispatch
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+from audit.values.mapping import export_children
+
+
+class SequenceKind(Kind):
+    """list, tuple, namedtuple, set and frozenset."""
+
+    name = "sequence"
+
+    def matches(self, value: object) -> bool:
+        return isinstance(value, (list, tuple, set, frozenset))
+
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        return composite.fingerprint(self.name, _mode(value), len(value), _children(value))
+
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        digest, size = self.fingerprint(value)
+        return Facts(self.name, None, (len(value),), _mode(value), digest, None, None, None, None, None, None, size)
+
+    def preview(self, value: Any) -> Preview | None:
+        return excerpt(composite.outline(list(_children(value))))
+
+    def encode(self, value: Any) -> Encoded:
+        header: dict[str, Any] = {"type": _base(value)}
+        if header["type"] == "namedtuple":
+            header |= {"class": [type(value).__module__, type(value).__qualname__], "fields": list(value._fields)}
+        return composite.encode(header, _children(value))
+
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+        header, children = composite.decode(encoded, reading)
+        made = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(header["type"])
+        if made is not None:
+            result: object = made(children)
+            return result
+        if header["type"] != "namedtuple":
+            raise damaged(f"a sequence of unknown type {header['type']!r}")
+        found = _loaded(header["class"], tuple(header["fields"]))
+        # tuple.__new__ and not the class's own: reading a store runs nobody's code.
+        return tuple.__new__(found, children)
+
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        names = getattr(value, "_fields", None) or [""] * len(value)
+        return export_children(value, stem, list(zip(names, _children(value), strict=True)))
+
+
+def _base(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "namedtuple" if _is_named(value) else "tuple"
+    return next(
+        name
+        for name in ("list", "set", "frozenset")
+        if isinstance(value, {"list": list, "set": set, "frozenset": frozenset}[name])
+    )
+
+
+def _is_named(value: Any) -> bool:
+    fields = getattr(value, "_fields", None)
+    return isinstance(fields, tuple) and len(fields) == len(value) and all(isinstance(name, str) for name in fields)
+
+
+def _mode(value: Any) -> str:
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value).__name__
+    if _is_named(value):
+        return f"{type(value).__name__}({', '.join(value._fields)})"
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _children(value: Any) -> list[object]:
+    return sorted(value, key=dispatch.digest) if isinstance(value, (set, frozenset)) else list(value)
+
+
+def _loaded(where: list[str], fields: tuple[str, ...]) -> Any:
+    found: Any = sys.modules.get(where[0])
+    for part in where[1].split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == fields:
+        return found
+    name = where[1].rpartition(".")[2]
+    return namedtuple(name if name.isidentifier() else "Row", fields, rename=True)

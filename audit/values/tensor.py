@@ -1,0 +1,269 @@
+"""torch tensors of every dtype that is plain memory, torchvision's tv_tensors included.
+
+torch is never imported to look at a value: a value can be a tensor only if torch is loaded. Refused, and so `other`:
+sparse, quantised, nested and meta tensors. Gradients, `requires_grad`, device and strides are not kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit.values import array, compression, hashing, palette, statistics, thumbnail
+from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, pack, unpack
+
+# What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
+_NUMPY = {
+    "bool": "?", "uint8": "u1", "int8": "i1", "uint16": "<u2", "int16": "<i2", "uint32": "<u4", "int32": "<i4",
+    "uint64": "<u8", "int64": "<i8", "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8",
+    "complex128": "<c16",
+}  # fmt: skip
+_names: dict[Any, str] = {}  # of torch's dtypes
+
+
+class TensorKind(Kind):
+    """torch.Tensor; tv_tensors decode to their own type, other subclasses to a plain tensor."""
+
+    name = "tensor"
+    sole = True
+
+    def matches(self, value: object) -> bool:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
+            return False
+        tensor: Any = value
+        return bool(
+            tensor.layout is torch.strided
+            and not tensor.is_quantized
+            and not tensor.is_nested
+            and tensor.device.type != "meta"
+        )
+
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        plain = _plain(value)
+        raw = _memory(plain)
+        return hashing.of(self.name, _dtype(plain), tuple(plain.shape), raw), raw.size
+
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        plain = _plain(value)
+        dtype, shape, raw = _dtype(plain), tuple(plain.shape), _memory(plain)
+        digest = hashing.of(self.name, dtype, shape, raw)
+        stats = statistics.of_array(_numbers(dtype, raw, plain), exact=exact)
+        return Facts(self.name, dtype, shape, _mode(value), digest, *stats, raw.size)
+
+    def preview(self, value: Any) -> Preview | None:
+        values = _as_array(_plain(value))
+        return thumbnail.of_array(values) or array.describe(values)
+
+    def encode(self, value: Any) -> Encoded:
+        plain = _plain(value)
+        dtype, shape, raw = _dtype(plain), list(plain.shape), _memory(plain)
+        header: dict[str, Any] = {"dtype": dtype, "shape": shape, "tv": _metadata(value)}
+        encoding, body = _compressed(dtype, shape, raw, header)
+        return Encoded(encoding, pack(header, body))
+
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Any:  # noqa: B008
+        header, body = unpack(encoded.data)
+        raw = _expanded(encoded.encoding, header, body)
+        dtype, shape = header["dtype"], tuple(header["shape"])
+        if reading.numpy_only:
+            return _without_torch(dtype, raw).reshape(shape)
+        import torch
+
+        kind = getattr(torch, dtype, None)
+        if not isinstance(kind, torch.dtype):
+            raise damaged(f"this torch has no dtype {dtype!r}")
+        tensor = torch.from_numpy(raw.copy()).view(kind).reshape(shape) if raw.size else torch.empty(shape, dtype=kind)
+        return _with_metadata(tensor, header.get("tv"))
+
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        return array.export_array(_as_array(_plain(value)), stem)
+
+
+def _plain(value: Any) -> Any:
+    """The same elements as a plain, detached, contiguous tensor on the CPU; the same memory where possible."""
+    torch: Any = sys.modules["torch"]
+    if type(value) is torch.Tensor and value.is_cpu and value.is_contiguous():
+        simple = not (value.requires_grad or value.is_neg() or value.is_complex())
+        if simple:
+            return value
+    with torch.no_grad():
+        tensor = value if type(value) is torch.Tensor else value.as_subclass(torch.Tensor)
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if tensor.device.type != "cpu":
+            tensor = tensor.cpu()
+        if tensor.is_complex() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        return tensor.contiguous()
+
+
+def _memory(plain: Any) -> Any:
+    """A flat uint8 array over the tensor's elements, which keeps them alive.
+
+    Not by `Tensor.numpy`: that marks the storage as one that can no longer be resized, which is a change.
+    """
+    size = plain.numel() * plain.element_size()
+    if not size:
+        return np.empty(0, np.uint8)
+    address = plain.data_ptr()
+    if not address:  # a stand-in for a tensor, such as a tracer's
+        raise ValueError("a tensor without memory")
+    memory: Any = (ctypes.c_uint8 * size).from_address(address)
+    memory.owner = plain
+    return np.frombuffer(memory, np.uint8)
+
+
+def _dtype(plain: Any) -> str:
+    found = _names.get(plain.dtype)
+    if found is None:
+        found = _names[plain.dtype] = str(plain.dtype).removeprefix("torch.")
+    return found
+
+
+def _numbers(dtype: str, raw: Any, plain: Any) -> Any:
+    """The elements as numpy numbers; types that numpy lacks are widened exactly."""
+    if dtype in _NUMPY:
+        return raw.view(_NUMPY[dtype])
+    torch: Any = sys.modules["torch"]
+    return plain.reshape(-1).to(torch.complex64 if plain.is_complex() else torch.float32).numpy()
+
+
+def _as_array(plain: Any) -> Any:
+    return _numbers(_dtype(plain), _memory(plain), plain).reshape(tuple(plain.shape))
+
+
+def _without_torch(dtype: str, raw: Any) -> Any:
+    """bfloat16 widened to float32; what numpy has no name for as raw uint8 (only one-byte types are left then)."""
+    if dtype in _NUMPY:
+        return raw.view(_NUMPY[dtype])
+    if dtype == "bfloat16":
+        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    if dtype == "complex32":
+        pairs = raw.view("<f2").astype(np.float32)
+        return pairs.view(np.complex64)
+    return raw
+
+
+def _compressed(dtype: str, shape: list[int], raw: Any, header: dict[str, Any]) -> tuple[str, bytes]:
+    row = shape[-1] if shape else 0
+    picture = len(shape) >= 2 and row > 1
+    if dtype == "float32" and picture:
+        found = _float_picture(shape, raw.view("<f4"), row, header)
+        if found is not None:
+            return found
+    width = raw.size // max(1, int(np.prod(shape, dtype=np.int64)))
+    if dtype in ("uint8", "int8") and picture and raw.size > row:
+        return compression.smallest(raw, raw.size, "rows+zstd", compression.subtract_rows(raw, row))
+    if width in (2, 4, 8) and raw.size:
+        return compression.smallest(raw, raw.size, "bytes+zstd", compression.split_bytes(raw, width))
+    return compression.smallest(raw, raw.size, "zstd", raw)
+
+
+def _float_picture(shape: list[int], flat: Any, row: int, header: dict[str, Any]) -> tuple[str, bytes] | None:
+    """Levels of one byte where the floats have no more in them; None where they do."""
+    if flat.size <= row:
+        return None
+    levels = palette.unit_levels(flat)
+    if levels is not None:
+        return "unit+rows+zstd", compression.compress(compression.subtract_rows(levels, row))
+    channels = shape[0] if len(shape) == 3 and shape[0] <= 16 else 1
+    tables, parts = [], []
+    for channel in flat.reshape(channels, -1):
+        found = palette.table_levels(channel)
+        if found is None:
+            return None
+        tables.append(found[0])
+        parts.append(found[1])
+    header["tables"] = [table.size for table in tables]
+    frame = compression.compress(compression.subtract_rows(np.concatenate(parts), row))
+    body = b"".join(table.tobytes() for table in tables) + frame
+    if len(body) < flat.nbytes:
+        return "palette+rows+zstd", body
+    del header["tables"]
+    return None
+
+
+def _expanded(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
+    """The raw bytes of the elements, undoing `_compressed`."""
+    shape = header["shape"]
+    count = int(np.prod(shape, dtype=np.int64)) if shape else 1
+    if encoding == "raw":
+        return np.frombuffer(body, np.uint8)
+    if encoding == "unit+rows+zstd":
+        levels = compression.add_rows(np.frombuffer(compression.decompress(body, count), np.uint8), shape[-1])
+        return (levels.astype(np.float32) / np.float32(255)).view(np.uint8)
+    if encoding == "palette+rows+zstd":
+        return _from_palette(header, body, count)
+    size = count * _width(header["dtype"])
+    flat = np.frombuffer(compression.decompress(body, size), np.uint8)
+    if encoding == "rows+zstd":
+        return compression.add_rows(flat, shape[-1])
+    if encoding == "bytes+zstd":
+        return compression.join_bytes(flat, size // count)
+    if encoding == "zstd":
+        return flat
+    raise damaged(f"a tensor has no encoding {encoding!r}")
+
+
+def _from_palette(header: dict[str, Any], body: memoryview, count: int) -> Any:
+    sizes = header["tables"]
+    tables = np.frombuffer(body[: 4 * sum(sizes)], "<f4")
+    frame = compression.decompress(body[4 * sum(sizes) :], count)
+    indices = compression.add_rows(np.frombuffer(frame, np.uint8), header["shape"][-1]).reshape(len(sizes), -1)
+    starts = np.cumsum([0, *sizes])
+    parts = [tables[starts[i] : starts[i + 1]].take(indices[i]) for i in range(len(sizes))]
+    return np.concatenate(parts).view(np.uint8)
+
+
+def _width(dtype: str) -> int:
+    if dtype in _NUMPY:
+        return np.dtype(_NUMPY[dtype]).itemsize
+    return {"bfloat16": 2, "complex32": 4}.get(dtype, 1)
+
+
+def _mode(value: Any) -> str | None:
+    """None for a plain tensor; what a subclass adds to it otherwise."""
+    torch: Any = sys.modules["torch"]
+    if type(value) is torch.Tensor:
+        return None
+    name = type(value).__name__
+    if not type(value).__module__.startswith("torchvision.tv_tensors"):
+        return name
+    details = [str(value.format.value)] if hasattr(value, "format") else []
+    canvas = getattr(value, "canvas_size", None)
+    if canvas is None:
+        return f"tv_tensors.{name}"
+    return f"{name}({', '.join([*details, 'x'.join(map(str, canvas))])})"
+
+
+def _metadata(value: Any) -> dict[str, Any] | None:
+    """What rebuilds a tv_tensor, as JSON; None for everything else."""
+    if not type(value).__module__.startswith("torchvision.tv_tensors"):
+        return None
+    kept: dict[str, Any] = {"type": type(value).__name__}
+    if hasattr(value, "canvas_size"):
+        kept["canvas_size"] = list(value.canvas_size)
+    if hasattr(value, "format"):
+        kept["format"] = value.format.value
+    if hasattr(value, "clamping_mode"):
+        kept["clamping_mode"] = value.clamping_mode
+    return kept
+
+
+def _with_metadata(tensor: Any, kept: dict[str, Any] | None) -> Any:
+    if kept is None:
+        return tensor
+    from torchvision import tv_tensors
+
+    made = getattr(tv_tensors, str(kept["type"]), None)
+    if made is None:
+        raise damaged(f"this torchvision has no tv_tensor {kept['type']!r}")
+    extra = {key: kept[key] for key in ("format", "canvas_size", "clamping_mode") if key in kept}
+    if "canvas_size" in extra:
+        extra["canvas_size"] = tuple(extra["canvas_size"])
+    return made(tensor, **extra)

@@ -1,0 +1,62 @@
+"""Text, and bytes that are carried as such.
+
+Text is UTF-8 with lone surrogates kept, since a file name or a damaged caption may hold them. It refuses subclasses
+of str, which would come back as plain str.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from audit.values import compression, hashing
+from audit.values.base import EXCERPT, Encoded, Facts, Kind, Preview, Reading, damaged, excerpt, pack, unpack
+
+_TYPES: dict[str, type] = {"str": str, "bytes": bytes, "bytearray": bytearray}
+
+
+class TextKind(Kind):
+    """str, bytes and bytearray."""
+
+    name = "text"
+    by_type = True
+
+    def matches(self, value: object) -> bool:
+        return type(value) in (str, bytes, bytearray)
+
+    def fingerprint(self, value: Any) -> tuple[str, int]:
+        raw = _raw(value)
+        return hashing.of(self.name, type(value).__name__, (len(value),), raw), len(raw)
+
+    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        digest, size = self.fingerprint(value)
+        kind = type(value).__name__
+        mode = None if kind == "str" else kind
+        return Facts(self.name, kind, (len(value),), mode, digest, None, None, None, None, None, None, size)
+
+    def preview(self, value: Any) -> Preview | None:
+        return excerpt(value if isinstance(value, str) else repr(bytes(value[:EXCERPT])))
+
+    def encode(self, value: Any) -> Encoded:
+        raw = _raw(value)
+        encoding, body = compression.smallest(raw, len(raw), "zstd", raw)
+        return Encoded(encoding, pack({"type": type(value).__name__, "bytes": len(raw)}, body))
+
+    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+        header, body = unpack(encoded.data)
+        if encoded.encoding not in ("raw", "zstd"):
+            raise damaged(f"text has no encoding {encoded.encoding!r}")
+        raw = bytes(body) if encoded.encoding == "raw" else compression.decompress(body, header["bytes"])
+        made = _TYPES.get(header["type"])
+        if made is None:
+            raise damaged(f"text of unknown type {header['type']!r}")
+        return raw.decode("utf-8", "surrogatepass") if made is str else made(raw)
+
+    def export(self, value: Any, stem: Path) -> list[Path]:
+        path = stem.with_name(stem.name + (".txt" if isinstance(value, str) else ".bin"))
+        path.write_bytes(_raw(value))
+        return [path]
+
+
+def _raw(value: Any) -> bytes:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)

@@ -1,0 +1,180 @@
+"""Small pictures for previews, and the picture that an array may be taken for.
+
+A preview is made to be cheap: pictures are averaged over boxes (bytes and float32) or thinned out (the rest) before
+anything is computed, and numbers are scaled between the extremes of what is left. It refuses to be exact; `encode` is
+for that. With and without the compiled loops the pictures differ by rounding at most.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from audit.values import loops
+from audit.values.base import Preview
+from audit.values.pixels import raw_rgb
+
+SIDE = 96
+_QUALITY = 75
+_ROOM = 1 << 16  # bytes given to the encoder at a time
+_FACTOR = 256  # a box of more does not fit the sums
+_BANDS = (1, 3, 4)
+
+
+def of_image(image: Image.Image) -> Preview:
+    """A JPEG whose longer side is at most `SIDE`."""
+    factor = -(-max(image.size) // SIDE)
+    if factor > 1:
+        if image.mode == "RGB" and loops.native is not None and factor <= _FACTOR:
+            width, height = image.size
+            small = loops.native.shrink(raw_rgb(image), False, 1, height, width, 4, 3, factor)
+            return _jpeg(_from_bytes(small, height, width, 3, factor))
+        if image.mode in ("1", "P", "PA") or image.mode.startswith("I;16"):
+            image = image.resize((-(-image.width // factor), -(-image.height // factor)), Image.Resampling.NEAREST)
+        else:
+            image = image.reduce(factor)
+    return _jpeg(viewable(image))
+
+
+def of_array(values: Any) -> Preview | None:
+    """A JPEG of an array that looks like a picture, else None."""
+    laid_out = _as_bands(values)
+    if laid_out is None:
+        return None
+    picture = _averaged(values, laid_out) or as_picture(values, SIDE)
+    return None if picture is None else _jpeg(picture)
+
+
+def viewable(image: Image.Image) -> Image.Image:
+    """`image` as L or RGB, whatever its mode; wide integers and floats are scaled between their extremes."""
+    if image.mode in ("L", "RGB"):
+        return image
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return Image.fromarray(_levels(np.asarray(image)))
+    if image.mode == "La":
+        image = image.convert("LA")
+    if image.mode == "RGBa":
+        image = image.convert("RGBA")
+    if image.mode == "LAB":  # Pillow converts it only with a colour profile; lightness alone is recognisable
+        return image.getchannel(0)
+    shown = image.convert("L" if image.mode in ("1", "LA") else "RGB")
+    shown.info = {}  # a palette's transparency means nothing in RGB
+    return shown
+
+
+def as_picture(values: Any, side: int | None = None) -> Image.Image | None:
+    """The picture that a 2-D, CHW or HWC array of 1, 3 or 4 channels shows, thinned out to `side`; else None."""
+    values = _as_bands(values)
+    if values is None:
+        return None
+    if side is not None:
+        step = -(-max(values.shape[:2]) // side)
+        values = values[::step, ::step]
+    levels = _levels(values)
+    return Image.fromarray(levels) if side is None and levels.shape[2] > 1 else _from_levels(levels)
+
+
+def _as_bands(values: Any) -> Any | None:
+    """The array as height, width, bands where it looks like a picture."""
+    shape = values.shape
+    if values.dtype.kind not in "biuf" or len(shape) not in (2, 3) or not values.size:
+        return None
+    if len(shape) == 2:
+        values = values[..., None]
+    elif shape[2] not in _BANDS:
+        if shape[0] not in _BANDS:
+            return None
+        values = values.transpose(1, 2, 0)
+    return None if min(values.shape[:2]) < 2 else values
+
+
+def _averaged(values: Any, bands: Any) -> Image.Image | None:
+    """The picture made smaller by averaging boxes; None where it is small already or of another type."""
+    height, width, count = bands.shape
+    factor = -(-max(height, width) // SIDE)
+    floats = values.dtype == np.float32
+    if factor == 1 or factor > _FACTOR or not (floats or values.dtype == np.uint8) or not values.dtype.isnative:
+        return None
+    planar = count > 1 and bands.strides[2] != values.itemsize
+    if loops.native is None or not values.flags.c_contiguous:
+        return _averaged_by_pillow(bands, count, factor)
+    layout = (count, height, width, 1, 1) if planar else (1, height, width, count, count)
+    small = loops.native.shrink(values, floats, *layout, factor)
+    return None if small is None else _from_bytes(small, height, width, count, factor)
+
+
+def _averaged_by_pillow(bands: Any, count: int, factor: int) -> Image.Image | None:
+    planes = [np.asarray(Image.fromarray(np.ascontiguousarray(bands[..., k])).reduce(factor)) for k in range(count)]
+    means = np.stack(planes, axis=2)
+    if means.dtype != np.uint8 and not np.isfinite(means.max() - means.min()):
+        return None
+    return _from_levels(_levels(means))
+
+
+def _from_bytes(small: bytes, height: int, width: int, count: int, factor: int) -> Image.Image:
+    size = (-(-width // factor), -(-height // factor))
+    if count == 4:
+        return _from_levels(np.frombuffer(small, np.uint8).reshape(size[1], size[0], 4))
+    mode = "L" if count == 1 else "RGB"
+    return Image.frombuffer(mode, size, small, "raw", mode, 0, 1)
+
+
+def _from_levels(levels: Any) -> Image.Image:
+    return Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels[..., :3])
+
+
+def _levels(values: Any) -> Any:
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind == "b":
+        return values.astype(np.uint8) * 255
+    # Planes that were transposed into HWC are laid out anew here, once, while they are small.
+    wide = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, order="C")
+    with np.errstate(all="ignore"):
+        low, high = wide.min(), wide.max()
+        if not np.isfinite(high - low):
+            wide = np.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0) / 4
+            low, high = wide.min(), wide.max()
+        factor = 255 / (high - low) if high > low else np.float32(0)
+        if not np.isfinite(factor):  # a span below what a float can divide by
+            factor = np.float32(0)
+        wide -= low
+        wide *= factor
+        return np.minimum(wide, 255, out=wide).astype(np.uint8)
+
+
+def _jpeg(image: Image.Image) -> Preview:
+    """Straight through Pillow's encoder: `save` spends as long on its bookkeeping as the encoder on a small picture."""
+    try:
+        image.load()
+        core: Any = Image.core  # type: ignore[attr-defined]
+        encoder = core.jpeg_encoder(image.mode, image.mode, *_encoder_settings())
+        encoder.setimage(image.im, (0, 0, *image.size))
+        pieces = []
+        status = 0
+        while not status:
+            _, status, data = encoder.encode(_ROOM)
+            pieces.append(data)
+        encoder.cleanup()
+        if status > 0:
+            return Preview("image/jpeg", b"".join(pieces))
+    except (AttributeError, TypeError, ValueError):  # another Pillow, whose encoder is called differently
+        pass
+    return Preview("image/jpeg", _saved(image.copy())[0])
+
+
+@functools.cache
+def _encoder_settings() -> tuple[Any, ...]:
+    """What Pillow itself passes to its encoder for our quality, seen after a save."""
+    return _saved(Image.new("RGB", (1, 1)))[1]
+
+
+def _saved(image: Image.Image) -> tuple[bytes, tuple[Any, ...]]:
+    buffer = io.BytesIO()
+    image.info = {}
+    image.save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue(), tuple(getattr(image, "encoderconfig", ()))

@@ -1,0 +1,52 @@
+"""Long questions are asked once, in the background, and their answers kept.
+
+What was committed never changes, so an answer to a question about one commit of a run stays right for as
+long as the server runs. A page waits for it a moment; if it takes longer, the page goes out without and asks
+for that piece again. The number of kept answers is bounded; the oldest unused one goes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_KEPT = 300
+
+
+class Answers:
+    """Answers by question; a question that fails is asked again the next time."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="audit-answers")
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+
+    def ask(self, question: Hashable, answer: Callable[[], T]) -> Future[T]:
+        """The answer that is there or on its way; begun now if nobody has asked before."""
+        with self._lock:
+            known = self._kept.get(question)
+            if known is not None and not (known.done() and known.exception() is not None):
+                self._kept.move_to_end(question)
+                return known
+            begun: Future[T] = self._pool.submit(answer)
+            self._kept[question] = begun
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            return begun
+
+    def within(self, seconds: float | None, question: Hashable, answer: Callable[[], T]) -> T | None:
+        """The answer if it is there in time, else None; None for `seconds` waits until it is."""
+        try:
+            return self.ask(question, answer).result(timeout=seconds)
+        except NotYet:
+            return None
+
+    def close(self) -> None:
+        """Let go of what has not begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,92 @@
+"""Addresses to pages. The whole map of the web app is the table below; no address holds a path of the disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from audit.report.html import style
+from audit.web.desk import Desk
+from audit.web.guard import LOOPBACK, Guard
+from audit.web.pages import compare, gallery, run, runs, sql, trace, training
+from audit.web.respond import STATIC, Page, page, respond, warm
+
+_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
+
+
+def _style(_: Request) -> Response:
+    return Response(style(), media_type="text/css", headers=_FOREVER)
+
+
+def _icon(_: Request) -> Response:
+    return Response((STATIC / "icon.svg").read_bytes(), media_type="image/svg+xml", headers=_FOREVER)
+
+
+ROUTES = [
+    Route("/", page(runs.runs)),
+    Route("/run/{run}", page(run.run)),
+    Route("/run/{run}/panel/{panel:str}", page(run.panel)),
+    Route("/run/{run}/gallery", page(gallery.gallery)),
+    Route("/run/{run}/gallery/block", page(gallery.block)),
+    Route("/run/{run}/gallery/count", page(gallery.count)),
+    Route("/run/{run}/trace/{index:int}", page(trace.trace)),
+    Route("/run/{run}/trace/{index:int}/replay", page(trace.replay), methods=["POST"]),
+    Route("/run/{run}/picture/{index:int}/{stage:int}", page(trace.picture)),
+    Route("/run/{run}/source/{index:int}", page(trace.source)),
+    Route("/run/{run}/training", page(training.training)),
+    Route("/run/{run}/training/series", page(training.series)),
+    Route("/compare", page(compare.compare)),
+    Route("/compare/result", page(compare.result)),
+    Route("/compare/stages", page(compare.stages)),
+    Route("/compare/picture", page(compare.picture)),
+    Route("/sql", page(sql.sql)),
+    Route("/sql/words", page(sql.words)),
+    Route("/static/audit.css", _style),
+    Route("/favicon.ico", _icon),
+    Mount("/static", StaticFiles(directory=STATIC)),
+]
+
+
+def _missing(request: Request, error: Exception) -> Response:
+    code = error.status_code if isinstance(error, HTTPException) else 500
+    data = {"error": "There is no such page.", "hint": "Begin at the list of runs."}
+    if code == 405:
+        data = {"error": "That cannot be done to this page.", "hint": "Begin at the list of runs."}
+    return respond(request, Page("error.html", data, code))
+
+
+def build(
+    location: str,
+    *,
+    hosts: Iterable[str] = LOOPBACK,
+    any_address: bool = False,
+    token: str | None = None,
+    replay: bool = True,
+    seconds: float = 20.0,
+) -> Starlette:
+    """The app over one store. Raises StoreError when there is none."""
+    desk = Desk(location, replay=replay, seconds=seconds)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        desk.sandbox.start()
+        desk.answers.ask("templates", warm)
+        yield
+        desk.close()
+
+    app = Starlette(
+        routes=ROUTES,
+        middleware=[Middleware(Guard, hosts=hosts, any_address=any_address, token=token)],
+        exception_handlers={HTTPException: _missing},
+        lifespan=lifespan,
+    )
+    app.state.desk = desk
+    return app

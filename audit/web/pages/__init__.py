@@ -1,0 +1,1 @@
+"""One file per page: a request to plain data. No SQL here, no HTML, no torch."""

@@ -1,0 +1,115 @@
+"""Compare: two runs, the stage at which they part, and the predictions that flipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from audit.api import Store
+from audit.errors import UsageError
+from audit.lineage.browsing import previews
+from audit.lineage.diff import Diff, diff
+from audit.records import Run
+from audit.report.previews import difference
+from audit.report.views import run_view
+from audit.web.desk import PATIENCE, Desk
+from audit.web.pages.trace import send
+from audit.web.respond import Page, wants_json, whole
+
+_LISTED = 60
+
+
+def compare(desk: Desk, request: Request) -> Page:
+    """The page: at once where the comparison is known, else with a place that waits for it."""
+    store = desk.store
+    a, b = _two(store, request)
+    data: dict[str, Any] = {
+        "a": run_view(a),
+        "b": run_view(b),
+        "diff": None,
+        "runs": [run_view(r) for r in reversed(store.runs())],
+    }
+    found = _diff(desk, store, a, b, None if wants_json(request) else PATIENCE)
+    if found is not None:
+        data["diff"] = _shown(found)
+    return Page("compare.html", data)
+
+
+def result(desk: Desk, request: Request) -> Page:
+    """The comparison itself, however long it takes."""
+    store = desk.store
+    a, b = _two(store, request)
+    found = _diff(desk, store, a, b, None)
+    assert found is not None
+    return Page("compare_result.html", {"a": run_view(a), "b": run_view(b), "diff": _shown(found)})
+
+
+def stages(desk: Desk, request: Request) -> Page:
+    """One sample in both runs, stage by stage, with where they differ."""
+    store = desk.store
+    a, b = _two(store, request)
+    ours, theirs = (_trace(store, run, request, side) for run, side in ((a, "a"), (b, "b")))
+    by_name = {row["stage"]: row for row in theirs.stages}
+    found = _diff(desk, store, a, b, PATIENCE)
+    pairs = [(s.at_a, s.at_b, s.name) for s in found.steps] if found and found.steps else []
+    pairs = pairs or [
+        (row["stage"], row["stage"] if row["stage"] in by_name else None, row["name"]) for row in ours.stages
+    ]
+    digests = {(side, row["stage"]): row["digest"] for side, t in (("a", ours), ("b", theirs)) for row in t.stages}
+    rows = [
+        {
+            "name": name,
+            "a": x,
+            "b": y,
+            "same": digests.get(("a", x)) == digests.get(("b", y)) if None not in (x, y) else None,
+        }
+        for x, y, name in pairs
+        if ("a", x) in digests or ("b", y) in digests
+    ]
+    return Page(
+        "compare_stages.html",
+        {"a": run_view(a), "b": run_view(b), "ours": ours.as_json(), "theirs": theirs.as_json(), "stages": rows},
+    )
+
+
+def picture(desk: Desk, request: Request) -> Response:
+    """Where one stage's output differs between the two runs."""
+    store = desk.store
+    a, b = _two(store, request)
+    keys, looks = [], []
+    for run, side in ((a, "a"), (b, "b")):
+        index, stage = whole(request, f"index_{side}", 0) or 0, whole(request, f"stage_{side}", 0) or 0
+        key = (desk.epoch(store, run), index, whole(request, f"visit_{side}", 0) or 0)
+        keys.append((run.run_id, *key, stage))
+        looks.append((run, key, stage))
+
+    def make() -> Any:
+        return difference(*(previews(store, run, [key], stage).get(key) for run, key, stage in looks))
+
+    return send(desk.pictures.get(("difference", *keys), make))
+
+
+def _two(store: Store, request: Request) -> tuple[Run, Run]:
+    a, b = request.query_params.get("a"), request.query_params.get("b")
+    if not a or not b:
+        raise UsageError("A comparison needs two runs.", hint="Choose two on the page of runs.")
+    return store.run(a), store.run(b)
+
+
+def _trace(store: Store, run: Run, request: Request, side: str) -> Any:
+    return store.trace(run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
+
+
+def _diff(desk: Desk, store: Store, a: Run, b: Run, wait: float | None) -> Diff | None:
+    commits = (store.manifest(a.run_id).commit, store.manifest(b.run_id).commit)
+    question = ("diff", a.run_id, b.run_id, *commits)
+    return desk.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
+
+
+def _shown(found: Diff) -> dict[str, Any]:
+    shown = found.as_json()
+    shown["same"] = found.same
+    shown["totals"] = {kind: found.flips.total(kind) for kind in found.flips.counts}
+    return shown

@@ -1,0 +1,107 @@
+"""Gallery: the samples that an SQL condition picks, as pictures, a block at a time.
+
+The condition is a user's SQL: it runs in the sandbox. The pictures of a block are fetched together as the block
+goes out, so that the browser's requests for them find them made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from audit.api import Store
+from audit.errors import QueryError
+from audit.lineage import browsing, overview
+from audit.records import Run
+from audit.report.previews import encode
+from audit.report.views import run_view
+from audit.web.desk import Desk
+from audit.web.respond import Page, wants_json, whole
+
+BLOCK = 60
+
+
+def gallery(desk: Desk, request: Request) -> Page:
+    """The page around the blocks. HTML goes out at once and asks for the first block; JSON holds it."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    stages = overview.stages(store, row)
+    data: dict[str, Any] = {
+        "run": run_view(row),
+        "stages": [{"stage": s["stage"], "path": s["path"], "name": s["name"]} for s in stages],
+        "orders": list(browsing.ORDERS),
+        **_asked(request, row),
+    }
+    if wants_json(request):
+        data |= _block(desk, store, row, request)
+    return Page("gallery.html", data)
+
+
+def block(desk: Desk, request: Request) -> Page:
+    """One block of samples."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    data = {"run": run_view(row), **_asked(request, row)}
+    try:
+        data |= _block(desk, store, row, request)
+    except QueryError as error:
+        # The condition is being typed: its error belongs in the gallery, not instead of it.
+        return Page("gallery_error.html", {**data, "error": error.message, "hint": error.hint})
+    return Page("gallery_block.html", data)
+
+
+def count(desk: Desk, request: Request) -> Page:
+    """How many samples the condition picks."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    queries, parameters = browsing.matching(row, _where(request, row))
+
+    def counted() -> int:
+        return int(desk.sandbox.query(*queries, parameters=parameters, limit=1).rows[0][0])
+
+    try:
+        found = desk.about(store, row, ("count", queries), counted, wait=None)
+    except QueryError:
+        found = None
+    return Page("gallery_count.html", {"count": found})
+
+
+def _where(request: Request, run: Run) -> str:
+    return request.query_params.get("where", "NOT correct" if run.graded and run.wrong else "")
+
+
+def _asked(request: Request, run: Run) -> dict[str, Any]:
+    return {
+        "where": _where(request, run),
+        "order": request.query_params.get("order", "loss" if run.graded else "index"),
+        "stage": whole(request, "stage", 0) or 0,
+    }
+
+
+def _block(desk: Desk, store: Store, row: Run, request: Request) -> dict[str, Any]:
+    asked = _asked(request, row)
+    built = browsing.block(
+        row, asked["where"], order=asked["order"], after=request.query_params.get("after"), limit=BLOCK
+    )
+    rows = browsing.with_names(
+        row, desk.sandbox.query(*built.queries, parameters=built.parameters, limit=BLOCK).dicts()
+    )
+    cursor = built.cursor(rows[-1]) if len(rows) == BLOCK else None
+    _expect(desk, store, row, rows, asked["stage"])
+    for sample in rows:
+        sample.pop("sort_key")
+    return {"samples": rows, "after": cursor, "first": "after" not in request.query_params}
+
+
+def _expect(desk: Desk, store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> None:
+    keys = [(s["epoch"], s["index"], s["visit"]) for s in samples]
+
+    def fetch() -> None:
+        found = browsing.previews(store, row, keys, stage)
+        for key in keys:
+            desk.pictures.put((row.run_id, *key, stage), encode(found.get(key)))
+
+    future = desk.answers.ask((row.run_id, "previews", stage, tuple(keys)), fetch)
+    if not future.done():
+        desk.pictures.expect([(row.run_id, *key, stage) for key in keys], future)

@@ -1,0 +1,78 @@
+"""Run: what it came to, where it is wrong, how long each stage took, what failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from audit.api import Store
+from audit.lineage import overview
+from audit.records import Run
+from audit.report.views import counts_view, run_view
+from audit.web.desk import PATIENCE, Desk
+from audit.web.respond import Page, url, wants_json, whole
+
+PANELS = ("counts", "timings")
+
+
+def run(desk: Desk, request: Request) -> Page | Response:
+    """The page; panels that take longer are fetched by it afterwards. JSON waits for them."""
+    store = desk.store
+    asked = request.path_params["run"]
+    row = store.run(asked)
+    if asked != row.run_id:
+        return RedirectResponse(url("run", row.run_id) + (f"?{request.url.query}" if request.url.query else ""))
+    epoch = whole(request, "epoch")
+    epoch = desk.epoch(store, row) if epoch is None else epoch
+    wait = None if wants_json(request) else PATIENCE
+    begin(desk, store, row, epoch)
+    return Page(
+        "run.html",
+        {
+            "run": run_view(row),
+            "epoch": epoch,
+            "last_epoch": desk.epoch(store, row),
+            "counts": _panel(desk, store, row, epoch, "counts", wait),
+            "timings": _panel(desk, store, row, epoch, "timings", wait),
+            "stages": overview.stages(store, row),
+            "failures": overview.failures(store, row),
+            "findings": overview.findings(store, row),
+            "others": [run_view(other) for other in reversed(store.runs()) if other.run_id != row.run_id][:30],
+        },
+    )
+
+
+def panel(desk: Desk, request: Request) -> Page:
+    """One panel, when the page went out without it."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    name = request.path_params["panel"]
+    epoch = whole(request, "epoch", 0) or 0
+    data = {"run": run_view(row), "epoch": epoch, "counts": None, "timings": None}
+    data[name] = _panel(desk, store, row, epoch, name, None)
+    return Page(f"panel_{name}.html", data)
+
+
+def begin(desk: Desk, store: Store, row: Run, epoch: int) -> None:
+    """Begin counting in the background."""
+    for name in PANELS:
+        _panel(desk, store, row, epoch, name, 0.0)
+
+
+def foresee(desk: Desk, store: Store, row: Run) -> None:
+    """This run will be looked at next: begin with what its page needs, waiting for nothing."""
+
+    def ask() -> None:
+        begin(desk, store, row, overview.last_epoch(store, row))
+
+    desk.about(store, row, "foreseen", ask, wait=0.0)
+
+
+def _panel(desk: Desk, store: Store, row: Run, epoch: int, name: str, wait: float | None) -> Any:
+    if name == "counts":
+        return desk.about(
+            store, row, ("counts", epoch), lambda: counts_view(overview.counts(store, row, epoch)), wait=wait
+        )
+    return desk.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)

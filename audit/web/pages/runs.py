@@ -1,0 +1,28 @@
+"""Runs: every run of the store, newest first; choose two to compare."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from audit.report.views import run_view
+from audit.web.desk import Desk
+from audit.web.pages.run import foresee
+from audit.web.respond import Page
+
+
+def runs(desk: Desk, request: Request) -> Page:
+    """The first page."""
+    store = desk.store
+    listed = store.runs()
+    for run in listed[-1:]:
+        foresee(desk, store, run)
+    return Page(
+        "runs.html",
+        {
+            "store": store.location,
+            "runs": [run_view(run) for run in reversed(listed)],
+            "accuracies": [run.accuracy for run in listed if run.accuracy is not None],
+            "damaged": [str(error) for error in store.damaged],
+            "running": any(run.status == "running" for run in listed),
+        },
+    )

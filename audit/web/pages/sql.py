@@ -1,0 +1,72 @@
+"""SQL: ask anything. The query is in the address, so that it can be shared; it runs in the sandbox."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from audit.errors import QueryError, UsageError
+from audit.lineage.vocabulary import EXAMPLES, vocabulary
+from audit.web.desk import Desk
+from audit.web.respond import Page
+
+_ROWS = 500
+_LONGEST = 20_000
+_FILES: dict[str, tuple[Literal["csv", "parquet"], str]] = {
+    "csv": ("csv", "text/csv; charset=utf-8"),
+    "parquet": ("parquet", "application/vnd.apache.parquet"),
+}
+
+
+def sql(desk: Desk, request: Request) -> Page | Response:
+    """The editor, and the answer when the address holds a query."""
+    query = request.query_params.get("q", "")
+    if len(query) > _LONGEST:
+        raise UsageError(f"A query may have {_LONGEST:,} characters here.", hint="Run it with: audit sql QUERY")
+    save = request.query_params.get("save", "")
+    if save:
+        return _file(desk, query, save)
+    data: dict[str, Any] = {
+        "q": query,
+        "columns": [],
+        "rows": [],
+        "more": False,
+        "seconds": None,
+        "error": None,
+        "hint": None,
+    }
+    code = 200
+    if query.strip():
+        try:
+            answer = desk.sandbox.query(query, limit=_ROWS)
+            data |= {"columns": answer.columns, "rows": answer.rows, "more": answer.more, "seconds": answer.seconds}
+        except QueryError as error:
+            data |= {"error": error.message, "hint": error.hint}
+            code = 422
+    else:
+        desk.sandbox.start()
+    latest = next((run.run_id for run in reversed(desk.store.runs())), None)
+    fragment = request.headers.get("hx-request") == "true"
+    return Page(
+        "sql_answer.html" if fragment else "sql.html",
+        data,
+        200 if fragment else code,
+        {"examples": EXAMPLES, "latest": latest},
+    )
+
+
+def words(desk: Desk, request: Request) -> Page:
+    """What can be completed: tables, their columns, and the words of SQL."""
+    return Page("error.html", vocabulary())
+
+
+def _file(desk: Desk, query: str, save: str) -> Response:
+    if save not in _FILES:
+        raise UsageError(f"{save[:20]!r} is no format.", hint="Choose csv or parquet.")
+    form, media = _FILES[save]
+    answer = desk.sandbox.query(query, form=form)
+    return Response(
+        answer.body, media_type=media, headers={"content-disposition": f'attachment; filename="audit.{save}"'}
+    )

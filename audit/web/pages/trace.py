@@ -1,0 +1,125 @@
+"""Trace: one file's journey from its source through every stage to the prediction, and its replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from audit.api import Store
+from audit.errors import AuditError, UsageError
+from audit.lineage.browsing import previews
+from audit.lineage.trace import Trace
+from audit.report.previews import Encoded, encode
+from audit.report.views import trace_view
+from audit.values import Preview
+from audit.web.desk import Desk
+from audit.web.pictures import source_picture
+from audit.web.respond import Page, error_page, url, wants_json, whole
+
+_A_WHILE = "private, max-age=86400"
+
+
+def trace(desk: Desk, request: Request) -> Page:
+    """The page."""
+    store = desk.store
+    found = _trace(store, request)
+    key = _key(found)
+    for row in found.stages:
+        desk.pictures.put((*key, row["stage"]), encode(found.preview(row["stage"])))
+    return Page("trace.html", _view(desk, store, found))
+
+
+def replay(desk: Desk, request: Request) -> Page:
+    """Derive every stage again, in a process of its own, and say whether it gave what was recorded."""
+    if desk.replays is None:
+        raise UsageError(
+            "Replay is off here.", hint="It runs the recorded pipeline: allow it with `audit ui --replay`."
+        )
+    store = desk.store
+    found = _trace(store, request)
+    sample = found.sample
+    try:
+        verdict, derived = desk.replays.replay(found.run.run_id, sample["index"], sample["epoch"], sample["visit"])
+    except AuditError as error:
+        if wants_json(request):
+            return error_page(error)
+        return Page("replay.html", {"verdict": None, "error": error.message, "hint": error.hint, "stages": []})
+    key = _key(found)
+    for stage, preview in derived.items():
+        desk.pictures.put((*key, stage, "derived"), encode(preview))
+    shown = [
+        {"stage": row["stage"], "name": row["name"], "picture": _derived_address(found, row["stage"])}
+        for row in found.stages
+        if row["stage"] in derived and found.preview(row["stage"]) is None and _is_picture(derived[row["stage"]])
+    ]
+    return Page("replay.html", {"verdict": verdict, "error": None, "hint": None, "stages": shown})
+
+
+def picture(desk: Desk, request: Request) -> Response:
+    """The small picture of one stage, by run, index and stage."""
+    store = desk.store
+    run = store.run(request.path_params["run"])
+    index, stage = request.path_params["index"], request.path_params["stage"]
+    key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
+    place: tuple[object, ...] = (run.run_id, *key, stage)
+    if request.query_params.get("derived"):
+        return send(desk.pictures.get((*place, "derived"), lambda: None))
+    return send(desk.pictures.get(place, lambda: encode(previews(store, run, [key], stage).get(key))))
+
+
+def source(desk: Desk, request: Request) -> Response:
+    """The source file, if it is a picture and still is what was recorded."""
+    found = _trace(desk.store, request)
+    return send(desk.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
+
+
+def send(made: Encoded | None) -> Response:
+    """A picture, or 404 where there is none."""
+    if made is None:
+        return Response(status_code=404, media_type="text/plain")
+    return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})
+
+
+def _is_picture(preview: Preview) -> bool:
+    return preview.media_type.startswith("image/")
+
+
+def _trace(store: Store, request: Request) -> Trace:
+    return store.trace(
+        request.path_params["run"],
+        index=request.path_params["index"],
+        epoch=whole(request, "epoch"),
+        visit=whole(request, "visit"),
+    )
+
+
+def _key(found: Trace) -> tuple[object, ...]:
+    sample = found.sample
+    return found.run.run_id, sample["epoch"], sample["index"], sample["visit"]
+
+
+def _place(found: Trace) -> dict[str, Any]:
+    return {"epoch": found.sample["epoch"] or None, "visit": found.sample["visit"] or None}
+
+
+def _derived_address(found: Trace, stage: int) -> str:
+    return url("run", found.run.run_id, "picture", found.sample["index"], stage, **_place(found), derived=1)
+
+
+def _view(desk: Desk, store: Store, found: Trace) -> dict[str, Any]:
+    run, sample = found.run, found.sample
+    view = trace_view(
+        found, picture=lambda stage: url("run", run.run_id, "picture", sample["index"], stage, **_place(found))
+    )
+    mistakes = desk.mistakes(store, run, sample["epoch"])
+    before, after = mistakes.around(sample["index"]) if mistakes else (None, None)
+    view["previous_mistake"], view["next_mistake"] = before, after
+    view["mistakes_known"] = mistakes is not None or not run.wrong
+    view["source_picture"] = None
+    if found.source_state == "unchanged" and found.stages[:1] and found.stages[0]["kind"] == "image":
+        view["source_picture"] = url("run", run.run_id, "source", sample["index"], **_place(found))
+    view["can_replay"] = desk.replays is not None and run.recipe.get("kind", "run") == "run" and bool(run.recipe)
+    view["last_epoch"] = desk.epoch(store, run)
+    return view

@@ -1,0 +1,50 @@
+"""Training: a run with epochs over time. Loss per step, cartography, what was forgotten, layer statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from audit.api import Store
+from audit.lineage import overview
+from audit.lineage import training as questions
+from audit.records import Run
+from audit.report.views import run_view
+from audit.web.desk import Desk
+from audit.web.respond import Page, wants_json
+
+
+def training(desk: Desk, request: Request) -> Page:
+    """The page; its charts fetch their numbers from `series`."""
+    store = desk.store
+    run = store.run(request.path_params["run"])
+    data: dict[str, Any] = {"run": run_view(run), "last_epoch": desk.epoch(store, run)}
+    if wants_json(request):
+        data |= _series(desk, store, run)
+    return Page("training.html", data)
+
+
+def series(desk: Desk, request: Request) -> Page:
+    """What the charts and tables show."""
+    store = desk.store
+    run = store.run(request.path_params["run"])
+    return Page("training_series.html", {"run": run_view(run), **_series(desk, store, run)})
+
+
+def _series(desk: Desk, store: Store, run: Run) -> dict[str, Any]:
+    found = desk.about(store, run, "training", lambda: _asked(store, run), wait=None)
+    assert found is not None
+    return found
+
+
+def _asked(store: Store, run: Run) -> dict[str, Any]:
+    steps = questions.loss_steps(store, run)
+    return {
+        "epochs": overview.epochs(store, run),
+        "steps": steps,
+        "spikes": questions.spikes(steps),
+        "cartography": questions.cartography(store, run),
+        "forgotten": questions.forgotten(store, run),
+        "layers": questions.layers(store, run),
+    }

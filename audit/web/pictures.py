@@ -1,0 +1,83 @@
+"""Small pictures, kept for a while; and the source file as one.
+
+A source file is shown only while it has the digest that was recorded, so that no address, and no store that
+somebody sent, can be made to show another file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+
+from audit.lineage.trace import Trace
+from audit.report.previews import Encoded, encode_bytes
+
+_KEPT = 4_000
+_LARGEST_SOURCE = 64 * 2**20
+
+
+class Pictures:
+    """Encoded pictures by what they show."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Encoded | None] = OrderedDict()
+        self._coming: dict[Hashable, Future[None]] = {}
+
+    def get(self, key: Hashable, make: Callable[[], Encoded | None]) -> Encoded | None:
+        """The picture of that key: kept, on its way from `expect`, or made now."""
+        with self._lock:
+            coming = self._coming.get(key)
+        if coming is not None:
+            coming.exception()  # waits; a failure there means that it is made here instead
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = make()
+        self.put(key, made)
+        return made
+
+    def put(self, key: Hashable, picture: Encoded | None) -> None:
+        """Keep a picture that was made elsewhere."""
+        with self._lock:
+            self._kept[key] = picture
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    def expect(self, keys: list[Hashable], future: Future[None]) -> None:
+        """These pictures are being made: whoever asks for one waits instead of making it again."""
+        with self._lock:
+            self._coming.update(dict.fromkeys(keys, future))
+
+        def done(_: object) -> None:
+            with self._lock:
+                for key in keys:
+                    self._coming.pop(key, None)
+
+        future.add_done_callback(done)
+
+
+def source_picture(trace: Trace) -> Encoded | None:
+    """The source file itself, if it is a picture and still is what was recorded."""
+    path = trace.source_path
+    if path is None or not trace.sample["source_digest"]:
+        return None
+    try:
+        # Opened without waiting, then looked at: a name may have become a pipe or a device since.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_SOURCE:
+            return None
+        data = file.read(_LARGEST_SOURCE + 1)
+    if hashlib.sha256(data).hexdigest() != trace.sample["source_digest"]:
+        return None
+    return encode_bytes(data)

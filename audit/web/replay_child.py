@@ -1,0 +1,69 @@
+"""The process that replays one visit for the web app: a request as JSON in, a verdict as JSON out.
+
+Apart from the server because it imports torch and executes the recorded pipeline. The verdict is that of
+`lineage.replay`; what was not stored is derived once more, to be shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from audit import plainjson, values
+from audit.api import open as open_store
+from audit.errors import AuditError
+from audit.lineage.trace import Trace
+
+
+def main() -> None:
+    """Read a request, write an answer on the last line of standard output."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the pipeline prints is not the answer
+    try:
+        answer = replay(**json.load(sys.stdin))
+    except AuditError as error:
+        answer = {"error": error.message, "hint": error.hint}
+    except Exception as error:
+        answer = {"error": f"The replay failed: {type(error).__name__}: {error}", "hint": None}
+    out.write(plainjson.dumps(answer).encode() + b"\n")
+    out.flush()
+
+
+def replay(store: str, run: str, index: int, epoch: int, visit: int) -> dict[str, Any]:
+    """The verdict on one visit, with previews of the stages of which none is stored."""
+    opened = open_store(store)
+    try:
+        trace = opened.trace(run, index=index, epoch=epoch, visit=visit)
+        result = opened.replay(run, indices=[index], epoch=epoch, workers=0)
+        ours = [asdict(d) for d in result.different if (d.epoch, d.index, d.visit) == (epoch, index, visit)]
+        verdict: dict[str, Any] = {
+            "identical": not ours and result.checked > 0,
+            "stages": len(trace.stages),
+            "source": trace.source_state,
+            "difference": ours[0] if ours else None,
+        }
+        missing = any(trace.preview(row["stage"]) is None for row in trace.stages)
+        return {**verdict, "previews": _derived(trace) if missing and not ours else {}}
+    finally:
+        opened.close()
+
+
+def _derived(trace: Trace) -> dict[int, dict[str, str]]:
+    from audit.engines.derive import derive
+
+    recorded = {row["stage"]: row["digest"] for row in trace.stages}
+    derived = derive(trace.run, trace.reader.location, trace.sample, recorded)
+    return {stage: shown for stage, value in derived.items() if (shown := _preview(value))}
+
+
+def _preview(value: Any) -> dict[str, str] | None:
+    made = values.preview(value)
+    return {"type": made.media_type, "data": base64.b64encode(made.data).decode()} if made else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Replay one visit from the page: in a process of its own, because it imports torch and runs the pipeline's code.
+
+The server starts `python -m audit.web.replay_child`, waits with a deadline, and reads one JSON object. One
+replay runs at a time; the verdicts are kept, since what was recorded does not change, until one is asked for anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from audit.errors import AuditError
+from audit.values import Preview
+
+_SECONDS = 120.0
+
+
+class Replays:
+    """Replays over one store."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._one = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[dict[str, Any], dict[int, Preview]]:
+        """The verdict, and the pictures of the stages as they were derived."""
+        request = {"store": self._location, "run": run_id, "index": index, "epoch": epoch, "visit": visit}
+        if not self._one.acquire(timeout=_SECONDS):
+            raise AuditError("Another replay is still running.", hint="Wait for it, or try again.")
+        try:
+            answer = self._run(request)
+        finally:
+            self._one.release()
+        if "error" in answer:
+            raise AuditError(str(answer["error"]), hint=answer.get("hint"))
+        previews = {
+            int(stage): Preview(str(item["type"]), base64.b64decode(item["data"]))
+            for stage, item in answer.pop("previews", {}).items()
+        }
+        return answer, previews
+
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._running = process = subprocess.Popen(
+            [sys.executable, "-m", "audit.web.replay_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            out, _ = process.communicate(json.dumps(request).encode(), timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise AuditError(f"The replay took longer than {_SECONDS:.0f} seconds and was stopped.") from None
+        finally:
+            self._running = None
+        try:
+            # The pipeline may have printed; the answer is the last line.
+            found = json.loads(out.rstrip().rpartition(b"\n")[2])
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise AuditError(
+                "The replay's process ended without an answer.", hint="See why with: audit trace RUN INDEX --export DIR"
+            )
+        return found
+
+    def close(self) -> None:
+        """End a replay that is still running."""
+        if self._running is not None:
+            self._running.kill()

@@ -1,0 +1,128 @@
+"""One way to answer: a page is plain data, shown as HTML or sent as JSON; an error is a page too."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from audit import plainjson
+from audit.errors import AuditError, NotFound, StoreError, UsageError
+from audit.report.html import environment, style
+from audit.web.desk import Desk
+
+HERE = Path(__file__).resolve().parent
+TEMPLATES = HERE / "templates"
+STATIC = HERE / "static"
+
+log = logging.getLogger("audit.web")
+
+
+@dataclass(slots=True)
+class Page:
+    """What a page shows: a template and the data that JSON gives too. `extra` is for the template alone."""
+
+    template: str
+    data: dict[str, Any]
+    code: int = 200
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Handler = Callable[[Desk, Request], Page | Response]
+
+
+def page(handler: Handler) -> Callable[[Request], Response]:
+    """A handler as an endpoint: runs in a thread, answers in the form that was asked for."""
+
+    def endpoint(request: Request) -> Response:
+        desk: Desk = request.app.state.desk
+        try:
+            answer = handler(desk, request)
+        except AuditError as error:
+            answer = error_page(error)
+        except Exception:
+            log.exception("a page failed")
+            answer = Page(
+                "error.html",
+                {"error": "Something went wrong inside audit.", "hint": "The terminal that runs `audit ui` says more."},
+                500,
+            )
+        return answer if isinstance(answer, Response) else respond(request, answer)
+
+    return endpoint
+
+
+def respond(request: Request, answer: Page) -> Response:
+    """The page as HTML, or its data as JSON."""
+    if wants_json(request):
+        return Response(plainjson.dumps(answer.data), answer.code, media_type="application/json")
+    template = environment(TEMPLATES).get_template(answer.template)
+    text = template.render(
+        **answer.data, **answer.extra, asset=asset, url=url, query=dict(request.query_params), path=request.url.path
+    )
+    return HTMLResponse(text.encode("utf-8", "backslashreplace"), answer.code)
+
+
+def warm() -> None:
+    """Compile every template, so that the first visitor does not wait for it."""
+    made = environment(TEMPLATES)
+    for path in TEMPLATES.glob("*.html"):
+        made.get_template(path.name)
+
+
+def error_page(error: AuditError) -> Page:
+    """An error as a page: what happened and what to do next."""
+    code = (
+        404
+        if isinstance(error, NotFound)
+        else 400
+        if isinstance(error, UsageError)
+        else 500
+        if isinstance(error, StoreError)
+        else 422
+    )
+    return Page("error.html", {"error": error.message, "hint": error.hint}, code)
+
+
+def wants_json(request: Request) -> bool:
+    """?format=json, or an Accept header that prefers JSON to HTML."""
+    if request.query_params.get("format") == "json":
+        return True
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def url(*parts: object, **query: object) -> str:
+    """An address: each part and value quoted, empty ones left out."""
+    path = "/" + "/".join(quote(str(part), safe="") for part in parts)
+    kept = {name: value for name, value in query.items() if value is not None and value != ""}
+    return path + (f"?{urlencode(kept)}" if kept else "")
+
+
+@lru_cache(maxsize=64)
+def asset(name: str) -> str:
+    """The address of a static file, with a digest so that a new version is never an old one from a cache."""
+    data = style().encode() if name == "audit.css" else (STATIC / name).read_bytes()
+    return f"/static/{name}?{hashlib.sha256(data).hexdigest()[:10]}"
+
+
+def whole(request: Request, name: str, default: int | None = None) -> int | None:
+    """A whole number from the address, or the default."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise UsageError(f"{name} must be a whole number, not {text[:40]!r}.") from None
+    if not 0 <= value < 2**63:
+        raise UsageError(f"{name} is out of range.")
+    return value

@@ -1,0 +1,86 @@
+"""The socket: bind first, so that a port in use is a sentence, then serve until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from audit.errors import MissingExtra, UsageError
+from audit.web.guard import is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server can be reached, and with which token."""
+
+    host: str
+    port: int
+    token: str | None = None
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def serve(
+    location: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    token: str | None = None,
+    replay: bool | None = None,
+    ready: Callable[[Address], None] = lambda _: None,
+) -> None:
+    """Serve a store until interrupted. Another address than loopback always has a token, made if none is given."""
+    try:
+        import uvicorn
+
+        from audit.web.app import build
+    except ImportError as error:
+        raise MissingExtra(error.name or "starlette", "audit ui", "ui") from None
+    local = is_loopback(host)
+    if not local and token is None:
+        token = secrets.token_urlsafe(24)
+    if token is not None and len(token) < 16:
+        raise UsageError(
+            "The token is too short to keep anyone out.", hint="Use 16 characters or more, or leave --token out."
+        )
+    with _bound(host, port) as listening:
+        where = Address(host, listening.getsockname()[1], token)
+        wildcard = host in ("0.0.0.0", "::")
+        names = [host, socket.gethostname()] if not local else [host]
+        app = build(
+            location, hosts=names, any_address=wildcard, token=token, replay=local if replay is None else replay
+        )
+        ready(where)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=2
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise UsageError(
+                f"The port {port} of {host} is in use, perhaps by another `audit ui`.",
+                hint=f"Choose another with --port {port + 1}, or --port 0 for any that is free.",
+            ) from None
+        raise UsageError(
+            f"{host}:{port} cannot be listened to: {error}.", hint="Choose another with --host and --port."
+        ) from None
+    return listening

@@ -1,0 +1,178 @@
+"""How long each page of `audit ui` takes over one run of 1,000,000 samples.
+
+    python bench/web.py [FOLDER] [SAMPLES]
+
+Makes the store once (about a minute) if FOLDER has none, then asks each page twice: the first answer has nothing
+cached, the second is what a reader meets from then on. Prints milliseconds; the promise is 200 for each page.
+"""
+
+from __future__ import annotations
+
+import io
+import statistics
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+from PIL import Image
+from starlette.testclient import TestClient
+
+from audit.records import Run
+from audit.store.batch import table_of
+from audit.store.writer import RunWriter
+from audit.web.app import build
+
+CLASSES = 10
+STEP = 50_000
+
+
+def make(place: str, samples: int, name: str = "million", seed: int = 0) -> str:
+    """A store of one run with this many samples, three stages, previews, and a model that is often right."""
+    rng = np.random.default_rng(seed)
+    classes = [f"class {n}" for n in range(CLASSES)]
+    run = Run(run_id="", sequence=0, started_at="", name=name, dataset="synthetic", classes=classes, capture="preview")
+    writer = RunWriter.create(place, run)
+    stages = [
+        {"stage": n, "path": str(n), "name": s, "qualname": s} for n, s in enumerate(("load", "Resize", "ToTensor"))
+    ]
+    writer.append({"stages": table_of("stages", {"run_id": [writer.run.run_id] * 3, **_columns(stages)})})
+    pictures = [_picture(rng) for _ in range(64)]
+    for start in range(0, samples, STEP):
+        writer.append(_block(rng, writer.run.run_id, start, min(STEP, samples - start), classes, pictures))
+    return writer.finish("complete").run_id
+
+
+def _columns(rows: list[dict[str, object]]) -> dict[str, list[object]]:
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def _picture(rng: np.random.Generator) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(out, "JPEG", quality=75)
+    return out.getvalue()
+
+
+def _block(
+    rng: np.random.Generator, run_id: str, start: int, count: int, classes: list[str], pictures: list[bytes]
+) -> dict[str, object]:
+    index = np.arange(start, start + count)
+    key = {
+        "run_id": [run_id] * count,
+        "epoch": np.zeros(count, np.int32),
+        "index": index,
+        "visit": np.zeros(count, np.int32),
+    }
+    label = rng.integers(0, CLASSES, count)
+    logits = rng.normal(size=(count, CLASSES)).astype(np.float32)
+    logits[np.arange(count), label] += rng.gamma(2.0, 2.0, count).astype(np.float32)
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    probabilities = shifted / shifted.sum(1, keepdims=True)
+    predicted = probabilities.argmax(1)
+    names = np.array(classes, object)
+    stacked = {name: np.tile(column, 3) if not isinstance(column, list) else column * 3 for name, column in key.items()}
+    stage = np.repeat(np.arange(3, dtype=np.int32), count)
+    outputs = {
+        **stacked,
+        "stage": stage,
+        "name": np.array(["load", "Resize", "ToTensor"], object)[stage],
+        "kind": ["image"] * (2 * count) + ["tensor"] * count,
+        "dtype": ["uint8"] * (2 * count) + ["float32"] * count,
+        "digest": [f"{n:032x}" for n in rng.integers(0, 2**62, 3 * count)],
+        "changed": np.ones(3 * count, bool),
+        "min": np.zeros(3 * count),
+        "max": np.ones(3 * count),
+        "mean": rng.random(3 * count),
+        "std": rng.random(3 * count),
+        "microseconds": rng.gamma(2.0, 300.0, 3 * count).astype(np.float32),
+        "payload": ["preview"] * (3 * count),
+    }
+    tables = {
+        "samples": {
+            **key,
+            "split": ["test"] * count,
+            "source": [f"{label[n]}/{start + n:07d}.png" for n in range(count)],
+            "root": ["/data"] * count,
+            "label": label,
+            "label_name": names[label],
+            "status": ["ok"] * count,
+            "worker": np.zeros(count, np.int32),
+            "batch": index // 32,
+        },
+        "predictions": {
+            **key,
+            "label": label,
+            "label_name": names[label],
+            "predicted": predicted,
+            "predicted_name": names[predicted],
+            "confidence": probabilities.max(1),
+            "correct": predicted == label,
+            "loss": -np.log(probabilities[np.arange(count), label]),
+            "logits": logits,
+            "probabilities": probabilities,
+            "batch": index // 32,
+            "step": index // 32,
+        },
+        "stage_outputs": outputs,
+        "payloads": {
+            **key,
+            "stage": np.zeros(count, np.int32),
+            "form": ["preview"] * count,
+            "kind": ["image"] * count,
+            "encoding": ["image/jpeg"] * count,
+            "data": [pictures[n % len(pictures)] for n in range(count)],
+        },
+    }
+    return {name: table_of(name, columns) for name, columns in tables.items()}
+
+
+def measure(place: str) -> list[tuple[str, float, float]]:
+    """Milliseconds of each page over a fresh server: the first answer, and the median of nine more."""
+    with TestClient(build(place), base_url="http://localhost") as client:
+        time.sleep(3)  # a server is up for a while before anyone looks
+        a, b = (run["run_id"] for run in client.get("/?format=json").json()["runs"][:2])
+        where = "where=label+%3D+2+AND+NOT+correct"
+        first = client.get(f"/run/{a}/gallery?{where}&format=json").json()["after"]
+        pages = {
+            "runs": "/",
+            "run": f"/run/{a}",
+            "gallery": f"/run/{a}/gallery?{where}",
+            "gallery block": f"/run/{a}/gallery/block?{where}",
+            "gallery block, next": f"/run/{a}/gallery/block?"
+            + urlencode({"where": "label = 2 AND NOT correct", "after": first}),
+            "gallery block, by source": f"/run/{a}/gallery/block?where=source+LIKE+%27%25123.png%27",
+            "trace": f"/run/{a}/trace/765432",
+            "picture": f"/run/{a}/picture/345678/0",
+            "compare": f"/compare?a={b}&b={a}",
+            "training": f"/run/{a}/training",
+            "sql": f"/sql?q=SELECT+*+FROM+predictions+WHERE+run_id+=+%27{a}%27+AND+index+=+4711",
+            "panel counts": f"/run/{b}/panel/counts",
+            "panel timings": f"/run/{b}/panel/timings",
+            "compare result": f"/compare/result?a={b}&b={a}",
+            "training series": f"/run/{a}/training/series",
+        }
+        return [(name, *_asked(client, path)) for name, path in pages.items()]
+
+
+def _asked(client: TestClient, path: str) -> tuple[float, float]:
+    taken = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        answer = client.get(path)
+        taken.append(1e3 * (time.perf_counter() - begun))
+        assert answer.status_code == 200, (path, answer.text[:300])
+        time.sleep(0.3)  # as people do; a spare process for the next query is made meanwhile
+    return taken[0], statistics.median(taken[1:])
+
+
+if __name__ == "__main__":
+    folder = sys.argv[1] if len(sys.argv) > 1 else "/tmp/audit-bench-web"
+    if not Path(folder, "audit.json").exists():
+        begun = time.perf_counter()
+        for seed in (0, 1):
+            make(folder, int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000, f"million-{seed}", seed)
+        print(f"made the store in {time.perf_counter() - begun:.0f} s")
+    print(f"{'page':<28}{'first ms':>10}{'then ms':>10}")
+    for name, first, then in measure(folder):
+        print(f"{name:<28}{first:>10.0f}{then:>10.0f}")

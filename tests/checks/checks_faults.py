@@ -1,0 +1,532 @@
+"""Faults by hand: each planted in one place of a clean run, with the check that must name that place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from checks_world import CLASSES, LAST, World, digest, grade
+
+
+@dataclass
+class Fault:
+    """What is planted, who must find it, and where."""
+
+    check: str
+    name: str
+    plant: Callable[[World], None]
+    index: int | None = None
+    stage: int | None = None
+    says: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    #: The clean world, changed, is the run; the clean world itself is the baseline.
+    baseline: bool = False
+    severity: str | None = None
+
+    @property
+    def id(self) -> str:
+        """For pytest."""
+        return f"{self.check}-{self.name}"
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(check: str, name: str, **where: Any) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+    """Register a planting function."""
+
+    def register(plant: Callable[[World], None]) -> Callable[[World], None]:
+        FAULTS.append(Fault(check, name, plant, **where))
+        return plant
+
+    return register
+
+
+# -- integrity --------------------------------------------------------------------------------------
+
+
+@fault("coverage", "sample missing", index=17, says="never recorded")
+def _(w: World) -> None:
+    for table in ("samples", "stage_outputs", "predictions"):
+        w.tables[table] = [row for row in w.tables[table] if row["index"] != 17]
+
+
+@fault("coverage", "sample twice", index=4, says="2 times")
+def _(w: World) -> None:
+    w.tables["samples"].append(dict(w.sample(4)))
+
+
+@fault("coverage", "prediction twice", index=5, says="prediction of index 5")
+def _(w: World) -> None:
+    w.tables["predictions"].append(dict(w.prediction(5)))
+
+
+@fault("coverage", "stage missing", index=21, stage=2, says="ToTensor")
+def _(w: World) -> None:
+    w.tables["stage_outputs"].remove(w.output(21, 2))
+
+
+@fault("coverage", "no stage at all", index=8, stage=0, says="no recorded stage")
+def _(w: World) -> None:
+    w.tables["stage_outputs"] = [row for row in w.tables["stage_outputs"] if row["index"] != 8]
+
+
+@fault("coverage", "prediction missing", index=30, says="no prediction")
+def _(w: World) -> None:
+    w.tables["predictions"].remove(w.prediction(30))
+
+
+@fault("coverage", "prediction without sample", index=99, says="no sample")
+def _(w: World) -> None:
+    w.tables["predictions"].append(w.prediction(0) | {"index": 99})
+
+
+@fault("coverage", "padding of a distributed sampler", index=0, says="padded")
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        row["rank"] = row["index"] % 2
+    w.tables["samples"].append(w.sample(0) | {"rank": 1, "visit": 1})
+    w.tables["predictions"].append(w.prediction(0) | {"visit": 1})
+    w.tables["stage_outputs"] += [w.output(0, stage) | {"visit": 1} for stage in range(LAST + 1)]
+
+
+@fault("alignment", "another sample's input", index=12, stage=LAST, says="not what its last stage")
+def _(w: World) -> None:
+    w.prediction(12)["input_digest"] = w.output(13, LAST)["digest"]
+
+
+@fault("alignment", "graded against another label", index=7, says="graded against")
+def _(w: World) -> None:
+    row = w.prediction(7)
+    grade(row, (row["label"] + 1) % 3, row["logits"])
+
+
+@fault("alignment", "prediction not of its logits", index=15, says="logits say")
+def _(w: World) -> None:
+    row = w.prediction(15)
+    row["predicted"] = (row["predicted"] + 1) % 3
+    row["correct"] = row["predicted"] == row["label"]
+
+
+@fault("alignment", "correct is not correct", index=16, says="recorded as correct")
+def _(w: World) -> None:
+    w.prediction(16)["correct"] = not w.prediction(16)["correct"]
+
+
+@fault("alignment", "predictions shifted by one", says="shifted by one")
+def _(w: World) -> None:
+    logits = [row["logits"] for row in w.tables["predictions"]]
+    for place, row in enumerate(w.tables["predictions"]):
+        grade(row, row["label"], logits[place - 1])
+
+
+@fault("unreadable", "truncated file", index=3, stage=0, says="truncated")
+def _(w: World) -> None:
+    w.fail(3, "load", "OSError: image file is truncated")
+
+
+@fault("unreadable", "a stage raised", index=44, stage=1, says="Resize")
+def _(w: World) -> None:
+    w.fail(44, "Resize", "ValueError: height and width must be > 0")
+
+
+@fault("hooks", "a layer never fired", says="layer4")
+def _(w: World) -> None:
+    w.run.recipe = {"layers": ["conv1", "layer4"]}
+    w.tables["activations"] = [_activation("conv1", step) for step in range(4)]
+
+
+@fault("hooks", "the recording heard nothing of a layer", says="layer2.0")
+def _(w: World) -> None:
+    w.run.warnings = ["The hook on layer layer2.0 never fired."]
+    w.tables["activations"] = [_activation("conv1", step) for step in range(4)]
+
+
+@fault("hooks", "a layer fired in some steps", says="2 of 4")
+def _(w: World) -> None:
+    w.run.recipe = {"layers": ["conv1", "fc"]}
+    w.tables["activations"] = [_activation("conv1", step) for step in range(4)]
+    w.tables["activations"] += [_activation("fc", step) for step in (0, 2)]
+
+
+# -- values -----------------------------------------------------------------------------------------
+
+
+@fault("finite", "NaN from a stage on", index=9, stage=2, says="ToTensor")
+def _(w: World) -> None:
+    for stage in (2, 3):
+        w.output(9, stage)["nonfinite"] = 12
+
+
+@fault("finite", "NaN logits", index=10, says="logits")
+def _(w: World) -> None:
+    w.prediction(10).update(
+        logits=[float("nan"), 0.0, 1.0], probabilities=[float("nan")] * 3, predicted=None, confidence=None
+    )
+
+
+@fault("finite", "infinite loss", index=11, says="loss")
+def _(w: World) -> None:
+    w.prediction(11)["loss"] = float("inf")
+
+
+@fault("probabilities", "do not add up", index=20, says="add up to")
+def _(w: World) -> None:
+    w.prediction(20)["probabilities"] = [0.9, 0.4, 0.1]
+
+
+@fault("probabilities", "negative", index=22, says="reach from")
+def _(w: World) -> None:
+    w.prediction(22).update(probabilities=[1.2, -0.3, 0.1], confidence=1.2)
+
+
+@fault("probabilities", "softmax twice", says="second softmax")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], row["probabilities"])
+
+
+@fault("stage_contract", "another shape", index=25, stage=LAST, says="3×28×28")
+def _(w: World) -> None:
+    w.output(25, LAST)["shape"] = [3, 28, 28]
+
+
+@fault("stage_contract", "another dtype", index=26, stage=2, says="float64")
+def _(w: World) -> None:
+    w.output(26, 2)["dtype"] = "float64"
+
+
+@fault("stage_contract", "another kind", index=27, stage=1, says="kind text")
+def _(w: World) -> None:
+    w.output(27, 1)["kind"] = "text"
+
+
+@fault("stage_contract", "one sample unscaled", index=28, stage=2, says="maximum")
+def _(w: World) -> None:
+    w.output(28, 2).update(max=255.0, mean=120.0)
+
+
+@fault(
+    "stage_contract", "declared range", stage=LAST, index=0, says="the contract says",
+    config={"contract": {"Normalize": {"min": -1.0, "shape": [3, -1, -1]}}},
+)  # fmt: skip
+def _(w: World) -> None:
+    pass
+
+
+@fault("blank", "blank when loaded", index=31, stage=0, says="when it was loaded")
+def _(w: World) -> None:
+    for stage in range(LAST + 1):
+        w.output(31, stage).update(min=0.0, max=0.0, mean=0.0, std=0.0)
+
+
+@fault("blank", "made blank by a stage", index=32, stage=3, says="made blank by Normalize")
+def _(w: World) -> None:
+    w.output(32, 3).update(min=-2.0, max=-2.0, mean=-2.0, std=0.0)
+
+
+@fault("clipped", "16 bit turned white", index=33, stage=1, says="8 bits")
+def _(w: World) -> None:
+    w.output(33, 0).update(mode="I;16", dtype="uint16", max=65535.0, mean=30000.0, shape=[48, 64])
+    w.output(33, 1).update(mode="L", min=0.0, max=255.0, mean=254.0, shape=[32, 42])
+
+
+@fault("clipped", "nearly all set to zero", index=34, stage=2, says="zero")
+def _(w: World) -> None:
+    w.output(34, 2).update(min=0.0, max=1.0, mean=0.001, zeros=4000)
+
+
+@fault("scale", "0–255 given to a model that takes 0–1", stage=2, says="0–255")
+def _(w: World) -> None:
+    w.tables["stages"] = w.tables["stages"][:3]
+    w.tables["stage_outputs"] = [row for row in w.tables["stage_outputs"] if row["stage"] < 3]
+    for row in w.outputs(2):
+        row.update(max=255.0, mean=120.0, std=50.0)
+
+
+@fault("scale", "normalised without being scaled", stage=3, says="meant for 0–1")
+def _(w: World) -> None:
+    for row in w.outputs(2):
+        row.update(max=255.0, mean=120.0)
+
+
+@fault("scale", "normalised twice", stage=4, says="normalised before")
+def _(w: World) -> None:
+    w.tables["stages"].append(w.stage(3) | {"stage": 4, "path": "4"})
+    again = [row | {"stage": 4, "min": -10.0, "max": 6.0} for row in w.outputs(3)]
+    w.tables["stage_outputs"] += again
+
+
+@fault("augmentation", "never fires", stage=1, says="never changed")
+def _(w: World) -> None:
+    w.stage(1).update(random=True, name="RandomHorizontalFlip", parameters='{"p": 0.5}')
+    _split(w, "train")
+    for row in w.outputs(1):
+        row["changed"] = False
+
+
+@fault("augmentation", "always fires", stage=1, says="though its p is 0.5")
+def _(w: World) -> None:
+    w.stage(1).update(random=True, name="RandomHorizontalFlip", parameters='{"p": 0.5}')
+    _split(w, "train")
+
+
+@fault("augmentation", "the same draw in both workers", stage=1, says="workers")
+def _(w: World) -> None:
+    w.stage(1).update(random=True, name="RandomRotation")
+    _split(w, "train")
+    for row in w.outputs(1):
+        row["params"] = json.dumps({"angle": 1.2345678 + row["index"] // 2})
+
+
+@fault("augmentation", "the same draw in every epoch", stage=1, says="in all 2 epochs")
+def _(w: World) -> None:
+    w.stage(1).update(random=True, name="RandomRotation")
+    _split(w, "train")
+    for row in w.outputs(1):
+        row["params"] = json.dumps({"angle": 0.1234567 * (row["index"] + 1)})
+    for table in ("samples", "stage_outputs", "predictions"):
+        w.tables[table] += [row | {"epoch": 1} for row in w.tables[table]]
+
+
+@fault("augmentation", "active in evaluation", stage=1, says="split test", severity="warning")
+def _(w: World) -> None:
+    w.stage(1).update(random=True, name="RandomCrop")
+
+
+# -- data -------------------------------------------------------------------------------------------
+
+
+@fault("duplicates", "the same bytes", index=41, says="bird/003.png")
+def _(w: World) -> None:
+    w.sample(41)["source_digest"] = w.sample(3)["source_digest"]
+    w.sample(41)["label"] = w.sample(3)["label"]
+
+
+@fault("conflicting_labels", "one content, two labels", index=42, says="also labelled")
+def _(w: World) -> None:
+    w.sample(42)["source_digest"] = w.sample(1)["source_digest"]
+
+
+@fault("leakage", "test picture in train", index=50, says="train")
+def _(w: World) -> None:
+    for row in w.tables["samples"][:40]:
+        row["split"] = "train"
+    w.sample(50)["source_digest"] = w.sample(2)["source_digest"]
+    for index in (2, 50):
+        w.sample(index)["split"] = "train" if index == 50 else "test"
+
+
+@fault("image_quality", "dark", index=35, stage=0, says="dark")
+def _(w: World) -> None:
+    w.output(35, 0).update(max=30.0, mean=8.0, std=5.0)
+
+
+@fault("image_quality", "bright", index=36, stage=0, says="bright")
+def _(w: World) -> None:
+    w.output(36, 0).update(min=220.0, mean=245.0, std=6.0)
+
+
+@fault("image_quality", "low information", index=37, stage=0, says="low information")
+def _(w: World) -> None:
+    w.output(37, 0).update(min=120.0, max=130.0, mean=125.0, std=2.0)
+
+
+@fault("image_quality", "odd size", index=38, stage=0, says="odd size")
+def _(w: World) -> None:
+    w.output(38, 0)["shape"] = [2000, 2600, 3]
+
+
+@fault("image_quality", "odd aspect", index=39, stage=0, says="odd aspect")
+def _(w: World) -> None:
+    w.output(39, 0)["shape"] = [12, 300, 3]
+
+
+@fault("image_quality", "grey among coloured", index=40, stage=0, says="grey")
+def _(w: World) -> None:
+    w.output(40, 0).update(mode="L", shape=[48, 64])
+
+
+@fault("alpha_dropped", "a stage dropped it", index=43, stage=1, says="dropped its alpha")
+def _(w: World) -> None:
+    w.output(43, 0).update(mode="RGBA", shape=[48, 64, 4])
+
+
+@fault("class_balance", "one class is rare", says="dog")
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        if row["label"] == 2 and row["index"] > 3:
+            row.update(label=0, label_name="bird")
+
+
+@fault("missing_classes", "a class has no sample", says="eagle")
+def _(w: World) -> None:
+    assert w.run.classes is not None
+    w.run.classes.append("eagle")
+
+
+@fault("missing_classes", "a class is missing in a split", says="train")
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        row["split"] = "train" if row["index"] < 30 and row["label"] != 1 else "test"
+
+
+# -- labels and model -------------------------------------------------------------------------------
+
+
+@fault("label_range", "too large", index=51, says="label 3")
+def _(w: World) -> None:
+    w.sample(51).update(label=3, label_name=None)
+
+
+@fault("label_range", "negative", index=52, says="label -1")
+def _(w: World) -> None:
+    w.sample(52).update(label=-1, label_name=None)
+
+
+@fault("label_range", "missing", index=53, says="no label")
+def _(w: World) -> None:
+    w.sample(53).update(label=None, label_name=None)
+
+
+@fault("class_order", "classes permuted", says="would rise")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], row["logits"][1:] + row["logits"][:1])
+
+
+@fault("class_order", "numbers sorted as text", says="sorted as text", severity="warning")
+def _(w: World) -> None:
+    w.run.classes = ["1", "10", "2"]
+
+
+@fault("label_issues", "a wrong label", index=54, says="looks like")
+def _(w: World) -> None:
+    other = (w.sample(54)["label"] + 1) % 3
+    w.sample(54).update(label=other, label_name=CLASSES[other])
+    logits = [0.0, 0.0, 0.0]
+    logits[54 % 3] = 6.0
+    grade(w.prediction(54), other, logits)
+
+
+@fault("accuracy", "below what is asked", says="below the 95.00%", config={"min": 0.95})
+def _(w: World) -> None:
+    pass
+
+
+@fault("accuracy", "no better than guessing", says="commonest class")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], [1.0, 0.0, 0.0])
+
+
+@fault("accuracy", "lower than the baseline", says="below the", baseline=True)
+def _(w: World) -> None:
+    for index in range(0, 60, 5):
+        grade(w.prediction(index), index % 3, [-value for value in w.prediction(index)["logits"]])
+
+
+@fault("per_class_accuracy", "one class is never right", says="cat")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        if row["label"] == 1:
+            grade(row, 1, [2.0, 0.0, 0.5])
+
+
+@fault("calibration", "far too sure", says="too sure", config={"samples": 50})
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], [8.0 if n == row["index"] % 2 else 0.0 for n in range(3)])
+
+
+@fault("dead_layers", "all zero", says="relu3")
+def _(w: World) -> None:
+    w.tables["activations"] = [_activation("conv1", step) for step in range(3)]
+    w.tables["activations"] += [
+        _activation("relu3", step) | {"zero_fraction": 1.0, "min": 0.0, "max": 0.0, "std": 0.0} for step in range(3)
+    ]
+
+
+@fault("exploding_layers", "not finite", says="from step 2")
+def _(w: World) -> None:
+    w.tables["activations"] = [_activation("fc", step) | {"nonfinite": 5 if step >= 2 else 0} for step in range(4)]
+
+
+@fault("exploding_layers", "gradients grow without end", says="grew")
+def _(w: World) -> None:
+    w.tables["activations"] = [
+        _activation("fc", step) | {"direction": "backward", "std": 10.0**step, "max": 10.0, "min": -10.0}
+        for step in range(6)
+    ]
+
+
+# -- against a baseline -----------------------------------------------------------------------------
+
+
+@fault("pipeline_changed", "another parameter", stage=1, says="size", baseline=True)
+def _(w: World) -> None:
+    w.stage(1)["parameters"] = json.dumps({"size": [28]})
+
+
+@fault("pipeline_changed", "a stage is new", stage=2, says="RandomErasing", baseline=True)
+def _(w: World) -> None:
+    new = w.stage(1) | {"stage": 2, "path": "2", "name": "RandomErasing", "qualname": "transforms.RandomErasing"}
+    stages = w.tables["stages"]
+    w.tables["stages"] = [*stages[:2], new, *(row | {"stage": row["stage"] + 1} for row in stages[2:])]
+
+
+@fault("pipeline_changed", "a stage is gone", says="Resize", baseline=True)
+def _(w: World) -> None:
+    del w.tables["stages"][1]
+
+
+@fault("pipeline_changed", "another code", stage=2, says="code of ToTensor", baseline=True)
+def _(w: World) -> None:
+    w.stage(2)["source_code_digest"] = digest("edited")
+
+
+@fault("dataset_changed", "other bytes", index=14, says="other bytes", baseline=True)
+def _(w: World) -> None:
+    w.sample(14)["source_digest"] = digest("edited", size=64)
+
+
+@fault("dataset_changed", "another label", index=18, says="had the label 0", baseline=True)
+def _(w: World) -> None:
+    w.sample(18)["label"] = 1
+
+
+@fault("dataset_changed", "a source is new", index=19, says="is new", baseline=True)
+def _(w: World) -> None:
+    w.sample(19)["source"] = "cat/new.png"
+
+
+@fault("prediction_flips", "right before, wrong now", index=6, says="now predicted as", baseline=True)
+def _(w: World) -> None:
+    grade(w.prediction(6), 0, [0.0, 3.0, 0.0])
+
+
+@fault("drift", "pictures became darker", stage=0, says="mean of load", baseline=True)
+def _(w: World) -> None:
+    for row in w.outputs(0):
+        row["mean"] -= 60
+
+
+@fault("drift", "labels are distributed otherwise", says="labels have drifted", baseline=True)
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        if row["label"] == 1:
+            row["label"] = 0
+
+
+def _split(w: World, split: str) -> None:
+    for row in w.tables["samples"]:
+        row["split"] = split
+
+
+def _activation(layer: str, step: int) -> dict[str, Any]:
+    return {
+        "epoch": 0, "step": step, "layer": layer, "layer_type": "Module", "direction": "forward", "port": "output.0",
+        "mean": 0.1, "std": 1.0, "min": -3.0, "max": 3.0, "zero_fraction": 0.4, "nonfinite": 0,
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""Every form of a report: well-formed, valid where a schema says so, and deaf to what hostile names say."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.checks.base import Finding
+from audit.checks.report import Outcome, Report
+from audit.report.findings import FORMS, append_summary, write_report
+
+SCHEMA = Path(__file__).parent / "schemas" / "sarif-2.1.0.json"
+NASTY = [
+    "a/::error file=x::boo.png", "a|b`c`<script>alert(1)</script>.png", "new\nline\r::warning::x.png",
+    "\x1b[2J\x00.png",
+    "100%.png", "@everyone #1 [x](http://evil).png", "ü—✓/日本.png", "]]>.png", "bad\udcffbyte.png", "a,b:c.png",
+]  # fmt: skip
+
+
+def make(names: list[str], severity: str = "error") -> Report:
+    """A report with one finding for each name, and one check of every status."""
+    found = [
+        Finding(f"{name} (index {n}) is odd.", n, name, 1, float(n), 0.5, f"FROM samples WHERE index = {n}")
+        for n, name in enumerate(names)
+    ]
+    found.append(Finding("The run as a whole is odd.", value=float("nan")))
+    about = ("values", "What it looks for.")
+    outcomes = [
+        Outcome("broken", *about, "error", "error", f"ValueError: {names[0] if names else ''}"),
+        Outcome("finite", *about, severity, "fail", "odd", found, len(found) + 7),  # type: ignore[arg-type]
+        Outcome("hooks", *about, "error", "skip", "no layer was asked for"),
+        Outcome("blank", *about, "error", "pass", ""),
+    ]
+    return Report("20260101-000000-abcdef", names[0] if names else None, 60, outcomes, root="/data", notes=names[:1])
+
+
+def test_json_is_as_designed() -> None:
+    told = json.loads(FORMS["json"](make(NASTY[:1])))
+    assert list(told) == ["run_id", "passed", "checks"]
+    assert told["passed"] is False
+    assert {check["status"] for check in told["checks"]} == {"pass", "fail", "skip", "error"}
+    for check in told["checks"]:
+        assert list(check) == ["check", "severity", "status", "message", "findings"]
+    assert list(told["checks"][1]["findings"][0]) == ["index", "source", "stage", "value", "message"]
+    assert told["checks"][1]["findings"][-1]["value"] is None
+
+
+def test_sarif_is_valid_and_names_each_file() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    told = json.loads(FORMS["sarif"](make(NASTY)))
+    schema = json.loads(SCHEMA.read_text())
+    validator = jsonschema.validators.validator_for(schema)
+    validator.check_schema(schema)
+    assert not [error.message for error in validator(schema).iter_errors(told)]
+    results = told["runs"][0]["results"]
+    assert len(results) == len(NASTY) + 1
+    # Uploads refuse a result without a file, and a path that is absolute or escapes.
+    uris = [result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results]
+    assert all(uri and not uri.startswith(("/", "..")) and re.fullmatch(r"[\w.~%/()!*'+-]+", uri) for uri in uris)
+    assert results[-1]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "audit.toml"
+    assert len({result["partialFingerprints"]["auditFinding/v1"] for result in results}) == len(results)
+    assert told["runs"][0]["invocations"][0]["executionSuccessful"] is False
+
+
+def test_sarif_schema_refuses_what_is_wrong() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    told = json.loads(FORMS["sarif"](make(NASTY)))
+    told["runs"][0]["results"][0]["level"] = "catastrophe"
+    schema = json.loads(SCHEMA.read_text())
+    assert not jsonschema.validators.validator_for(schema)(schema).is_valid(told)
+
+
+def test_junit_has_a_case_for_each_file() -> None:
+    root = ET.fromstring(FORMS["junit"](make(NASTY)))
+    suites = {suite.get("name"): suite for suite in root}
+    assert set(suites) == {"broken", "finite", "hooks", "blank"}
+    assert suites["broken"].find("testcase/error") is not None
+    assert suites["hooks"].find("testcase/skipped") is not None
+    assert len(suites["blank"]) == 1
+    assert len(suites["blank"][0]) == 0
+    # One for each name, one for the run as a whole, one that counts the rest.
+    assert len(suites["finite"].findall("testcase/failure")) == len(NASTY) + 2
+    assert root.get("failures") == str(len(NASTY) + 2)
+
+
+def test_junit_does_not_fail_for_less_than_was_asked() -> None:
+    root = ET.fromstring(FORMS["junit"](make(NASTY[:2], severity="warning")))
+    suite = next(suite for suite in root if suite.get("name") == "finite")
+    assert suite.findall("testcase/system-out")
+    assert len(suite.findall("testcase/failure")) == 1  # the line that counts the rest
+
+
+def test_annotations_cannot_be_forged() -> None:
+    text = FORMS["github"](make(NASTY))
+    commands = [line for line in text.splitlines() if line.startswith("::")]
+    # Ten of a check, one that counts the rest, one for the broken check: nothing that a name smuggled in.
+    assert len(commands) == 12
+    assert all(re.match(r"::(error|warning|notice) (file=[^,:]+,)?title=[a-z]+::", line) for line in commands)
+    assert "boo.png::" not in text
+
+
+def test_markdown_is_inert(tmp_path: Path) -> None:
+    text = FORMS["markdown"](make(NASTY))
+    assert "<script>" not in text
+    assert "@everyone" not in text
+    assert "](http" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "is odd" in line and "finite" not in line]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
+    append_summary(make(NASTY), str(tmp_path / "summary.md"))
+    append_summary(make(NASTY), str(tmp_path / "summary.md"))
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8").count("### audit check") == 2
+
+
+def test_text_moves_no_cursor() -> None:
+    text = FORMS["text"](make(NASTY))
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    assert len(text.splitlines()) == len(FORMS["text"](make(["plain.png"] * len(NASTY))).splitlines())
+
+
+@given(st.lists(st.text(max_size=30), max_size=4), st.sampled_from(sorted(FORMS)))
+def test_any_name_can_be_told(names: list[str], form: str) -> None:
+    text = FORMS[form](make(names))
+    assert text.endswith("\n")
+    if form in ("json", "sarif"):
+        json.loads(text)
+    if form == "junit":
+        ET.fromstring(text.encode("utf-8", "backslashreplace"))
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    from audit.errors import UsageError
+
+    write_report(make(NASTY), str(tmp_path / "out.sarif"), "sarif")
+    json.loads((tmp_path / "out.sarif").read_text(encoding="utf-8"))
+    with pytest.raises(UsageError, match="could not be written"):
+        write_report(make(NASTY), str(tmp_path / "missing" / "out.json"), "json")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.sarif"]

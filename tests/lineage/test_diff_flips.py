@@ -1,0 +1,99 @@
+"""Predictions that flip, each with its cause: the digits and their model, with one thing changed at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from places import CHECKPOINT, DIGITS, PIPELINE
+
+from audit.engines.local import run
+from audit.engines.request import RunRequest
+from audit.lineage.diff import diff
+from audit.records import Run
+from audit.store.reader import Reader
+
+
+@dataclass
+class Digits:
+    """A few digits, and a baseline run of the model over them."""
+
+    images: Path
+    store: str
+    baseline: Run
+
+    def record(self, *, images: Path | None = None, pipeline: Path = PIPELINE, model: Path = CHECKPOINT) -> Run:
+        request = RunRequest(
+            dataset=str(images or self.images), model=str(model), pipeline=str(pipeline), store=self.store, workers=0
+        )
+        return run(request)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Digits]:
+    folder = tmp_path_factory.mktemp("flips")
+    images = folder / "digits"
+    for kind in sorted(DIGITS.iterdir()):
+        (images / kind.name).mkdir(parents=True)
+        for path in sorted(kind.glob("*.png"))[:6]:
+            shutil.copy(path, images / kind.name / path.name)
+    found = Digits(images, str(folder / "store"), None)  # type: ignore[arg-type]
+    found.baseline = found.record()
+    yield found
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_another_model_input_is_the_pipeline(digits: Digits, tmp_path: Path) -> None:
+    text = PIPELINE.read_text().replace("mean=[0.306], std=[0.318]", "mean=[0.9], std=[0.05]")
+    changed = tmp_path / "other_normalize_digits.py"
+    changed.write_text(text)
+    other = digits.record(pipeline=changed)
+    with Reader(digits.store) as reader:
+        found = diff(reader, digits.baseline.run_id, other.run_id)
+        flips = reader.sql("FROM flips(?, ?)", parameters=[digits.baseline.run_id, other.run_id]).dicts()
+    assert found.regressions > 0
+    assert found.flips.counts["regressions"] == {"data": 0, "pipeline": found.regressions, "model": 0}
+    assert found.first_divergent_stage == {"Normalize": 60}
+    lists = found.flips.lists
+    assert len(flips) == sum(len(lists[kind]) for kind in ("regressions", "fixes", "other_changes"))
+    assert {row["cause"] for row in flips} == {"pipeline"}
+    change = found.flips.accuracy_b - found.flips.accuracy_a  # type: ignore[operator]
+    assert change == pytest.approx((found.fixes - found.regressions) / 60)
+    assert 0 < (found.flips.mcnemar_p or 0) < 1
+    regression = lists["regressions"][0]
+    assert regression["label"] == regression["predicted_a"] != regression["predicted_b"]
+    per_class = found.flips.per_class
+    assert sum(row["regressions"] for row in per_class) == found.regressions
+    assert sum(row["samples_a"] for row in per_class) == 60
+
+
+def test_the_same_input_and_other_logits_is_the_model(digits: Digits, tmp_path: Path) -> None:
+    checkpoint = torch.load(CHECKPOINT, weights_only=True)
+    checkpoint["state_dict"]["fc2.bias"] += torch.linspace(-6, 6, 10)
+    torch.save(checkpoint, tmp_path / "other.pt")
+    other = digits.record(model=tmp_path / "other.pt")
+    with Reader(digits.store) as reader:
+        found = diff(reader, digits.baseline.run_id, other.run_id)
+    assert found.divergent == 0
+    assert found.regressions > 0
+    assert found.flips.counts["regressions"]["model"] == found.regressions
+
+
+def test_other_bytes_or_another_label_is_the_data(digits: Digits, tmp_path: Path) -> None:
+    images = Path(shutil.copytree(digits.images, tmp_path / "images"))
+    replaced, moved = sorted((images / "0").iterdir())[:2]
+    Image.open(sorted((images / "7").iterdir())[0]).save(replaced)
+    moved.rename(images / "5" / moved.name)
+    other = digits.record(images=images)
+    with Reader(digits.store) as reader:
+        found = diff(reader, digits.baseline.run_id, other.run_id)
+    assert found.counts["source_changed"] == 1
+    assert found.counts["label_changed"] == found.counts["renamed"] == 1
+    assert found.flips.counts["regressions"] == {"data": 2, "pipeline": 0, "model": 0}
+    moved_row = next(row for row in found.flips.lists["regressions"] if row["label"] == 5)
+    assert moved_row["predicted_a"] == moved_row["predicted_b"] == 0

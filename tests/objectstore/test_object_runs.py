@@ -1,0 +1,199 @@
+"""Whole runs in a bucket: the rows of a local store, readable after a kill, one writer, and no byte too many."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from object_service import KEY, SECRET, Service, make_old
+from store_cases import STAGES, record, stage_table, visit_tables, write_forever
+
+import audit
+from audit.errors import DatasetError, StoreBusy
+from audit.records import Run
+from audit.sources import open_dataset
+from audit.store.batch import table_of
+from audit.store.maintenance import compact, remove
+from audit.store.object_store import TAIL
+from audit.store.schema import SCHEMAS
+from audit.store.verify import verify
+from audit.store.writer import RunWriter
+
+boto3 = pytest.importorskip("boto3")
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+DIGITS = REPOSITORY / "fixtures" / "digits" / "test"
+
+
+def rows(store: audit.Store) -> dict[str, list[tuple[object, ...]]]:
+    tables = {table: store.sql(f"FROM {table} ORDER BY ALL").fetchall() for table in SCHEMAS}
+    return tables | {"runs": store.sql("SELECT run_id, status, samples, wrong, accuracy FROM runs").fetchall()}
+
+
+def test_the_rows_are_those_of_a_local_store(service: Service, place: str, tmp_path: Path) -> None:
+    for ending, what in (("run.json", {"status": 500}), (".parquet", {"arrives": True}), ("run.json", {"status": 409})):
+        service.fault("PUT", ending, times=3, **what)
+    for location in (place, str(tmp_path / "lineage")):
+        record(location, samples=40, run_id="first", name="a")
+        record(location, samples=10, run_id="second", name="b")
+    with audit.open(place) as remote, audit.open(tmp_path / "lineage") as local:
+        assert rows(remote) == rows(local)
+        assert not verify(remote)
+        assert remote.trace(index=3).as_json() == local.trace(index=3).as_json()
+        assert remote.diff("a", "b").as_json() == local.diff("a", "b").as_json()
+        before = rows(remote)
+        assert compact(remote, "a").parts_after < 10
+        assert rows(remote) == before
+        remove(remote, "b")
+        assert [run.run_id for run in remote.runs()] == ["first"]
+    assert not any(fault.times for fault in service.faults)
+
+
+def test_a_killed_writer_leaves_a_readable_run_that_can_be_resumed(service: Service, place: str) -> None:
+    processes = multiprocessing.get_context("spawn")
+    hears, tells = processes.Pipe(duplex=False)
+    process = processes.Process(target=write_forever, args=(place, "", tells))
+    process.start()
+    try:
+        run_id = hears.recv()
+        time.sleep(0.4)
+    finally:
+        process.kill()
+        process.join()
+    with pytest.raises(StoreBusy):
+        RunWriter.resume(place, run_id)
+    assert whole_visits(place, run_id, "running") > 0  # as far as anyone can know: the lease is young
+    make_old(place, f"runs/{run_id}/.writer.lock")
+    before = whole_visits(place, run_id, "interrupted")
+    writer = RunWriter.resume(place, run_id)
+    writer.append(visit_tables(run_id, [before, before + 1]))
+    writer.finish("complete")
+    assert whole_visits(place, run_id, "complete") == before + 2
+
+
+def whole_visits(place: str, run_id: str, status: str) -> int:
+    """How many visits the run has, each with its stages, none missing and none twice."""
+    with audit.open(place) as store:
+        assert store.run(run_id).status == status
+        assert not verify(store)
+        found = store.sql("SELECT count(*), count(DISTINCT index), max(index) + 1 FROM samples").fetchall()[0]
+        outputs = store.sql("SELECT count(*) FROM stage_outputs").fetchall()[0][0]
+        assert found[0] == found[1] == found[2] == store.run(run_id).samples
+        assert outputs == found[0] * len(STAGES)
+        return store.run(run_id).samples
+
+
+def test_two_writers_of_one_run(service: Service, place: str) -> None:
+    first = RunWriter.create(place, Run("", 0, ""))
+    run_id = first.run.run_id
+    first.append({"stages": stage_table(run_id), **visit_tables(run_id, [0, 1])})
+    first.flush()
+    with pytest.raises(StoreBusy):
+        RunWriter.resume(place, run_id)
+    make_old(place, f"runs/{run_id}/.writer.lock")  # the first is paused for longer than its lease lasts
+    second = RunWriter.resume(place, run_id)
+    second.append(visit_tables(run_id, [2, 3]))
+    second.flush()
+    first.append(visit_tables(run_id, [2, 3, 4]))
+    with pytest.raises(StoreBusy, match=r"run\.json was changed by another process"):
+        first.flush()
+    first.abandon()
+    second.finish("complete")
+    with audit.open(place) as store:
+        assert store.sql("SELECT index FROM samples ORDER BY index").fetchall() == [(0,), (1,), (2,), (3,)]
+        assert store.run().status == "complete"
+        assert not verify(store)
+
+
+def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, place: str) -> None:
+    count = 60_000
+    writer = RunWriter.create(place, Run("", 0, ""))
+    chance = np.random.default_rng(0)
+    facts = {
+        "run_id": [writer.run.run_id] * count,
+        "epoch": np.zeros(count, np.int32),
+        "visit": np.zeros(count, np.int32),
+        "index": np.arange(count),
+        "confidence": chance.random(count, np.float32),
+        "correct": chance.random(count) < 0.5,
+        "logits": chance.random((count, 24), np.float32),
+    }
+    writer.append({"predictions": table_of("predictions", facts)})
+    writer.finish("complete")
+    with audit.open(place) as store:
+        size = sum(part.bytes for part in store.manifest().parts)
+        service.forget()
+        assert store.sql("SELECT avg(confidence) FROM predictions").fetchall()[0][0] == pytest.approx(0.5, abs=0.01)
+        sent = service.requests("GET", ".parquet")
+        taken = sum(request.sent for request in sent)
+        column = count * 4
+        assert column * 0.8 < store.bytes_read() < column * 1.3 + 2 * TAIL
+        assert taken <= store.bytes_read() + TAIL
+        assert taken < size / 10
+        assert len(sent) <= 2 + len(range(0, count, 32_768)) * 2
+        service.forget()
+        assert store.rows("predictions", store.run().run_id, index=17)[0]["index"] == 17
+        assert sum(request.sent for request in service.requests("GET", ".parquet")) < size * 0.6  # one row group of two
+
+
+def test_a_dataset_and_a_store_in_a_bucket(service: Service, place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "test"
+    bucket = place.split("/")[2]
+    client = boto3.client("s3")
+    for number, path in enumerate(sorted(DIGITS.rglob("*.png"))[::37]):
+        name = f"{path.parent.name}/{number}.png"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / name)
+        client.upload_file(str(path), bucket, f"images/test/{name}")
+        client.upload_file(str(path), bucket, f"flat/{number}.png")
+    client.put_object(Bucket=bucket, Key="images/test/0/broken.png", Body=b"no picture")
+    (folder / "0" / "broken.png").write_bytes(b"no picture")
+    options = {"model": REPOSITORY / "fixtures" / "digits.pt", "pipeline": REPOSITORY / "pipelines" / "digits.py"}
+    remote_run = audit.run(f"s3://{bucket}/images/test/", store=place, workers=0, **options)
+    local_run = audit.run(folder, store=tmp_path / "lineage", workers=0, **options)
+    assert remote_run.failed == local_run.failed == 1
+    query = (
+        "SELECT index, source, source_digest, label, label_name, split, status, failed_stage FROM samples ORDER BY 1"
+    )
+    digests = (
+        "SELECT index, stage, digest, predicted, logits FROM stage_outputs JOIN predictions USING (index) ORDER BY ALL"
+    )
+    with audit.open(place) as remote, audit.open(tmp_path / "lineage") as local:
+        for question in (query, digests):
+            assert remote.sql(question).fetchall() == local.sql(question).fetchall()
+        assert remote.trace(index=3).source_state == "unchanged"
+        assert not remote.replay().different
+        name = remote.trace(index=3).sample["source"]
+        client.put_object(Bucket=bucket, Key=f"images/test/{name}", Body=b"changed")
+        assert remote.trace(index=3).source_state == "changed"
+        client.delete_object(Bucket=bucket, Key=f"images/test/{name}")
+        assert remote.trace(index=3).source_state == "missing"
+    flat = open_dataset(f"s3://{bucket}/flat")
+    assert flat.classes is None
+    assert len(flat) == len(list(folder.rglob("*.png"))) - 1
+    listed = client.list_objects_v2(Bucket=bucket, Prefix="some/")["Contents"]
+    kept = b"".join(client.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in listed)
+    assert KEY.encode() not in kept
+    assert SECRET.encode() not in kept
+
+
+def test_a_dataset_that_cannot_be_had(service: Service, place: str) -> None:
+    bucket = place.split("/")[2]
+    for location, text in (
+        ("s3://no-such-bucket/x", "no such bucket"),
+        (f"s3://{bucket}/nothing", "holds nothing"),
+        (f"s3://me:{SECRET}@{bucket}/x", "holds a user"),
+    ):
+        with pytest.raises(DatasetError, match=text) as caught:
+            open_dataset(location)
+        assert SECRET not in str(caught.value)
+    boto3.client("s3").put_object(Bucket=bucket, Key="one/a.png", Body=b"x")
+    dataset = open_dataset(f"s3://{bucket}/one")
+    service.fault("GET", "a.png", status=403)
+    with pytest.raises(OSError, match="AccessDenied") as failed:
+        dataset.read(0)
+    assert KEY not in str(failed.value)

@@ -1,0 +1,10 @@
+"""Where the fixtures are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DIGITS = REPOSITORY / "fixtures" / "digits" / "test"
+CHECKPOINT = REPOSITORY / "fixtures" / "digits.pt"
+PIPELINE = REPOSITORY / "pipelines" / "digits.py"

@@ -1,0 +1,158 @@
+"""Imports point one way, importing costs nothing, and the façade is the truth."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import audit
+
+ROOT = Path(audit.__file__).parent
+
+#: Lowest first. A module may import from its own layer and from those below it.
+LAYERS = [
+    {"errors", "records", "identity", "config", "registry", "plainjson", "usercode"},
+    {"values"},
+    {"store"},
+    {"sources", "models"},
+    {"recorders"},
+    {"engines"},
+    {"lineage"},
+    {"checks"},
+    {"report", "integrations"},
+    {"api"},
+    {"recording"},
+    {"web", "pytest_plugin"},
+    {"cli"},
+    {"__main__", "__init__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+#: Who may import these packages at all, at the top of a module.
+RESTRICTED = {
+    "duckdb": {"store"},
+    "pyarrow": {"store"},
+    "torch": {"recorders", "models", "engines", "integrations"},
+    "torchvision": {"recorders", "models", "engines", "integrations"},
+}
+
+
+def modules() -> list[tuple[str, Path]]:
+    return [(".".join(path.relative_to(ROOT).with_suffix("").parts), path) for path in sorted(ROOT.rglob("*.py"))]
+
+
+def imports(path: Path, *, top_only: bool = False) -> Iterator[str]:
+    """Every module that a file imports, but for what only a type checker sees."""
+
+    def walk(node: ast.AST) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if top_only and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if isinstance(child, ast.Import):
+                yield from (alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path} imports relatively"
+                yield from (f"{child.module}.{alias.name}" for alias in child.names)
+            yield from walk(child)
+
+    yield from walk(ast.parse(path.read_text()))
+
+
+def room(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_imports_point_one_way(module: str, path: Path) -> None:
+    assert room(module) in LEVEL, f"{module} has no layer: give it one in this test"
+    for name in imports(path, top_only=True):
+        if name.startswith("audit."):
+            target = room(name.removeprefix("audit."))
+            if target in LEVEL:
+                assert LEVEL[target] <= LEVEL[room(module)], f"{module} imports {name}, which lies above it"
+            else:
+                assert target == "__version__", f"{module} takes {target} from the façade"
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_heavy_packages_stay_in_their_rooms(module: str, path: Path) -> None:
+    for name in imports(path, top_only=True):
+        allowed = RESTRICTED.get(name.split(".")[0])
+        assert allowed is None or room(module) in allowed, f"{module} imports {name}"
+
+
+def test_presentation_holds_no_sql_engine() -> None:
+    for module, path in modules():
+        if room(module) in ("cli", "web", "report"):
+            assert not {"duckdb", "pyarrow"} & {name.split(".")[0] for name in imports(path)}, module
+
+
+def test_no_import_cycles() -> None:
+    graph = {
+        f"audit.{module.removesuffix('.__init__')}": {
+            name for name in imports(path, top_only=True) if name.startswith("audit.")
+        }
+        for module, path in modules()
+        if module != "__init__"
+    }
+
+    def resolve(name: str) -> str | None:
+        while name and name not in graph:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"import cycle: {' → '.join([*trail[trail.index(name) :], name])}"
+        if name in done:
+            return
+        for target in graph[name]:
+            resolved = resolve(target)
+            if resolved is not None and resolved != name and not name.startswith(resolved + "."):
+                visit(resolved, (*trail, name))
+        done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_the_facade_is_the_truth() -> None:
+    assert len(audit.__all__) <= 15
+    for name in audit.__all__:
+        assert getattr(audit, name) is not None
+    with pytest.raises(AttributeError):
+        audit.nothing_of_that_name  # noqa: B018
+
+
+def loaded_after(code: str) -> set[str]:
+    script = f"{code}\nimport sys; print(' '.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stderr.split()}
+
+
+def test_importing_costs_nothing() -> None:
+    assert not {"torch", "duckdb", "pyarrow", "numpy", "PIL", "rich"} & loaded_after("import audit")
+
+
+HELP = "from click.testing import CliRunner; from audit.cli.main import cli; CliRunner().invoke(cli, {arguments})"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["sql", "--help"], ["trace", "--help"]])
+def test_help_loads_neither_torch_nor_duckdb(arguments: list[str]) -> None:
+    assert not {"torch", "duckdb", "pyarrow", "numpy", "PIL"} & loaded_after(HELP.format(arguments=arguments))
+
+
+def test_reading_a_store_loads_no_torch(tmp_path: Path) -> None:
+    code = (
+        "from audit.store.writer import RunWriter; import audit\n"
+        f"RunWriter.create({str(tmp_path / 'lineage')!r}).finish('complete')\n"
+        f"store = audit.open({str(tmp_path / 'lineage')!r}); store.sql('FROM lineage').fetchall(); store.close()"
+    )
+    assert not {"torch", "torchvision"} & loaded_after(code)

@@ -1,0 +1,84 @@
+"""Docs are run: the command reference is generated, README snippets execute, figures and links exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text()
+
+
+def test_the_command_reference_is_what_help_says() -> None:
+    sys.path.insert(0, str(REPOSITORY / "docs"))
+    from make_cli import reference
+
+    assert (REPOSITORY / "docs" / "cli.md").read_text() == reference(), "run `make docs`"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_readme_is_short_and_begins_with_code() -> None:
+    lines = README.splitlines()
+    assert len(lines) < 150
+    assert any(line.startswith("```") for line in lines[:30])
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that has what the README's commands speak of."""
+    place = tmp_path_factory.mktemp("readme")
+    for name in ("fixtures", "pipelines"):
+        (place / name).symlink_to(REPOSITORY / name)
+    return place
+
+
+def test_the_terminal_session_runs(demo: Path) -> None:
+    session = blocks("console")[0]
+    commands = [line[2:] for line in session.splitlines() if line.startswith("$ ")]
+    assert len(commands) >= 4
+    environment = os.environ | {"COLUMNS": "120"}
+    for command in commands:
+        words = shlex.split(command)
+        assert words[0] == "audit"
+        done = subprocess.run(
+            [sys.executable, "-m", "audit", *words[1:]], cwd=demo, capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    # What the README shows is what comes out: its figures are in the output of the last command.
+    shown = re.search(r"predicted  (\d)", session)
+    assert shown is not None
+    assert f"predicted  {shown[1]}" in done.stdout
+
+
+def test_the_python_snippets_run(demo: Path) -> None:
+    for snippet in blocks("python"):
+        script = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\n" + snippet
+        done = subprocess.run([sys.executable, "-c", script], cwd=demo, capture_output=True, text=True)
+        assert done.returncode == 0, f"{snippet}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (REPOSITORY / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    text = (REPOSITORY / page).read_text()
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if "://" not in target:
+            assert ((REPOSITORY / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_no_page_names_a_machine() -> None:
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "bench").glob("*.md")]
+    for page in pages:
+        text = page.read_text()
+        assert "/work/" not in text, page
+        assert "/root/" not in text, page

@@ -1,0 +1,92 @@
+"""Every kind gives every value back, bit for bit, and looking at it changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from audit import values
+from tests.values import strategies as make
+from tests.values.contracts import check_kind
+
+quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+CASES = [
+    pytest.param(name, example, id=f"{name}-{at}")
+    for name, some in make.EXAMPLES.items()
+    for at, example in enumerate(some)
+]
+
+
+def test_every_registered_kind_has_examples() -> None:
+    assert set(values.KINDS) == set(make.EXAMPLES)
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_contract(name: str, example: Any, tmp_path: Path) -> None:
+    check_kind(name, example, tmp_path)
+
+
+@quick
+@given(make.images)
+def test_images(value: Any) -> None:
+    check_kind("image", value)
+
+
+@quick
+@given(make.tensors)
+def test_tensors(value: Any) -> None:
+    check_kind("tensor", value)
+
+
+@quick
+@given(make.arrays)
+def test_arrays(value: Any) -> None:
+    check_kind("array", value)
+
+
+@quick
+@given(make.texts)
+def test_texts(value: Any) -> None:
+    check_kind("text", value)
+
+
+@quick
+@given(make.tokens)
+def test_tokens(value: Any) -> None:
+    check_kind("tokens", value)
+
+
+@quick
+@given(make.numbers)
+def test_numbers(value: Any) -> None:
+    check_kind("number", value)
+
+
+@settings(quick, max_examples=30)
+@given(make.mappings)
+def test_mappings(value: Any) -> None:
+    check_kind("mapping", value)
+
+
+@settings(quick, max_examples=30)
+@given(make.sequences)
+def test_sequences(value: Any) -> None:
+    check_kind(values.kind_of(value).name, value)
+
+
+@quick
+@given(st.integers(1, 12), st.integers(2, 30), st.integers(2, 30), make.seeds, st.floats(0.01, 10), st.floats(-5, 5))
+def test_quantised_float_pictures(
+    channels: int, height: int, width: int, seed: int, scale: float, shift: float
+) -> None:
+    """What ToTensor and Normalize make is stored as bytes and comes back as the same floats."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    levels = torch.randint(0, 256, (channels, height, width), generator=generator, dtype=torch.uint8)
+    check_kind("tensor", levels / 255)
+    check_kind("tensor", (levels / 255 - shift) / scale)

@@ -1,0 +1,111 @@
+"""Stores, a served app and a browser, each made once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from webstores import ROOT, begin, record_digits, training
+
+NEAREST = "v2.Resize(16, antialias=True)", "v2.Resize(16, interpolation=v2.InterpolationMode.NEAREST)"
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two real runs that differ in one stage, one that kept digests alone, and one with epochs."""
+    folder = tmp_path_factory.mktemp("web")
+    place = folder / "lineage"
+    other = folder / "nearest.py"
+    other.write_text((ROOT / "pipelines" / "digits.py").read_text().replace(*NEAREST))
+    record_digits(
+        place,
+        {"name": "digest", "limit": 40, "capture": "digest"},
+        {"name": "baseline"},
+        {"name": "nearest", "pipeline": str(other)},
+    )
+    training(place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without a run."""
+    place = tmp_path_factory.mktemp("empty") / "lineage"
+    writer = begin(place, "gone")
+    run = writer.finish("complete")
+    shutil.rmtree(place / "runs" / run.run_id)
+    return place
+
+
+@contextmanager
+def served(place: Path, *options: str) -> Iterator[str]:
+    """`serve` in a process of its own; gives its address, and ends it."""
+    keywords = ", ".join(("port=0", *options))
+    code = f"from audit.web.server import serve; serve({str(place)!r}, {keywords}, ready=lambda a: print(a.url, flush=True))"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        for _ in range(150):
+            try:
+                urllib.request.urlopen(address, timeout=5)
+                break
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def site(digits: Path) -> Iterator[str]:
+    """The address of the served digits."""
+    with served(digits) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; skips, visibly, where there is none."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    with playwright.sync_playwright() as running:
+        made = running.chromium.launch(executable_path=found, args=["--headless", "--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A fresh page; whatever the console or a script complains of fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    complaints: list[str] = []
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.complaints = complaints
+    yield opened
+    context.close()
+    # A picture that is not stored is asked for and missing: that is no complaint about us.
+    assert [text for text in complaints if "404" not in text and "422" not in text] == []

@@ -1,0 +1,406 @@
+"""Every page over every kind of store: HTML and JSON from one path, bad input as a page that helps, no torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from webstores import ROOT, begin, jpeg, record_digits, rows, write_samples
+
+from audit.api import Store
+from audit.lineage import overview
+from audit.web.app import build
+
+
+@pytest.fixture(scope="module")
+def client(digits: Path) -> Iterator[TestClient]:
+    with TestClient(build(str(digits)), base_url="http://localhost") as made:
+        yield made
+
+
+def runs(client: TestClient) -> dict[str, str]:
+    return {run["name"]: run["run_id"] for run in client.get("/?format=json").json()["runs"]}
+
+
+def mistakes(client: TestClient, run: str) -> list[int]:
+    return [sample["index"] for sample in client.get(f"/run/{run}/gallery?format=json").json()["samples"]]
+
+
+PAGES = [
+    "",
+    "/run/{a}",
+    "/run/{a}/gallery",
+    "/run/{a}/trace/28",
+    "/compare?a={a}&b={b}",
+    "/sql?q=FROM+runs",
+    "/run/{t}/training",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_html_and_json_from_one_path(client: TestClient, path: str) -> None:
+    known = runs(client)
+    path = path.format(a=known["baseline"], b=known["nearest"], t=known["training"]) or "/"
+    page = client.get(path)
+    assert page.status_code == 200
+    assert page.text.startswith("<!doctype html>")
+    accepted = client.get(path, headers={"accept": "application/json"}).json()
+    asked = client.get(path + ("&" if "?" in path else "?") + "format=json").json()
+    accepted.pop("seconds", None), asked.pop("seconds", None)
+    assert accepted == asked
+
+
+def test_counts_agree_with_sql(client: TestClient, digits: Path) -> None:
+    """The page's numbers are those that a query gives."""
+    run = runs(client)["baseline"]
+    page = client.get(f"/run/{run}?format=json").json()
+    with Store(str(digits)) as store:
+        confusion = store.sql(
+            "SELECT label, predicted, count FROM confusion WHERE run_id = ?", parameters=[run]
+        ).fetchall()
+        wrong = store.sql("SELECT count(*) FROM wrong_predictions WHERE run_id = ?", parameters=[run]).fetchone()
+    shown = {
+        (c["label"], c["predicted"]): c["count"]
+        for row in page["counts"]["matrix"]["rows"]
+        for c in row["cells"]
+        if c["count"]
+    }
+    assert shown == {(label, predicted): count for label, predicted, count in confusion}
+    assert wrong is not None
+    assert page["counts"]["wrong"] == wrong[0]
+    assert sum(b["count"] for b in page["counts"]["confidence"]) == 120
+    assert [stage["name"] for stage in page["timings"]][:3] == ["load", "Grayscale", "Resize"]
+
+
+def test_the_trace_is_the_library_s(client: TestClient, digits: Path) -> None:
+    run = runs(client)["baseline"]
+    page = client.get(f"/run/{run}/trace/28?format=json").json()
+    with Store(str(digits)) as store:
+        expected = json.loads(json.dumps(store.trace(run, index=28).as_json()))
+    assert page["source"] == expected["source"]
+    assert page["prediction"] == expected["prediction"]
+    assert [s["digest"] for s in page["stages"]] == [s["digest"] for s in expected["stages"]]
+    assert page["stages"][1]["difference"] == 0.0
+    for stage in page["stages"]:
+        picture = client.get(stage["picture"])
+        assert picture.headers["content-type"] in ("image/png", "image/jpeg")
+    assert client.get(page["source_picture"]).status_code == 200
+
+
+def test_mistakes_lead_to_each_other(client: TestClient) -> None:
+    run = runs(client)["baseline"]
+    expected = sorted(mistakes(client, run))
+    assert len(expected) >= 3
+    found = [expected[0]]
+    while (after := client.get(f"/run/{run}/trace/{found[-1]}?format=json").json()["next_mistake"]) is not None:
+        found.append(after)
+    assert found == expected
+
+
+@pytest.mark.parametrize("order", ["loss", "-loss", "confidence", "index", "entropy"])
+def test_blocks_cover_everything_once(client: TestClient, order: str) -> None:
+    run = runs(client)["baseline"]
+    found: list[int] = []
+    after: str | None = None
+    for _ in range(5):
+        query: dict[str, Any] = {"where": "", "order": order, "format": "json", **({"after": after} if after else {})}
+        page = client.get(f"/run/{run}/gallery", params=query).json()
+        found += [sample["index"] for sample in page["samples"]]
+        after = page["after"]
+        if after is None:
+            break
+    assert sorted(found) == list(range(120))
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=30))
+def test_any_condition_is_answered(client: TestClient, text: str) -> None:
+    run = runs(client)["baseline"]
+    answer = client.get(f"/run/{run}/gallery/block", params={"where": text})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("where", ["nope", "1); DROP VIEW samples; --", "label = 2 -- x", "true) OR (true", "'"])
+def test_a_condition_cannot_leave_its_place(client: TestClient, where: str) -> None:
+    run, other = runs(client)["baseline"], runs(client)["nearest"]
+    answer = client.get(f"/run/{run}/gallery/block", params={"where": where})
+    assert answer.status_code == 200
+    assert other not in answer.text
+
+
+def test_a_comparison(client: TestClient) -> None:
+    known = runs(client)
+    page = client.get(f"/compare?a={known['baseline']}&b={known['nearest']}&format=json").json()
+    assert page["diff"]["first_divergent_stage"] == {"Resize": 120}
+    assert page["diff"]["matched"] == 120
+    query = f"a={known['baseline']}&b={known['nearest']}&index_a=28&index_b=28"
+    stages = client.get(f"/compare/stages?{query}&format=json").json()["stages"]
+    assert [s["same"] for s in stages][:3] == [True, True, False]
+    assert client.get(f"/compare/picture?{query}&stage_a=2&stage_b=2").status_code == 200
+    assert client.get("/compare").status_code == 400
+
+
+def test_training(client: TestClient) -> None:
+    page = client.get(f"/run/{runs(client)['training']}/training?format=json").json()
+    assert [e["epoch"] for e in page["epochs"]] == list(range(6))
+    assert [s["step"] for s in page["spikes"]] == [15]
+    assert len(page["cartography"]) == 60
+    assert {row["layer"] for row in page["layers"]} == {"conv1", "layer4", "fc"}
+    assert all(row["forgotten"] or not row["right"] for row in page["forgotten"])
+
+
+def test_sql(client: TestClient) -> None:
+    page = client.get("/sql?q=SELECT+run_id,+index,+epoch+FROM+wrong_predictions+LIMIT+3")
+    assert "/trace/" in page.text
+    assert client.get("/sql?q=SELECT+1+AS+a&save=csv").text == "a\r\n1\r\n"
+    assert client.get("/sql?q=SELECT+1&save=parquet").content[:4] == b"PAR1"
+    assert client.get("/sql?q=SELECT+1&save=exe").status_code == 400
+    failed = client.get("/sql?q=SELECT+nope")
+    assert failed.status_code == 422
+    assert "Binder Error" in failed.text
+    assert client.get("/sql", params={"q": "x" * 30_000}).status_code == 400
+    assert "lineage" in client.get("/sql/words?format=json").json()["tables"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/nope",
+        "/run/{a}/trace/99999999",
+        "/run/{a}/trace/0?epoch=77",
+        "/run/{a}/picture/99999/0",
+        "/run/{a}/picture/0/99",
+        "/nope",
+        "/run/{a}/trace/x",
+    ],
+)
+def test_what_is_not_there(client: TestClient, path: str) -> None:
+    assert client.get(path.format(a=runs(client)["baseline"])).status_code == 404
+
+
+@pytest.mark.parametrize("query", ["epoch=x", "epoch=-1", f"epoch={2**70}", "visit=1e3"])
+def test_numbers_that_are_none(client: TestClient, query: str) -> None:
+    assert client.get(f"/run/{runs(client)['baseline']}/trace/0?{query}").status_code == 400
+
+
+def test_digests_alone_show_the_source(client: TestClient) -> None:
+    """Without previews the source file is shown, and the page says how to get the rest."""
+    page = client.get(f"/run/{runs(client)['digest']}/trace/3")
+    assert "--capture preview" in page.text
+    assert "/source/3" in page.text
+
+
+def test_a_replay_says_what_changed(tmp_path: Path) -> None:
+    """A source that was edited after the recording: the verdict names it."""
+    images = tmp_path / "images" / "0"
+    images.mkdir(parents=True)
+    for source in sorted((ROOT / "fixtures" / "digits" / "test" / "0").iterdir())[:3]:
+        shutil.copy(source, images)
+    place = tmp_path / "lineage"
+    record_digits(place, {"name": "edited", "dataset": str(tmp_path / "images"), "model": None, "limit": None})
+    shutil.copy(next(iter((ROOT / "fixtures" / "digits" / "test" / "1").iterdir())), sorted(images.iterdir())[1])
+    with over(place) as client:
+        headers = {"origin": "http://localhost"}
+        answer = client.post("/run/edited/trace/1/replay?format=json", headers=headers).json()
+        assert answer["verdict"]["identical"] is False
+        assert answer["verdict"]["difference"]["reason"] == "source changed"
+
+
+def test_pages_never_load_torch(digits: Path) -> None:
+    code = f"""
+import sys
+from starlette.testclient import TestClient
+from audit.web.app import build
+with TestClient(build({str(digits)!r}), base_url="http://localhost") as client:
+    names = {{r["name"]: r["run_id"] for r in client.get("/?format=json").json()["runs"]}}
+    a, b = names["baseline"], names["nearest"]
+    for path in ("/", f"/run/{{a}}?format=json", f"/run/{{a}}/gallery/block", f"/run/{{a}}/trace/28", f"/run/{{a}}/training/series",
+                 f"/compare?a={{a}}&b={{b}}&format=json", f"/compare/stages?a={{a}}&b={{b}}&index_a=28&index_b=28", "/sql?q=FROM+runs"):
+        assert client.get(path).status_code == 200, path
+print([name for name in ("torch", "torchvision") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# Bad input: each a page that helps.
+
+
+def over(place: Path) -> TestClient:
+    return TestClient(build(str(place)), base_url="http://localhost")
+
+
+def test_an_empty_store(empty: Path) -> None:
+    with over(empty) as client:
+        assert "audit run --dataset" in client.get("/").text
+        assert client.get("/run/latest").status_code == 404
+        assert client.get("/sql?q=FROM+runs").status_code == 200
+
+
+def test_a_store_that_vanishes(tmp_path: Path) -> None:
+    begin(tmp_path / "lineage", "one").finish("complete")
+    with over(tmp_path / "lineage") as client:
+        assert client.get("/").status_code == 200
+        shutil.rmtree(tmp_path / "lineage")
+        time.sleep(1.1)
+        assert client.get("/").status_code in (200, 500)
+        assert "Traceback" not in client.get("/").text
+
+
+def test_a_run_still_being_written(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "slow", classes=["a", "b"])
+    write_samples(writer, [{"label": 0, "predicted": 0, "label_name": "a"}])
+    writer.flush()
+    with over(place) as client:
+        run = writer.run.run_id
+        first = client.get(f"/run/{run}")
+        assert "Still being written" in first.text
+        assert "every 3s" in first.text
+        assert client.get(f"/run/{run}?format=json").json()["run"]["samples"] == 1
+        write_samples(writer, [{"index": 7, "label": 0, "predicted": 1, "label_name": "a"}])
+        writer.finish("complete")
+        time.sleep(1.1)
+        after = client.get(f"/run/{run}?format=json").json()
+        assert after["run"]["samples"] == 2
+        assert after["counts"]["wrong"] == 1
+        assert "every 3s" not in client.get(f"/run/{run}").text
+
+
+def test_a_run_without_a_model(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "plain")
+    write_samples(writer, [{"source": f"{n}.png"} for n in range(5)])
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        assert "recorded without a model" in client.get(f"/run/{run}/panel/counts").text
+        assert len(client.get(f"/run/{run}/gallery?format=json").json()["samples"]) == 5
+        assert "no model was recorded" in client.get(f"/run/{run}/trace/2").text
+        assert client.get(f"/run/{run}/training/series").status_code == 200
+
+
+def test_a_run_without_pictures(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "bare", classes=["a", "b"])
+    write_samples(writer, [{"label": 0, "predicted": 1, "label_name": "a", "preview": None}])
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        assert "--capture preview" in client.get(f"/run/{run}/trace/0").text
+        assert client.get(f"/run/{run}/picture/0/0").status_code == 404
+        assert client.get(f"/run/{run}/gallery/block").status_code == 200
+
+
+def test_a_thousand_classes(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    names = [f"class {n}" for n in range(1000)]
+    writer = begin(place, "many", classes=names)
+    samples = [
+        {"label": n % 1000, "predicted": (n * 7) % 1000, "label_name": names[n % 1000], "preview": None}
+        for n in range(3000)
+    ]
+    write_samples(writer, samples, stages=("load",))
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        page = client.get(f"/run/{run}?format=json").json()["counts"]
+        assert page["matrix"] is None
+        assert page["confusions"]
+        assert page["more_classes"] == 900
+        assert len(client.get(f"/run/{run}/panel/counts").content) < 200_000
+
+
+def test_text_instead_of_pictures(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "text", classes=["bad", "good"])
+    write_samples(
+        writer,
+        [{"source": "dataset://0", "label": 1, "predicted": 0, "label_name": "good", "text": "A <b>fine</b> film."}],
+    )
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        page = client.get(f"/run/{run}/trace/0").text
+        assert "A &lt;b&gt;fine&lt;/b&gt; film." in page
+        assert client.get(f"/run/{run}/picture/0/0").status_code == 404
+
+
+@pytest.mark.parametrize("state", ["changed", "missing"])
+def test_a_source_that_is_no_longer_what_it_was(tmp_path: Path, state: str) -> None:
+    place, root = tmp_path / "lineage", tmp_path / "images"
+    root.mkdir()
+    if state == "changed":
+        (root / "a.png").write_bytes(jpeg())
+    writer = begin(place, "moved", classes=["a"])
+    write_samples(writer, [{"source": "a.png", "root": str(root), "label": 0, "predicted": 0, "label_name": "a"}])
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        page = client.get(f"/run/{run}/trace/0").text
+        assert {"changed": "the file has changed since", "missing": "no longer there"}[state] in page
+        # A file that does not have the recorded digest is never shown: a store could name any file.
+        assert client.get(f"/run/{run}/source/0").status_code == 404
+
+
+def test_failures_and_findings(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "broken", classes=["a"])
+    write_samples(
+        writer,
+        [
+            {"label": 0, "predicted": 0, "label_name": "a"},
+            {"source": "bad.png", "error": "OSError: image file is truncated"},
+        ],
+    )
+    found = {
+        "run_id": writer.run.run_id,
+        "check_name": "blank",
+        "severity": "error",
+        "status": "fail",
+        "message": "is blank",
+        "index": 0,
+    }
+    writer.append({"findings": rows("findings", [found])})
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        page = client.get(f"/run/{run}").text
+        assert "image file is truncated" in page
+        assert "is blank" in page
+        assert "failed at" in client.get(f"/run/{run}/trace/1").text
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x89PNG\r\n\x1a\n broken", b"<svg onload=alert(1)>", b"GIF89a" + b"\0" * 50, jpeg()[:60]]
+)
+def test_a_damaged_preview_is_a_missing_picture(tmp_path: Path, data: bytes) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "odd", classes=["a"])
+    write_samples(writer, [{"label": 0, "predicted": 0, "label_name": "a", "preview": data}])
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        assert client.get(f"/run/{run}/picture/0/0").status_code == 404
+        assert client.get(f"/run/{run}/trace/0").status_code == 200
+
+
+@settings(max_examples=20)
+@given(
+    bins=st.lists(
+        st.fixed_dictionaries(
+            {"count": st.integers(0, 1000), "accuracy": st.floats(0, 1), "confidence": st.floats(0, 1)}
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_calibration_error_is_a_share(bins: list[dict[str, Any]]) -> None:
+    error = overview.calibration_error(bins)
+    assert error is None or 0 <= error <= 1 + 1e-9
+    for b in bins:
+        b["accuracy"] = b["confidence"]
+    assert overview.calibration_error(bins) in (None, 0.0)

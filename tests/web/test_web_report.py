@@ -1,0 +1,133 @@
+"""`audit report`, notebooks, the commands, and a reader that stays fresh."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import escape
+from webstores import begin, write_samples
+
+from audit.api import Store
+from audit.cli.report import report as report_command
+from audit.cli.ui import ui as ui_command
+from audit.errors import NotFound, UsageError
+from audit.report import charts
+from audit.report.file import report, write_report
+from audit.report.notebook import run_html, trace_html
+from audit.store.freshness import Current
+
+
+def test_the_report_holds_the_mistakes(digits: Path) -> None:
+    with Store(str(digits)) as store:
+        text = report(store, "baseline", baseline="nearest")
+        wrong = store.run("baseline").wrong
+    assert text.count('<details class="card mistake"') == wrong
+    assert "First divergent stage".lower() in text.lower()
+    assert "<script" not in text
+    assert "http://" not in text.replace("http-equiv", "")
+
+
+def test_fewer_mistakes_and_bad_requests(digits: Path, tmp_path: Path) -> None:
+    with Store(str(digits)) as store:
+        assert "mistake" not in report(store, "baseline", mistakes=0).partition("<body")[2]
+        with pytest.raises(UsageError):
+            report(store, "baseline", mistakes=-1)
+        with pytest.raises(NotFound):
+            report(store, "nope")
+        with pytest.raises(UsageError, match="could not be written"):
+            write_report(store, str(tmp_path / "no" / "folder" / "r.html"), "baseline")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_without_a_model(tmp_path: Path) -> None:
+    writer = begin(tmp_path / "lineage", "plain")
+    write_samples(writer, [{"source": "a.png"}])
+    writer.finish("complete")
+    with Store(str(tmp_path / "lineage")) as store:
+        assert "recorded without a model" in report(store)
+
+
+def test_the_report_keeps_its_size(tmp_path: Path) -> None:
+    """200 mistakes with large pictures: fewer are shown rather than a file that nobody can attach."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (384, 384, 3), np.uint8)).save(out, "JPEG", quality=95)
+    writer = begin(tmp_path / "lineage", "large", classes=["a", "b"])
+    write_samples(
+        writer, [{"label": 0, "predicted": 1, "label_name": "a", "preview": out.getvalue()} for _ in range(150)]
+    )
+    writer.finish("complete")
+    with Store(str(tmp_path / "lineage")) as store:
+        assert 5_000_000 < write_report(store, str(tmp_path / "report.html")) < 15_000_000
+
+
+def test_the_report_command(digits: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    done = CliRunner().invoke(report_command, ["baseline", "-o", str(target), "--store", str(digits)])
+    assert done.exit_code == 0, done.output
+    assert target.read_text().startswith("<!doctype html>")
+
+
+def test_the_ui_command_without_a_store(tmp_path: Path) -> None:
+    done = CliRunner().invoke(ui_command, ["--store", str(tmp_path / "nothing"), "--port", "0"])
+    assert "There is no store" in str(done.exception)
+
+
+def test_notebooks(digits: Path) -> None:
+    with Store(str(digits)) as store:
+        shown = trace_html(store.trace("baseline", index=28))
+        assert shown is not None
+        assert shown.count("data:image/") == 6
+        assert "baseline" in (run_html(store.run("baseline")) or "")
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether it comes true in time: a reader looks again only after a while."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def test_a_reader_stays_fresh(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "one")
+    current = Current(Store, str(place), interval=0.0)
+    before = current.reader()
+    write_samples(writer, [{"source": "a.png"}])
+    writer.flush()
+    assert eventually(lambda: current.reader().run("one").samples == 1)
+    assert before.run("one").samples == 0  # what was handed out stays as it was
+    writer.abandon()  # as if killed: no word, but the lock is gone
+    assert eventually(lambda: current.reader().run("one").status == "interrupted")
+    assert current.reader() is current.reader()
+
+
+anything = st.one_of(st.none(), st.floats(), st.integers(), st.booleans(), st.text(max_size=20))
+
+
+@given(value=anything)
+def test_numbers_are_always_text(value: object) -> None:
+    assert "<" not in charts.number(value)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(allow_nan=True)), max_size=20))
+def test_a_sparkline_of_anything(values: list[float | None]) -> None:
+    assert "nan" not in charts.sparkline([v if v is None or abs(v) < 1e100 else None for v in values])
+
+
+@given(st.text())
+def test_printable_text_neither_moves_nor_hides(text: str) -> None:
+    shown = charts.printable(text)
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert "<" not in str(escape(shown))
