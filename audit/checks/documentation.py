@@ -66,6 +66,7 @@ In Python: `run_checks("lineage", only=["finite"])` of `audit.checks.runner`, or
 ```python
 from audit.checks.base import Check, Finding, Option, settings
 
+
 class Tiny(Check):
     name = "tiny"
     description = "Files of next to no bytes."
