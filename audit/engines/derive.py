@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from audit import values
-from audit.engines.assemble import assemble
-from audit.engines.request import RunRequest
+from audit.engines.replaying import Outcome, Pipelined, Task, replay_all
 from audit.errors import AuditError, NotFound
-from audit.recorders.dataset import CaptureLevel, RecordedDataset
-from audit.recorders.randomness import Seeder
-from audit.records import Run
+from audit.recorders.generators import State
 
 
-def derive(run: Run, store: str, sample: Mapping[str, Any], digests: Mapping[int, str]) -> dict[int, Any]:
-    """Every stage's output of one visit; each must have its recorded digest."""
-    request = RunRequest.from_recipe(run.recipe, store)
-    assembly = assemble(request, with_model=request.pipeline is None)
-    recorded = RecordedDataset(
-        assembly.dataset,
-        assembly.pipeline,
-        level=CaptureLevel("full"),
-        seeder=Seeder(assembly.dataset, request.seed),
-        want_inputs=False,
-        epoch=sample["epoch"],
-    )
-    visit, _, _ = recorded.visit(sample["index"])
+def derive(
+    what: Pipelined, sample: Mapping[str, Any], stages: Sequence[Mapping[str, Any]], states: Mapping[str, State]
+) -> dict[int, Any]:
+    """Every stage's output of one visit; each must have its recorded digest.
+
+    `stages` are the visit's recorded outputs with the paths of their stages, `states` those of the generators it drew from.
+    """
+    outcome = _again(what, sample, states)
     found: dict[int, Any] = {}
-    for stage, digest in digests.items():
-        row = visit.rows.get(stage)
-        if row is None or row.full is None:
-            raise NotFound(f"Stage {stage} of sample {sample['index']} could not be derived again: {visit.error}.")
-        if row.facts.digest != digest:
+    for recorded in stages:
+        stage, path = recorded["stage"], str(recorded["path"])
+        exact = outcome.exact.get(path)
+        if exact is None:
+            why = outcome.error or "the pipeline has no such stage any more"
+            raise NotFound(f"Stage {stage} of sample {sample['index']} could not be derived again: {why}.")
+        if outcome.digests[path] != recorded["digest"]:
             raise AuditError(
                 f"Stage {stage} of sample {sample['index']} no longer gives what was recorded "
-                f"(digest {row.facts.digest}, recorded {digest}).",
-                hint="The source, the pipeline or a library has changed since; audit trace shows the source's state.",
+                f"(digest {outcome.digests[path]}, recorded {recorded['digest']}).",
+                hint=f"Run `audit replay {sample['run_id']} {sample['index']}` to see why.",
             )
-        kind, encoded = row.full
-        found[stage] = values.decode(kind, encoded)
+        found[stage] = values.decode(*exact)
     return found
+
+
+def _again(what: Pipelined, sample: Mapping[str, Any], states: Mapping[str, State]) -> Outcome:
+    place = what.place_of(sample["index"], sample["source"], sample["root"])
+    if place is None:
+        raise NotFound(
+            f"Sample {sample['index']} cannot be derived again: the dataset no longer has {sample['source']}.",
+            hint="Put it back; or record with --capture full, which keeps every output.",
+        )
+    what.level = "full"
+    task = Task(sample["epoch"], sample["index"], sample["visit"], dict(states), place)
+    (outcome,) = replay_all(what, [task], workers=0)
+    return outcome

@@ -68,7 +68,7 @@ class Pipelined:
         self._seeder = Seeder(dataset, seed) if seed is not None else None
         self._instrument = Instrument(pipeline)
         self._restorer: Restorer | None = None
-        self._sources: dict[str, int] | None = None
+        self._sources: _Sources | None = None
         #: Its batches are made in one go, and so were recorded as they came out, without their stages.
         self._whole = not self.seeded and fetches_batches(dataset)
         self.level: Literal["verify", "full"] = "verify"
@@ -89,12 +89,13 @@ class Pipelined:
         """Where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone."""
         if root is None or source is None:
             return index if 0 <= index < len(self) else None
-        if 0 <= index < len(self) and origin_of(self.dataset, index).source == source:
-            return index
+        if 0 <= index < len(self):
+            origin = origin_of(self.dataset, index)
+            if (origin.root, origin.source) == (root, source):
+                return index
         if self._sources is None:
-            origins = (origin_of(self.dataset, place) for place in range(len(self)))
-            self._sources = {origin.source: place for place, origin in enumerate(origins)}
-        return self._sources.get(source)
+            self._sources = _Sources(self.dataset, len(self))
+        return self._sources.place_of(index, source, root)
 
     def __getitems__(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Several visits; called by a DataLoader in a worker."""
@@ -154,6 +155,25 @@ class Pipelined:
         elif not self.seeded and not any(visit.holds(part) for part in _parts(item)) and not visit.holds_equal(final):
             visit.noted("item", final, 0)
         return final
+
+
+class _Sources:
+    """Where each file is in a dataset now. Joined folders may have files of one name, which their roots tell apart."""
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        origins = [origin_of(dataset, place) for place in range(count)]
+        self._roots = {origin.root for origin in origins}
+        self._files = {(origin.root, origin.source): place for place, origin in reversed([*enumerate(origins)])}
+        self._names: dict[str, list[int]] = {}
+        for place, origin in enumerate(origins):
+            self._names.setdefault(origin.source, []).append(place)
+
+    def place_of(self, index: int, source: str, root: str) -> int | None:
+        """By its path; by its name alone where the whole folder was moved, and the place tells files of one name apart."""
+        if root in self._roots:
+            return self._files.get((root, source))
+        places = self._names.get(source, [])
+        return index if index in places else places[0] if places else None
 
 
 def _parts(item: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from audit import plainjson, values
 from audit.errors import NotFound, StoreDamaged, UsageError
+from audit.lineage.replay_facts import RecordedVisits
 from audit.lineage.sources import source_digest_now, source_path
 from audit.records import Run
 from audit.sources.names import printable
@@ -92,9 +93,13 @@ class Trace:
     @cached_property
     def _derived(self) -> Mapping[int, Any]:
         from audit.engines.derive import derive
+        from audit.engines.replaying import pipelined
 
-        recorded = {row["stage"]: row["digest"] for row in self.stages}
-        return derive(self.run, self.reader.location, self.sample, recorded)
+        visits = RecordedVisits(self.reader, self.run.run_id)
+        what = pipelined(self.run, self.reader.location, named=visits.named_stages())
+        key = (self.sample["epoch"], self.sample["index"], self.sample["visit"])
+        states = {} if what.seeded else visits.states([key]).get(key, {})
+        return derive(what, self.sample, self.stages, states)
 
     def export(self, directory: str | os.PathLike[str]) -> list[Path]:
         """Every stage as an exact file and, where it is one, a picture; with the trace itself as trace.json."""

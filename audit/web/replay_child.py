@@ -53,11 +53,8 @@ def replay(store: str, run: str, index: int, epoch: int, visit: int) -> dict[str
 
 
 def _derived(trace: Trace) -> dict[int, dict[str, str]]:
-    from audit.engines.derive import derive
-
-    recorded = {row["stage"]: row["digest"] for row in trace.stages}
-    derived = derive(trace.run, trace.reader.location, trace.sample, recorded)
-    return {stage: shown for stage, value in derived.items() if (shown := _preview(value))}
+    numbers = [row["stage"] for row in trace.stages]
+    return {number: shown for number in numbers if (shown := _preview(trace.value(number)))}
 
 
 def _preview(value: Any) -> dict[str, str] | None:
