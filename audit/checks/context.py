@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from audit.errors import UsageError
+from audit.errors import AuditError, UsageError
+from audit.lineage.sources import read_source
 from audit.records import Run
+from audit.store.object_location import is_remote
 from audit.store.reader import Reader
 
 if TYPE_CHECKING:
@@ -63,17 +65,18 @@ class Facts:
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
-        """For each split the first and last epoch, the number of samples, labels and roots."""
+        """For each split the first and last epoch, the number of labels, and one sample that has a file."""
         return self.query(
-            "SELECT split, min(epoch) AS first, max(epoch) AS last, count(label) AS labels, any_value(root) AS root "
+            "SELECT split, min(epoch) AS first, max(epoch) AS last, count(label) AS labels, "
+            "any_value({root: root, source: source, source_raw: source_raw}) FILTER (root IS NOT NULL) AS file "
             f"FROM samples WHERE run_id = {literal(self.run.run_id)} GROUP BY split ORDER BY split"
         )
 
     @cached_property
     def root(self) -> str | None:
-        """Where the sources are, if they are files that are still there."""
-        roots = {row["root"] for row in self.epochs if row["root"] is not None}
-        return next((root for root in sorted(roots) if os.path.isdir(root)), None)
+        """Where the sources are, if they are files that are still there, or a bucket that can be read."""
+        files = {row["file"]["root"]: row["file"] for row in self.epochs if row["file"] is not None}
+        return next((root for root in sorted(files) if _is_here(files[root])), None)
 
 
 class Context:
@@ -265,6 +268,19 @@ class Context:
         return f"FROM {table} WHERE run_id = {self.run_literal} AND index = {index}" + (
             f" AND {where}" if where else ""
         )
+
+
+def _is_here(file: Mapping[str, Any]) -> bool:
+    """Whether there is anything to read: a bucket answers, even if this object is gone from it."""
+    if not is_remote(file["root"]):
+        return os.path.isdir(file["root"])
+    try:
+        read_source(file)
+    except FileNotFoundError:
+        return True
+    except (OSError, AuditError):
+        return False
+    return True
 
 
 def literal(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from audit.checks.base import Skip
 from audit.checks.context import Context
-from audit.checks.files import chosen_files, evenly
+from audit.checks.files import chosen_files, evenly, opened
 
 #: Pictures larger than this are looked at smaller: enough to judge, and cheap for JPEG.
 SIDE = 256
@@ -79,9 +79,11 @@ def _from_files(context: Context, most: int) -> Iterator[Picture]:
     from PIL import Image
 
     failed = 0
-    for file in chosen_files(context, most, "status = 'ok'"):
+    for file, found in opened(chosen_files(context, most, "status = 'ok'")):
         try:
-            with Image.open(file.path) as image:
+            if isinstance(found, OSError):
+                raise found
+            with found, Image.open(found) as image:
                 # JPEG can be decoded at a fraction of its size, for a fraction of the time.
                 image.draft(None, (SIDE, SIDE))
                 image.load()

@@ -66,7 +66,7 @@ def _run(
         outcomes=sorted(outcomes, key=lambda outcome: outcome.rank),
         fail_on=fail_on or configuration.fail_on,
         baseline=facts.baseline.name if facts.baseline else None,
-        root=_quietly(lambda: facts.root),
+        root=_quietly(lambda: _folder(facts.root)),
         place=_place(run.recipe.get("pipeline"), configuration.path),
         notes=list(configuration.notes),
     )
@@ -113,6 +113,11 @@ def _quietly(ask: Callable[[], str | None]) -> str | None:
         return ask()
     except AuditError:
         return None
+
+
+def _folder(root: str | None) -> str | None:
+    """A root that file names can be below: objects of a bucket lie beside no working directory."""
+    return root if root is not None and os.path.isdir(root) else None
 
 
 @dataclass(slots=True)

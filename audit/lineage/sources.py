@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -20,15 +21,19 @@ def source_path(sample: Mapping[str, Any]) -> bytes | None:
     return os.path.join(os.fsencode(root), sample["source_raw"] or os.fsencode(source))
 
 
-def source_digest_now(sample: Mapping[str, Any]) -> str | None:
-    """The SHA-256 of the file's bytes; None when there is no file to read."""
+def read_source(sample: Mapping[str, Any]) -> bytes:
+    """All bytes of the file or the object; OSError where they cannot be had."""
     path = source_path(sample)
     if path is None:
-        return None
+        raise FileNotFoundError(errno.ENOENT, "the sample has no file", str(sample["source"]))
+    if is_remote(sample["root"]):
+        return read_object(sample["root"], sample["source_raw"] or os.fsencode(sample["source"]))
+    return read_file(path)
+
+
+def source_digest_now(sample: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of the file's bytes; None when there is no file to read."""
     try:
-        if is_remote(sample["root"]):
-            name = sample["source_raw"] or os.fsencode(sample["source"])
-            return hashlib.sha256(read_object(sample["root"], name)).hexdigest()
-        return hashlib.sha256(read_file(path)).hexdigest()
+        return hashlib.sha256(read_source(sample)).hexdigest()
     except OSError:
         return None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.files import chosen_files
+from audit.checks.files import Opened, SourceFile, chosen_files, opened
 
 _ALPHA = "('RGBA', 'LA', 'PA', 'RGBa', 'La')"
 
@@ -37,8 +36,8 @@ class AlphaDropped(Check):
             f"index IN (SELECT index FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = 0 "
             "AND mode IN ('RGB', 'L'))"
         )
-        for file in chosen_files(context, context.options["files"], f"{may} AND {plain}"):
-            if file.index not in told and (mode := _hides(file.path)):
+        for file, found in opened(chosen_files(context, context.options["files"], f"{may} AND {plain}")):
+            if file.index not in told and (mode := _hides(found)):
                 yield _finding(context, file.index, file.source, 0, mode)
 
     def _recorded(self, context: Context) -> Iterable[dict[str, Any]]:
@@ -49,19 +48,20 @@ class AlphaDropped(Check):
             f"JOIN {context.items} s ON s.epoch = b.epoch AND s.index = b.index "
             f"WHERE b.mode IN {_ALPHA} AND a.mode NOT IN {_ALPHA} GROUP BY b.index, s.source, s.root, s.source_raw"
         )
-        for row in context.offenders(query):
-            path = Path(row["root"] or "") / str(row["source"])
+        for file, found in opened([SourceFile(row) for row in context.offenders(query)]):
             # The file may tell that nothing was hidden; where it is gone, the recorded mode has to do.
-            if not path.is_file() or _hides(path):
-                yield row
+            if isinstance(found, OSError) or _hides(found):
+                yield file.row
 
 
-def _hides(path: Path) -> str | None:
+def _hides(found: Opened | OSError) -> str | None:
     """The mode of a file that has transparent pixels, else None."""
     from PIL import Image
 
+    if isinstance(found, OSError):
+        return None
     try:
-        with Image.open(path) as image:
+        with found, Image.open(found) as image:
             if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
                 return None
             mode = str(image.mode)

@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.files import chosen_files
+from audit.checks.files import chosen_files, opened
 
 _ORIENTATION = 0x0112
 _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "turned left", 7: "transversed",
@@ -32,9 +32,11 @@ class ExifOrientation(Check):
         if not files:
             raise Skip("no file is of a kind that holds EXIF")
         unread = 0
-        for file in files:
+        for file, found in opened(files):
             try:
-                with Image.open(file.path) as image:
+                if isinstance(found, OSError):
+                    raise found
+                with found, Image.open(found) as image:
                     turn = image.getexif().get(_ORIENTATION, 1)
                     ignored = turn in _TURNS and self._ignored(context, file.index, image)
             except Exception:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.files import chosen_files
+from audit.checks.files import Opened, SourceFile, chosen_files, opened
 
 
 class SourceUnchanged(Check):
@@ -23,19 +24,8 @@ class SourceUnchanged(Check):
         files = chosen_files(context, context.options["files"], "source_digest IS NOT NULL")
         if not files:
             raise Skip("no sample was read from a file")
-        for file in files:
-            said = None
-            try:
-                data = file.path.read_bytes()
-                if hashlib.sha256(data).hexdigest() != file.digest:
-                    said = f"has other bytes than were recorded ({len(data):,} instead of {file.bytes:,})"
-                    if len(data) == file.bytes:
-                        said = f"has other bytes than were recorded (still {len(data):,} of them)"
-            except FileNotFoundError:
-                said = "is gone"
-            except OSError as error:
-                said = f"cannot be read: {error.strerror}"
-            if said:
+        for file, found in opened(files):
+            if said := _differs(file, found):
                 yield Finding(
                     f"{file.source} (index {file.index}) {said}.",
                     index=file.index,
@@ -43,6 +33,22 @@ class SourceUnchanged(Check):
                     stage=0,
                     sql=context.evidence("samples", file.index),
                 )
+
+
+def _differs(file: SourceFile, found: Opened | OSError) -> str | None:
+    """What is to be said of a file; None where it is as it was."""
+    if isinstance(found, FileNotFoundError):
+        return "is gone"
+    if isinstance(found, OSError):
+        return f"cannot be read: {found.strerror}"
+    with found:
+        now = hashlib.file_digest(found, "sha256").hexdigest()
+        size, before = found.seek(0, os.SEEK_END), file.row["source_bytes"]
+    if now == file.row["source_digest"]:
+        return None
+    return "has other bytes than were recorded " + (
+        f"(still {size:,} of them)" if size == before else f"({size:,} instead of {before:,})"
+    )
 
 
 CHECK = SourceUnchanged

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
-from audit.checks.files import chosen_files
+from audit.checks.files import Opened, chosen_files, opened
 
 
 class Clipped(Check):
@@ -74,8 +73,8 @@ class Clipped(Check):
         )
         indices = [row["index"] for row in context.offenders(white)]
         listed = ", ".join(map(str, indices))
-        for file in chosen_files(context, 0, f"index IN ({listed})") if indices else ():
-            if _is_wide(file.path):
+        for file, found in opened(chosen_files(context, 0, f"index IN ({listed})") if indices else ()):
+            if _is_wide(found):
                 yield Finding(
                     f"{context.stage_name(0)} turned {file.source} (index {file.index}) white: its 16 bits were cut "
                     "off at 255.",
@@ -86,11 +85,13 @@ class Clipped(Check):
                 )
 
 
-def _is_wide(path: Path) -> bool:
+def _is_wide(found: Opened | OSError) -> bool:
     from PIL import Image
 
+    if isinstance(found, OSError):
+        return False
     try:
-        with Image.open(path) as image:
+        with found, Image.open(found) as image:
             return image.mode.startswith("I")
     except Exception:
         return False
