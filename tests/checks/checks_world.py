@@ -103,7 +103,7 @@ def world(samples: int = SAMPLES, *, root: str = "/nowhere", name: str | None = 
     made = World(run, {"stages": _stages(), "samples": [], "stage_outputs": [], "predictions": [], "activations": []})
     for index in range(samples):
         label = index % len(CLASSES)
-        key = {"epoch": 0, "index": index, "visit": 0}
+        key: Row = {"epoch": 0, "index": index, "visit": 0}
         made.tables["samples"].append(
             key
             | {

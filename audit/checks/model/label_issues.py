@@ -24,8 +24,8 @@ class LabelIssues(Check):
     severity = "warning"
     needs = ("model", "labels")
     options = settings(
-        min_confidence=Option(0.8, "Told when the other class has at least this probability."),
-        margin=Option(0.8, "Doubtful in any case is a label that another class outdoes by this much."),
+        min_confidence=Option(0.6, "Told when the other class has at least this probability."),
+        margin=Option(0.5, "Doubtful in any case is a label that another class outdoes by this much."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -81,8 +81,9 @@ def label_issues(context: Context, margin: float = 2.0) -> list[dict[str, Any]]:
     apart = (given[rows, best] - own >= margin) & (confident[rows, suggested] <= 0)
     suggested = np.where(apart, best, suggested)
     chosen = np.flatnonzero(((confident[rows, suggested] > 0) | apart) & (suggested != labels))
-    # By normalised margin: how much more another class is believed than the label.
-    order = chosen[np.argsort(own[chosen] - given[chosen, suggested[chosen]], kind="stable")]
+    # By the ratio, not the difference: a sure model's mistakes lie at 0.95, its wrong labels at 0.9999.
+    ratio = np.maximum(own[chosen], np.float32(1e-12)) / given[chosen, suggested[chosen]]
+    order = chosen[np.argsort(ratio, kind="stable")]
     indices = table["index"].to_numpy()
     return [
         {
