@@ -1,0 +1,100 @@
+"""A batch through the model, and the rows that come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from audit import values
+from audit.errors import AuditError, ModelError
+from audit.models import LoadedModel
+from audit.models.outputs import logits_of
+from audit.recorders.dataset import Batch
+from audit.recorders.predictions import prediction_columns
+from audit.store import batch as rows
+from audit.store.selection import Selection
+
+
+class Forward:
+    """Runs one model on recorded batches."""
+
+    def __init__(self, model: LoadedModel, named: str | None, device: str) -> None:
+        self._model = model
+        self._named = named
+        self._device = device
+
+    def __call__(self, fetched: Batch) -> torch.Tensor:
+        """Logits (N, C) of the batch's samples that did not fail."""
+        inputs = fetched.inputs
+        if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
+            # Samples of different shapes cannot share a batch: each goes alone.
+            return torch.cat([self._call(value[None], 1) for value in inputs])
+        return self._call(inputs, len(fetched.ok))
+
+    def _call(self, inputs: Any, count: int) -> torch.Tensor:
+        moved = inputs.to(self._device, non_blocking=True) if isinstance(inputs, torch.Tensor) else inputs
+        try:
+            output = self._model.module(moved)
+        except AuditError:
+            raise
+        except Exception as error:
+            shape = tuple(inputs.shape) if isinstance(inputs, torch.Tensor) else type(inputs).__name__
+            raise ModelError(
+                f"The model {self._named} could not be run on a batch of {shape}: "
+                f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+                hint="Check that the pipeline makes what this model expects.",
+            ) from error
+        return logits_of(output, batch=count).float().cpu()
+
+
+class Rows:
+    """A batch and its logits as rows of the store, the same whichever process makes them."""
+
+    def __init__(self, run_id: str, classes: list[str] | None, selection: Selection | None) -> None:
+        self._run_id = run_id
+        self._classes = classes
+        self._selection = selection
+
+    def tables(self, fetched: Batch, number: int, logits: torch.Tensor | None, digests: list[str]) -> dict[str, Any]:
+        """All rows of batch `number`."""
+        unpacked = rows.unpack(fetched.records.numpy())
+        stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * len(fetched.indices))
+        tables = stamp.apply(unpacked)
+        if logits is not None:
+            tables["predictions"] = self._predictions(fetched, number, logits, digests)
+        return self._selection.apply(tables) if self._selection else tables
+
+    def _predictions(self, fetched: Batch, number: int, logits: torch.Tensor, digests: list[str]) -> Any:
+        count = len(fetched.ok)
+        columns = prediction_columns(logits, fetched.labels, self._classes)
+        return rows.table_of(
+            "predictions",
+            columns
+            | {
+                "run_id": [self._run_id] * count,
+                "epoch": [0] * count,
+                "index": [fetched.indices[place] for place in fetched.ok],
+                "visit": [0] * count,
+                "input_digest": digests,
+                "batch": [number] * count,
+                "position": fetched.ok,
+                "step": [number] * count,
+            },
+        )
+
+
+def input_digests(fetched: Batch) -> list[str]:
+    """The digest of what the model was given, sample by sample: taken from the batch, so that a mix-up shows."""
+    inputs = fetched.inputs
+    if isinstance(inputs, torch.Tensor) and fetched.last_kind == "array":
+        return [values.digest(value) for value in inputs.numpy()]
+    if isinstance(inputs, (torch.Tensor, list, tuple)) and len(inputs) == len(fetched.ok):
+        return [values.digest(value) for value in inputs]
+    return [values.digest(inputs)] * len(fetched.ok)
+
+
+def labels_outside(fetched: Batch, logits: torch.Tensor) -> int:
+    """How many labels no output of the model stands for."""
+    width = max(int(logits.shape[1]), 2)
+    return sum(label is not None and not 0 <= label < width for label in fetched.labels)

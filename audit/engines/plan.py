@@ -1,0 +1,148 @@
+"""What a run is to do, whichever engine does it: the pipeline, the samples that are left, and the run's writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from audit.engines import environment
+from audit.engines.assemble import Assembly, assemble
+from audit.engines.request import RunRequest
+from audit.errors import NotFound, UsageError
+from audit.identity import check_run_name
+from audit.records import Run
+from audit.store.reader import Reader
+from audit.store.selection import Selection
+from audit.store.writer import RunWriter
+
+Indices = Sequence[int] | np.ndarray[Any, Any]
+
+
+class Batches:
+    """Indices cut into batches, made one at a time: a million of them take no memory."""
+
+    def __init__(self, indices: Indices, size: int) -> None:
+        self.indices = indices
+        self.size = size
+
+    def __len__(self) -> int:
+        return -(-len(self.indices) // self.size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, len(self.indices), self.size):
+            yield [int(index) for index in self.indices[start : start + self.size]]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A run that has its row in the store, and what it has still to record."""
+
+    request: RunRequest
+    assembly: Assembly
+    writer: RunWriter
+    indices: Indices
+    selection: Selection | None
+    #: Numbers of batches that are recorded already.
+    taken: frozenset[int] = field(default_factory=frozenset)
+
+    def numbers(self) -> Iterator[int]:
+        """Numbers for the batches to come. Those that an interrupted run left out come first: it is to end with the
+        rows that an undisturbed one has."""
+        return (number for number in count() if number not in self.taken)
+
+
+def begin(request: RunRequest) -> Plan:
+    """A new run, with its row in the store."""
+    check_run_name(request.name)
+    selection = Selection(request.capture_where) if request.capture_where else None
+    assembly = assemble(request)
+    total = min(len(assembly.dataset), request.limit or len(assembly.dataset))
+    writer = RunWriter.create(request.store, _row(request, assembly, total))
+    return Plan(request, assembly, writer, range(total), selection)
+
+
+def take_up(store: str, reference: str | None, **changes: Any) -> Plan:
+    """What an interrupted run has left to do, whichever engine began it."""
+    with Reader(store) as reader:
+        recorded = _resumable(reader, reference)
+        request = RunRequest.from_recipe(recorded.recipe, store, capture="auto", **changes)
+        request.capture = str(recorded.recipe.get("capture", "auto"))
+        request.capture_budget = int(recorded.recipe.get("capture_budget", request.capture_budget))
+        request.capture_where = recorded.recipe.get("capture_where")
+        done = _distinct(reader, "index", recorded.run_id)
+        taken = frozenset(_distinct(reader, "batch", recorded.run_id).tolist())
+    assembly = assemble(request)
+    _check_unchanged(recorded, assembly)
+    wanted = np.arange(recorded.expected or len(assembly.dataset))
+    remaining = np.setdiff1d(wanted, done, assume_unique=True)
+    selection = Selection(request.capture_where) if request.capture_where else None
+    return Plan(request, assembly, RunWriter.resume(store, recorded.run_id), remaining, selection, taken)
+
+
+def _distinct(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
+    rows = reader.sql(
+        f"SELECT DISTINCT {column} FROM samples WHERE run_id = ? AND {column} IS NOT NULL", parameters=[run_id]
+    )
+    found: np.ndarray[Any, Any] = rows.arrow()[column].to_numpy()
+    return found
+
+
+def _resumable(reader: Reader, reference: str | None) -> Run:
+    unfinished = [run for run in reader.runs() if run.status in ("interrupted", "failed")]
+    if reference is None and not unfinished:
+        raise NotFound("The store holds no interrupted run.", hint="See them all with: audit runs")
+    recorded = reader.run(reference) if reference else unfinished[-1]
+    if recorded.status == "complete":
+        raise UsageError(f"The run {recorded.run_id} is complete: there is nothing to resume.")
+    return recorded
+
+
+def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
+    model_digest = assembly.model.digest if assembly.model else None
+    for what, before, now in (
+        ("pipeline", recorded.pipeline_digest, assembly.pipeline_digest()),
+        ("dataset", recorded.dataset_digest, assembly.dataset_digest()),
+        ("model", recorded.model_digest, model_digest),
+    ):
+        if before != now:
+            raise UsageError(
+                f"The {what} has changed since the run {recorded.run_id} was interrupted (its digest was {before}, "
+                f"now it is {now}): its two halves would not belong together.",
+                hint="Begin a new run instead.",
+            )
+
+
+def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
+    model = assembly.model
+    kept = {name: getattr(request, name) for name in ("capture", "capture_budget", "capture_where")}
+    return Run(
+        run_id="",
+        sequence=0,
+        started_at="",
+        name=request.name,
+        command=request.command,
+        seed=request.seed,
+        dataset=_shown(request.dataset),
+        dataset_digest=assembly.dataset_digest(),
+        model=_shown(request.model),
+        model_digest=model.digest if model else None,
+        arch=model.arch if model else None,
+        classes=assembly.classes,
+        pipeline_digest=assembly.pipeline_digest(),
+        versions=environment.versions(),
+        git_commit=environment.git_commit(),
+        host=environment.host(),
+        tags=dict(request.tags),
+        recipe=request.recipe() | kept,
+        expected=total,
+        warnings=list(assembly.notes),
+    )
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else os.fsencode(text).decode("utf-8", "backslashreplace")
