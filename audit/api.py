@@ -54,8 +54,8 @@ class Store(Reader):
     ) -> Replay:
         """Make recorded visits again from their sources and compare every stage's digest; all visits by default.
 
-        `dataset` is needed for a run that was recorded in a loop of its own. `model=True` also computes the logits
-        again; a path tries another checkpoint.
+        `dataset`, or a mapping of datasets by split, is for a run that was recorded in a loop of its own without a
+        `builder`. `model=True` also computes the logits again; a path tries another checkpoint.
         """
         from audit.lineage.replay import Wanted, replay
 

@@ -17,7 +17,7 @@ from audit.cli.options import common, console, json_option
 )
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
 @click.option("--stage", type=click.IntRange(0), help="Compare only this stage.")
-@click.option("--dataset", metavar="FILE.py:NAME", help="The dataset of a run that was recorded in a loop of its own.")
+@click.option("--dataset", metavar="FILE.py:NAME", help="The dataset of a run that was recorded in a loop of its own, if it does not name a builder.")
 @click.option(
     "--model",
     "model",

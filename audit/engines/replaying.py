@@ -23,6 +23,7 @@ from audit.recorders.provenance import origin_of
 from audit.recorders.randomness import Seeder
 from audit.recorders.visit import Visit
 from audit.records import Run, Stage
+from audit.sources.builder import builders_of, built
 
 _MOST_WORKERS = 8
 
@@ -183,11 +184,15 @@ def _parts(item: Any) -> list[Any]:
     return [item, *item] if isinstance(item, (tuple, list)) else [item]
 
 
-def pipelined(run: Run, store: str, dataset: Any = None, named: Sequence[str] = ()) -> Pipelined:
-    """The run's pipeline again: from the dataset that is given, else from the run's recipe.
+def pipelined(
+    run: Run, store: str, dataset: Any = None, named: Sequence[str] = (), split: str | None = None
+) -> Pipelined:
+    """The run's pipeline again: from the dataset that is given, else from the run's recipe or the split's builder.
 
     `named` are stages that were recorded under the name of an attribute: `run.dataset(ds, stages=["tokenise"])`.
     """
+    if dataset is None and (builders := builders_of(run.recipe)):
+        dataset = built(builders, split)
     if dataset is not None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise UsageError(
@@ -200,7 +205,8 @@ def pipelined(run: Run, store: str, dataset: Any = None, named: Sequence[str] = 
     if run.recipe.get("kind") != "run":
         raise UsageError(
             f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",
-            hint="Give the dataset: store.replay(run, dataset=…), or audit replay --dataset FILE.py:function",
+            hint="Give the dataset: store.replay(run, dataset=…), or audit replay --dataset FILE.py:function; "
+            "recorded with run.loader(…, builder=…), a run knows it by itself.",
         )
     request = RunRequest.from_recipe(run.recipe, store)
     # Without a pipeline file the stages are the preset of the model's architecture.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from audit.errors import UsageError
 from audit.records import LEVELS
+from audit.sources.builder import digest_of, file_of
 
 DEFAULT_BUDGET = 2 * 2**30
 #: The options that decide what a sample becomes, and so belong to the recipe.
@@ -71,7 +70,7 @@ class RunRequest:
         """What is needed to rebuild the pipeline later, elsewhere and in another process."""
         recipe = {name: getattr(self, name) for name in _RECIPE}
         paths = {name: _absolute(recipe[name]) for name in ("dataset", "pipeline", "model", "arch") if recipe[name]}
-        code = {"pipeline_sha256": file_digest(self.pipeline)} if self.pipeline else {}
+        code = {"pipeline_sha256": digest_of(file_of(self.pipeline))} if self.pipeline else {}
         return recipe | paths | code | {"kind": "run"}
 
     @classmethod
@@ -84,15 +83,6 @@ class RunRequest:
         known = {f.name for f in fields(cls)}
         options = {key: value for key, value in recipe.items() if key in known}
         return cls(**{**options, "store": store, **changes})
-
-
-def file_digest(spec: str) -> str | None:
-    """The SHA-256 of a pipeline's file, given as FILE.py or FILE.py:name; None when it cannot be read."""
-    path = spec if spec.endswith(".py") else spec.rpartition(":")[0]
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 def _absolute(spec: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from audit.errors import AuditError
 from audit.lineage.trace import Trace
+from audit.sources.builder import can_be_rebuilt
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ def _gap(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, An
 
 def _array(trace: Trace, stage: int, may_derive: bool) -> np.ndarray[Any, Any] | None:
     row = next((row for row in trace.stages if row["stage"] == stage), None)
-    if row is None or (row["payload"] != "full" and not (may_derive and trace.run.recipe.get("kind") == "run")):
+    if row is None or (row["payload"] != "full" and not (may_derive and can_be_rebuilt(trace.run.recipe))):
         return None
     value = trace.value(stage, numpy_only=True)
     if hasattr(value, "detach"):

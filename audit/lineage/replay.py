@@ -21,6 +21,7 @@ from audit.lineage.replay_facts import Key, RecordedVisits
 from audit.lineage.replay_reasons import Reason, Reasons
 from audit.lineage.trace import trace
 from audit.records import Run
+from audit.sources.builder import builders_of, splits_of
 from audit.store.reader import Reader
 
 if TYPE_CHECKING:
@@ -124,17 +125,19 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     if wanted.model:
         model = ModelAgain(row, reader.location, wanted.model if isinstance(wanted.model, str) else None)
         result.model = ModelComparison(_checkpoint_state(row, model.digest))
-    for split, part in _by_split(dataset, visits, wanted).items():
+    if dataset is None:
+        parts: dict[str | None, Any] = dict.fromkeys(splits_of(builders_of(row.recipe)))
+    else:
+        parts = _by_split(dataset, visits, wanted)
+    for split, part in parts.items():
         # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
         narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
-        pipeline = pipelined(row, reader.location, part, visits.named_stages())
+        pipeline = pipelined(row, reader.location, part, visits.named_stages(), split)
         _Replayer(reader, visits, row, pipeline, model, narrowed, result).go()
     return result
 
 
 def _by_split(dataset: Any, visits: RecordedVisits, wanted: Wanted) -> dict[str | None, Any]:
-    if dataset is None:
-        return {None: None}
     splits = visits.splits()
     if isinstance(dataset, Mapping):
         if unknown := set(dataset) - set(splits):

@@ -6,15 +6,19 @@ tells whether it differs from itself too.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from audit.lineage.sources import source_digest_now
 from audit.records import Run, Stage
+from audit.sources.builder import builders_of, digest_of, file_of
 
 if TYPE_CHECKING:
     from audit.engines.replaying import Outcome, Pipelined
 
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
+
+_MAIN = "__main__."
 
 
 class Reasons:
@@ -78,16 +82,15 @@ class Reasons:
         return self._file()
 
     def _file(self) -> tuple[Reason, str] | None:
-        """The pipeline's file, which holds more than its stages: constants, and functions that they call."""
-        from audit.engines.request import file_digest
-
-        before, spec = self._run.recipe.get("pipeline_sha256"), self._run.recipe.get("pipeline")
-        if not before or not spec:
-            return None
-        now = file_digest(spec)
-        if now is None or now == before:
-            return None
-        return "code changed", f"{spec}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+        """The file of the pipeline or of the builder, which holds more than stages: constants, and functions they call."""
+        recipe = self._run.recipe
+        files = [(one.get("file"), one.get("sha256")) for one in builders_of(recipe)]
+        if spec := recipe.get("pipeline"):
+            files.append((file_of(spec), recipe.get("pipeline_sha256")))
+        for file, before in files:
+            if file and before and (now := digest_of(file)) is not None and now != before:
+                return "code changed", f"{file}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+        return None
 
     def _library(self) -> tuple[Reason, str] | None:
         from audit.engines.environment import versions
@@ -116,6 +119,16 @@ class Reasons:
 def _differently(recorded: dict[str, Any], stage: Stage) -> str | None:
     for what in ("qualname", "parameters", "source_code_digest"):
         before, now = recorded[what], getattr(stage, what)
-        if before != now:
+        if before != now and not _but_for_main(before, now):
             return f"{recorded['name']}: {what} was {before}, now it is {now}"
     return None
+
+
+def _but_for_main(before: str | None, now: str | None) -> bool:
+    """Whether they differ only in this: a script's module is `__main__` while it runs, and else has its file's name."""
+    if before is None or now is None:
+        return False
+    return any(
+        _MAIN in main and re.fullmatch(re.escape(main).replace(re.escape(_MAIN), r"[^\s\"']+\."), other) is not None
+        for main, other in ((before, now), (now, before))
+    )

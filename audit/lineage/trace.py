@@ -96,7 +96,7 @@ class Trace:
         from audit.engines.replaying import pipelined
 
         visits = RecordedVisits(self.reader, self.run.run_id)
-        what = pipelined(self.run, self.reader.location, named=visits.named_stages())
+        what = pipelined(self.run, self.reader.location, named=visits.named_stages(), split=self.sample["split"])
         key = (self.sample["epoch"], self.sample["index"], self.sample["visit"])
         states = {} if what.seeded else visits.states([key]).get(key, {})
         return derive(what, self.sample, self.stages, states)

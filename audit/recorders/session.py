@@ -27,6 +27,7 @@ from audit.recorders.provenance import class_names
 from audit.recorders.proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
 from audit.recorders.watching import WatchedModel
 from audit.records import Run
+from audit.sources.builder import Builder, described
 
 __all__ = ["Recording", "RecordingWarning"]
 
@@ -82,18 +83,25 @@ class Recording:
     # -- what is recorded ------------------------------------------------------------------------
 
     def loader(
-        self, loader: DataLoader[Any], *, label: LabelFinder = None, split: str | None = None
+        self,
+        loader: DataLoader[Any],
+        *,
+        label: LabelFinder = None,
+        split: str | None = None,
+        builder: Builder | None = None,
     ) -> DataLoader[Any]:
         """The same loader, recorded: iterate the one that is returned.
 
         `label` says where an item's label is (a key, a position, or a function of the item); `split` names the rows.
+        `builder` is a function that builds such a dataset, or its name ("FILE.py:function"): a replay calls it.
         """
         self._require_open()
         self._check_loader(loader)
+        how = described(builder, split)
         pipeline = find_pipeline(loader.dataset, expand=_expand)
         wrapped = RecordedLoader(loader, pipeline, self._ledger.plan.level, self._ledger, label)
         self._loaders.append(wrapped)
-        self._register(id(wrapped), pipeline, loader.dataset, split)
+        self._register(id(wrapped), pipeline, loader.dataset, how)
         return wrapped  # type: ignore[return-value]
 
     def _check_loader(self, loader: Any) -> None:
@@ -121,11 +129,18 @@ class Recording:
             )
 
     def dataset(
-        self, dataset: Any, *, stages: Sequence[str] | None = None, label: LabelFinder = None, split: str | None = None
+        self,
+        dataset: Any,
+        *,
+        stages: Sequence[str] | None = None,
+        label: LabelFinder = None,
+        split: str | None = None,
+        builder: Builder | None = None,
     ) -> Any:
         """The same dataset, recorded: build your loader from the one that is returned.
 
         Stages are found on its `transform` and `target_transform`; `stages` names attributes that hold others.
+        `label`, `split` and `builder` are those of `loader`.
         """
         self._require_open()
         if isinstance(dataset, DataLoader) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
@@ -135,16 +150,19 @@ class Recording:
             )
         if _is_recorded(dataset):
             raise UsageError("This dataset is recorded already.", hint="Call run.dataset once for each dataset.")
+        how = described(builder, split)
         pipeline = find_pipeline(dataset, expand=_expand, stages=stages)
         channel = Channel(lambda envelope: self._ledger.receive_loose(id(channel), envelope))
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._ledger.channels.append(channel)
-        self._register(id(channel), pipeline, dataset, split)
+        self._register(id(channel), pipeline, dataset, how)
         return kind(ItemRecorder(dataset, pipeline, self._ledger.plan.level, label), channel)
 
-    def _register(self, key: int, pipeline: Pipeline, dataset: Any, split: str | None) -> None:
-        self._ledger.add_source(key, pipeline, split, _length(dataset))
+    def _register(self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any]) -> None:
+        self._ledger.add_source(key, pipeline, how["split"], _length(dataset))
         run = self._ledger.run
+        if how not in (known := run.recipe.setdefault("builders", [])):
+            known.append(how)
         run.classes = run.classes or class_names(dataset)
         run.dataset = run.dataset or f"{type(dataset).__module__}.{type(dataset).__qualname__}"
 

@@ -46,6 +46,14 @@ def open_source(spec: str, options: Options) -> Any:
     return build(_find(module, match["name"], spec), spec, options)
 
 
+def parts_of(spec: str) -> tuple[str | None, str | None]:
+    """The file or module that is named, and the name inside it; None where there is none."""
+    if match := _FILE.fullmatch(spec):
+        return match["file"], match["name"]
+    match = _MODULE.fullmatch(spec)
+    return (match["module"], match["name"]) if match else (None, None)
+
+
 def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
     """The Dataset itself: what was found, or what it returns when called."""
     shown = printable(os.fsencode(spec))

@@ -1,0 +1,123 @@
+"""The code that builds a dataset anew: named when a loop is recorded, imported when it is replayed.
+
+It takes no arguments and gives a dataset like the one that was recorded. Only its name is kept, never the dataset: the
+code is the user's and stays where it is, as does a pipeline's file. Its SHA-256 tells later whether it has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from audit.errors import UsageError
+from audit.sources.base import Options
+from audit.sources.python import open_source, parts_of
+
+Builder = str | Callable[[], Any]
+
+_HINT = "Name a function that can be imported: builder='FILE.py:function', 'package.module:function', or itself."
+
+
+def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
+    """How a run's recipe names a builder, for the samples of a split; None for a dataset that has none."""
+    if builder is None:
+        return {"split": split, "builder": None}
+    spec = builder if isinstance(builder, str) else _spelt(builder)
+    place, name = parts_of(spec)
+    if place is None or name is None:
+        raise UsageError(f"The builder {spec!r} names no function.", hint=_HINT)
+    file = _file_of(place)
+    if file is None or not os.path.isfile(file):
+        raise UsageError(f"The builder {spec!r} cannot be found: there is no {place}.", hint=_HINT)
+    loaded = sys.modules.get(place)
+    if loaded is not None and not hasattr(loaded, name):
+        raise UsageError(f"The builder {spec!r} cannot be found: {place} has no {name}.", hint=_HINT)
+    if "." not in place or place.endswith(".py"):
+        # A file by itself is found from any directory; a module of a package only as part of it.
+        spec = f"{file}:{name}"
+    return {"split": split, "builder": spec, "file": file, "sha256": digest_of(file)}
+
+
+def can_be_rebuilt(recipe: Mapping[str, Any]) -> bool:
+    """Whether a run says how its dataset is made, so that what it did not store can be derived again."""
+    return recipe.get("kind") == "run" or bool(builders_of(recipe))
+
+
+def builders_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `described` gave for each dataset of the run; none unless at least one of them has a builder."""
+    found = recipe.get("builders")
+    known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return known if any(one.get("builder") for one in known) else []
+
+
+def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """The splits to build one after the other; None alone for a run of one dataset, which has all samples."""
+    if len(builders) < 2:
+        return [None]
+    splits = [one.get("split") for one in builders]
+    for split in splits:
+        if split is None or splits.count(split) > 1:
+            raise UsageError(
+                f"The run holds samples of several datasets{f' of split {split!r}' if split else ''}, and does not say which "
+                "are whose.",
+                hint="Record each dataset with a split of its own: run.loader(…, split=…, builder=…).",
+            )
+        _of(builders, split)
+    return splits
+
+
+def built(builders: Sequence[Mapping[str, Any]], split: str | None) -> Any:
+    """The dataset of a split, built anew; the only one, when the run has no more."""
+    return open_source(str(_of(builders, split)["builder"]), Options())
+
+
+def _of(builders: Sequence[Mapping[str, Any]], split: str | None) -> Mapping[str, Any]:
+    chosen = builders if len(builders) == 1 else [one for one in builders if one.get("split") == split]
+    if len(chosen) != 1 or not chosen[0].get("builder"):
+        raise UsageError(
+            f"The run does not say how the dataset of its split {split!r} is built.",
+            hint=f"Give the datasets: store.replay(run, dataset={{{split!r}: …}}), or record it with a builder.",
+        )
+    return chosen[0]
+
+
+def file_of(spec: str) -> str:
+    """The file of FILE.py or FILE.py:name."""
+    return spec if spec.endswith(".py") else spec.rpartition(":")[0]
+
+
+def digest_of(file: str) -> str | None:
+    """The SHA-256 of a file; None when it cannot be read."""
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _spelt(builder: Callable[[], Any]) -> str:
+    if not isinstance(builder, (FunctionType, type)) or not builder.__qualname__.isidentifier():
+        raise UsageError(
+            f"The builder {getattr(builder, '__qualname__', builder)!r} cannot be imported by its name.", hint=_HINT
+        )
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if builder.__module__ == "__main__" and main:
+        return f"{os.path.abspath(main)}:{builder.__name__}"
+    return f"{builder.__module__}:{builder.__name__}"
+
+
+def _file_of(place: str) -> str | None:
+    if place.endswith(".py"):
+        return os.path.abspath(place)
+    loaded = sys.modules.get(place)
+    try:
+        specification = importlib.util.find_spec(place) if loaded is None else None
+    except (ImportError, ValueError):
+        return None
+    found = specification.origin if specification is not None else getattr(loaded, "__file__", None)
+    return os.path.abspath(found) if found else None
