@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -181,6 +182,17 @@ def test_hidden_state_is_not_explained_away(bench: Bench, monkeypatch: pytest.Mo
     assert difference is not None
     assert difference.max == pytest.approx(0.25, abs=1e-6)
     assert difference.samples == 3
+
+    # The same, but for a library that is another version there: that is what differs, and both versions are shown.
+    newer = bench.record.file(bench.images, path)
+    run_json = Path(bench.record.store) / "runs" / newer.run_id / "run.json"
+    content = json.loads(run_json.read_text())
+    before = content["run"]["versions"]["pillow"]
+    content["run"]["versions"] |= {"pillow": "99.0", "audit": "99.0"}
+    run_json.write_text(json.dumps(content))
+    group = bench.against(newer, first).divergences[0]
+    assert (group.reason, group.step.name) == ("library changed", "brighten")
+    assert group.detail == f"the same stage and input, but pillow {before} → 99.0"
 
 
 TARGETS = "def off_by_one(label):\n    return (label + {by}) % 2\ntarget_transform = off_by_one\n"

@@ -108,19 +108,34 @@ def test_a_run_is_replayed_from_its_recipe(
             store.replay(indices=[99])
 
 
+#: How far one thread counts before another stops it: 24 such numbers never come twice.
+RACE = """
+import threading
+def race():
+    stopped, count = threading.Event(), 0
+    other = threading.Timer(0.0005, stopped.set)
+    other.start()
+    while not stopped.is_set():
+        count += 1
+    other.join()
+    return count
+"""
+
+
 @pytest.mark.parametrize(
     ("hidden", "name"),
     [
         ("value + int.from_bytes(__import__('os').urandom(2), 'little') / 65536", "os.urandom"),
         ("value + __import__('time').time_ns() % 1000003", "the clock"),
         ("value + next(COUNTER)", "a counter"),
+        ("value + torch.tensor([race() for _ in range(24)])", "a race of threads"),
     ],
 )
 def test_hidden_randomness_is_never_called_identical(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, hidden: str, name: str
 ) -> None:
     pipeline = write_pipeline(
-        f"import itertools\nCOUNTER = itertools.count()\ndef hidden(value): return {hidden}\n"
+        f"import itertools\nCOUNTER = itertools.count()\n{RACE}\ndef hidden(value): return {hidden}\n"
         "transform = [transforms.ToTensor(), hidden]"
     )
     audit.run(pictures(count=6), pipeline=pipeline, store=tmp_path / "lineage", workers=0, capture="full")
