@@ -16,15 +16,29 @@ if TYPE_CHECKING:
     from audit.errors import AuditError
     from audit.lineage.trace import Trace
     from audit.recorders.inside import stage
+    from audit.recorders.problems import RecordingWarning
     from audit.recorders.session import Recording
     from audit.records import Run
 
 __version__ = "0.1.0"
-__all__ = ["AuditError", "Recording", "Run", "Store", "Trace", "__version__", "open", "record", "run", "stage"]
+__all__ = [
+    "AuditError",
+    "Recording",
+    "RecordingWarning",
+    "Run",
+    "Store",
+    "Trace",
+    "__version__",
+    "open",
+    "record",
+    "run",
+    "stage",
+]
 
 _HOMES = {
     "AuditError": "audit.errors",
     "Recording": "audit.recorders.session",
+    "RecordingWarning": "audit.recorders.problems",
     "Run": "audit.records",
     "Store": "audit.api",
     "Trace": "audit.lineage.trace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +80,7 @@ class Intake:
             places if number is not None else [None] * envelope.count,
             loose=number is None,
             data=envelope.data,
+            origin=weakref.ref(iteration) if iteration is not None else None,
         )
 
     def _look_at(self, envelope: Envelope) -> None:

@@ -26,7 +26,7 @@ from audit.recorders.loader import Iteration, RecordedLoader
 from audit.recorders.logged import logged_tables
 from audit.recorders.optimizers import OptimizerWatch
 from audit.recorders.parentage import Parentage
-from audit.recorders.pending import Pending, Waiting, row_digests
+from audit.recorders.pending import Pending, Unclear, Waiting, row_digests
 from audit.recorders.pipeline import Pipeline
 from audit.recorders.predictions import prediction_columns
 from audit.recorders.problems import Problems, RecordingWarning
@@ -65,7 +65,7 @@ class Ledger:
         self._batch = 0
         self._step = 0
         self._last_step: Step | None = None
-        self._notes = {"again": 0, "unknown": 0, "guessed": 0}
+        self._notes = {"again": 0, "unknown": 0, "unclear": 0}
         self._told_of_end = False
         mixing.subscribe(self._mixed)
 
@@ -173,11 +173,14 @@ class Ledger:
     def _begin_step(
         self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[torch.Tensor]
     ) -> Step | None:
-        match = self._waiting.find(id(watched), given, arguments)
+        try:
+            match = self._waiting.find(id(watched), given, arguments)
+        except Unclear:
+            self._notes["unclear"] += 1
+            return None
         if match is None:
             self._notes["again" if self._last_step is not None else "unknown"] += 1
             return None
-        self._notes["guessed"] += match.guessed
         first, _ = match.rows[0]
         if first.loose and first.batches[match.rows[0][1]] is None:
             number, self._batch = self._batch, self._batch + 1
@@ -263,7 +266,7 @@ class Ledger:
             step.written = True
             step.seen.clear()
         self._submit(tables, pending.size, self._selection)
-        pending.data = None
+        pending.memory = []
 
     def _spill(self, pending: Pending) -> None:
         """Write what is large now; which payloads a condition would have kept is then not known any more."""
@@ -327,8 +330,9 @@ class Ledger:
         notes = {
             "again": "calls of a model were of no batch that waits for predictions; of each batch the first call counts.",
             "unknown": "calls of a model came before any recorded batch.",
-            "guessed": "batches were given to the model changed; each was taken to be the newest of its length.",
+            "unclear": "calls of a model could be of more than one batch: several were fetched ahead, and changed on their way "
+            "to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
         }
         for kind, count in self._notes.items():
             if count:
-                self.problems.mark(f"{count} {notes[kind]}", loud=False)
+                self.problems.mark(f"{count} {notes[kind]}", loud=kind == "unclear")

@@ -25,7 +25,7 @@ from audit.recorders.pickling import why_not_picklable
 from audit.recorders.pipeline import Pipeline
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Iteration:
     """One pass over a loader."""
 
@@ -65,11 +65,16 @@ class RecordedLoader:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_audit_"):
             raise AttributeError(name)
+        if name == "_iterator":
+            # Whoever ends persistent workers by it means those that work for this loop.
+            return self._audit_iterator
         return getattr(self._audit_loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_audit_"):
             object.__setattr__(self, name, value)
+        elif name == "_iterator":
+            self._audit_iterator = value
         else:
             setattr(self._audit_loader, name, value)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from audit.recorders.problems import Problems
 
@@ -23,7 +23,10 @@ class OptimizerWatch:
         self._heard = heard
         self._problems = problems
         self._models: list[weakref.ref[nn.Module]] = []
-        self._handle: Any = register_optimizer_step_pre_hook(self._before_step)
+        self._handles: list[Any] = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
 
     def watch(self, model: nn.Module) -> None:
         """Attend to this model's parameters."""
@@ -31,11 +34,19 @@ class OptimizerWatch:
 
     def remove(self) -> None:
         """Stop listening."""
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        with self._problems.caught():
-            self._look(optimizer)
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Before the step gradients are as they were computed. A closure computes them only within it.
+        if not _has_closure(args, kwargs):
+            with self._problems.caught():
+                self._look(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _has_closure(args, kwargs):
+            with self._problems.caught():
+                self._look(optimizer)
 
     def _look(self, optimizer: torch.optim.Optimizer) -> None:
         # Asked anew each time: parameters may have been replaced, by lazy modules or by moving the model.
@@ -51,3 +62,8 @@ class OptimizerWatch:
             with torch.no_grad():
                 norm = float(torch.nn.utils.get_total_norm(gradients))
         self._heard(float(rate) if rate is not None else None, norm)
+
+
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    # The optimizer itself is the first argument.
+    return any(callable(value) for value in (*args[1:], kwargs.get("closure")))

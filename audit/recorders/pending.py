@@ -1,8 +1,8 @@
 """Batches that the loop has been given, and whose predictions may still come.
 
 Finds out which samples a model was called with: by the tensors themselves, else by the content of each row, else, when
-the batch was changed on its way (moved, normalised, mixed), by being the newest of that length. A row that fits nothing is given to
-nobody: no prediction is better than another sample's.
+the batch was changed on its way (normalised, cast, mixed), by being the only one of that length that can be meant. Where several can,
+and for a row that fits nothing, nobody gets the prediction: none is better than another sample's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ import torch
 from audit import values
 from audit.recorders.steps import Place, Step
 
-#: How many batches may wait for their predictions: a loop may fetch ahead of the model.
-_RECENT = 8
-#: How many bytes of rows of recorded datasets may wait for theirs; above it all but `samples` is written at once.
+#: How many batches that nobody holds any more may wait: a loop may have moved them to a device, and fetched ahead.
+_RECENT = 64
+#: How many bytes of rows may wait for predictions; above it all but `samples` is written at once.
 _MOST_BYTES = 128 * 2**20
 _MOST_SAMPLES = 1 << 16
 
@@ -43,15 +43,31 @@ class Pending:
     positions: list[int | None]
     #: Made by a recorded dataset: which batch its samples became part of is not known yet.
     loose: bool = False
-    data: Any = None
+    data: InitVar[Any] = None
+    #: The pass over a loader that it came from; gone when the loop has let go of the iterator.
+    origin: weakref.ref[Any] | None = None
     tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    #: The memory of the tensors, so that a view of the newest batch is known though the loop dropped the tensor itself.
+    memory: list[torch.Tensor] = field(default_factory=list)
     #: Places that each model, by id, has predicted already; the first model's predictions are those that are kept.
     predicted: dict[int, set[int]] = field(default_factory=dict)
     predictions: list[Any] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.tensors = [weakref.ref(tensor) for tensor in all_tensors(self.data)]
+    def __post_init__(self, data: Any) -> None:
+        own = list(all_tensors(data))
+        self.tensors = [weakref.ref(tensor) for tensor in own]
+        self.memory = [tensor.detach() for tensor in own]
+
+    @property
+    def held(self) -> bool:
+        """Whether the loop still holds a tensor of it."""
+        return any(reference() is not None for reference in self.tensors)
+
+    def is_batch(self, arguments: list[torch.Tensor]) -> bool:
+        """Whether one of these is a tensor of it, or a view of all of one."""
+        own = [*self.memory, *(tensor for reference in self.tensors if (tensor := reference()) is not None)]
+        return any(_same(mine, other) for mine in own for other in arguments)
 
     def free(self, model: int) -> list[int]:
         """Places that this model has not predicted."""
@@ -65,8 +81,10 @@ class Match:
 
     rows: list[Place]
     digests: list[str | None] | None = None
-    #: More than one batch would have fitted, and the newest was taken.
-    guessed: bool = False
+
+
+class Unclear(Exception):
+    """More than one batch that waits could be the one that the model was called with."""
 
 
 class Waiting:
@@ -90,45 +108,56 @@ class Waiting:
         """A batch that is about to be given to the loop."""
         if self._batches:
             # The loop itself lets go of the batch before this one: whoever still has its tensors is found by them.
-            self._batches[-1].data = None
+            self._batches[-1].memory = []
         self._batches.append(pending)
+        self._enter(pending)
         self._settle([pending])
 
     def add_loose(self, pending: Pending) -> None:
         """Items of a recorded dataset."""
         self._loose[id(pending)] = pending
+        self._samples += len(pending.indices)
+        self._enter(pending)
+        while self._samples > _MOST_SAMPLES and len(self._loose) > 1:
+            self._write(self._left(self._tight(next(iter(self._loose.values())))))
+
+    def _enter(self, pending: Pending) -> None:
         for place in pending.ok:
             digest = pending.digests[place]
             if digest is not None:
                 self._by_digest.setdefault(digest, []).append((pending, place))
         self._bytes += pending.size
-        self._samples += len(pending.indices)
-        while self._bytes > _MOST_BYTES and (heavy := next((p for p in self._loose.values() if p.size), None)):
-            self._bytes -= heavy.size
-            heavy.size = 0
-            self._spill(heavy)
-        while self._samples > _MOST_SAMPLES and len(self._loose) > 1:
-            self._write(self._take_loose(next(iter(self._loose.values()))))
+        if self._bytes > _MOST_BYTES:
+            for heavy in [*self._loose.values(), *self._batches]:
+                if heavy.size and heavy is not pending and self._bytes > _MOST_BYTES:
+                    self._bytes -= heavy.size
+                    heavy.size = 0
+                    self._spill(heavy)
 
     def placed(self, step: Step) -> None:
         """A step has its samples: those of recorded datasets are waiting for nothing but its gradients now."""
         owners = list({id(pending): pending for pending, _ in step.rows}.values())
         for pending in owners:
             if id(pending) in self._loose:
-                self._batches.append(self._take_loose(pending))
+                self._batches.append(self._tight(pending))
         self._settle(owners)
 
     def everything(self) -> Iterator[Pending]:
         """All that is left, in order, taken out."""
         while self._batches:
-            yield self._batches.popleft()
+            yield self._left(self._batches.popleft())
         while self._loose:
-            yield self._take_loose(next(iter(self._loose.values())))
+            yield self._left(self._tight(next(iter(self._loose.values()))))
 
-    def _take_loose(self, pending: Pending) -> Pending:
+    def _tight(self, pending: Pending) -> Pending:
+        """A loose one that has become part of a batch."""
         del self._loose[id(pending)]
-        self._bytes -= pending.size
         self._samples -= len(pending.indices)
+        return pending
+
+    def _left(self, pending: Pending) -> Pending:
+        """One that waits no more."""
+        self._bytes -= pending.size
         for digest in {digest for digest in pending.digests if digest is not None}:
             left = [place for place in self._by_digest.get(digest, ()) if place[0] is not pending]
             if left:
@@ -139,28 +168,31 @@ class Waiting:
 
     def _settle(self, current: list[Pending]) -> None:
         """Write what is whole: the loop has gone on to another batch since its predictions came."""
-        unpredicted = sum(not pending.predicted for pending in self._batches)
+        lost = [pending for pending in self._batches if not pending.predicted and not pending.held]
+        old = {id(pending) for pending in lost[: max(len(lost) - _RECENT, 0)]}
         for pending in list(self._batches):
-            old = not pending.predicted and unpredicted > _RECENT
-            if (pending.predicted or old) and not any(pending is other for other in current):
-                unpredicted -= not pending.predicted
+            if (pending.predicted or id(pending) in old) and not any(pending is other for other in current):
                 self._batches.remove(pending)
-                self._write(pending)
+                self._write(self._left(pending))
 
     # -- which samples are these? ----------------------------------------------------------------
 
     def find(self, model: int, given: torch.Tensor | None, arguments: list[torch.Tensor]) -> Match | None:
         """The samples that a model is called with; None when they are not known, or were predicted before."""
         for pending in reversed(self._batches):
-            if any(_same(own(), other) for own in pending.tensors for other in arguments):
+            if pending.is_batch(arguments):
                 # The very batch again is a second call with it, not another batch of that length.
                 free = pending.free(model)
                 return Match([(pending, place) for place in free]) if len(free) == len(pending.ok) else None
-        if given is not None and given.dim() > 0 and (given.device.type == "cpu" or self._loose):
+        fitting = self._fitting(model, given)
+        # To look at values on a device is to wait for it: only where there is a choice.
+        if given is not None and given.dim() > 0 and (given.device.type == "cpu" or self._loose or len(fitting) > 1):
             match, known = self._by_content(model, given)
             if match is not None or known:
                 return match
-        return self._by_order(model, given)
+        if len(fitting) > 1:
+            raise Unclear
+        return Match([(fitting[0], place) for place in fitting[0].ok]) if fitting else None
 
     def _by_content(self, model: int, given: torch.Tensor) -> tuple[Match | None, bool]:
         """Each row by its digest; also whether the rows are known at all."""
@@ -191,26 +223,28 @@ class Waiting:
         return None
 
     def _places(self, digest: str | None) -> list[Place]:
-        if digest is None:
-            return []
-        own = [(p, place) for p in self._batches for place in p.ok if p.digests[place] == digest]
-        return own + self._by_digest.get(digest, [])
+        return self._by_digest.get(digest, []) if digest is not None else []
 
-    def _by_order(self, model: int, given: torch.Tensor | None) -> Match | None:
+    def _fitting(self, model: int, given: torch.Tensor | None) -> list[Pending]:
+        """The batches that may have been changed into this input. A loop takes the batches of a pass in their order."""
         length = given.shape[0] if given is not None and given.dim() else None
-        fitting = [p for p in self._batches if p.ok and not p.predicted.get(model) and length in (None, len(p.ok))]
+        passed: set[int] = set()
+        fitting: list[Pending] = []
+        for pending in reversed(self._batches):
+            origin = pending.origin() if pending.origin is not None else None
+            if pending.predicted.get(model):
+                passed.add(id(origin))
+            elif pending.ok and length in (None, len(pending.ok)) and (origin is None or id(origin) not in passed):
+                fitting.append(pending)
         if not fitting:
-            fitting = [p for p in self._loose.values() if p.ok and length in (None, len(p.ok))]
-            if len(fitting) != 1:
-                # Items arrive in the order that workers finish them: the newest need not be the loop's.
-                return None
-        newest = fitting[-1]
-        return Match([(newest, place) for place in newest.ok], guessed=len(fitting) > 1)
+            # Items arrive in the order that workers finish them: with more than one to choose from, nothing is known.
+            loose = [p for p in self._loose.values() if p.ok and length in (None, len(p.ok))]
+            return loose if len(loose) == 1 else []
+        # Whether the loop still holds a batch tells nothing: its variables are those of the one it fetched last.
+        return [p for p in fitting if p.origin is not None and p.origin() is not None] or fitting
 
 
-def _same(own: torch.Tensor | None, other: torch.Tensor) -> bool:
-    if own is None:
-        return False
+def _same(own: torch.Tensor, other: torch.Tensor) -> bool:
     if own is other:
         return True
     try:

@@ -194,6 +194,9 @@ class Recording:
         hooks = LayerHooks(model, policy) if layers else None
         self._ledger.watch(WatchedModel(model, hooks, self._ledger.before_call, self._ledger.after_call))
         run = self._ledger.run
+        if hooks is not None:
+            # What was asked for: the check `hooks` compares it with what was heard.
+            run.recipe["layers"] = [*run.recipe.get("layers", ()), *hooks.modules]
         run.model = run.model or type(model).__qualname__
         run.arch = run.arch or type(model).__name__
         return model

@@ -114,7 +114,6 @@ def test_a_fit_is_the_same_and_recorded(tmp_path: Path, kind: type[Holding], wor
         assert store.sql("SELECT count(*) > 0 FROM activations").fetchone() == (True,)
 
 
-@pytest.mark.xfail(reason="the recorder looks before the optimizer steps; a closure computes its gradients only then")
 def test_the_learning_rate_of_a_closure(tmp_path: Path) -> None:
     """Lightning calls the model within `optimizer.step`."""
     trainer([AuditCallback(tmp_path)]).fit(Forward(), loaders()[0])

@@ -361,3 +361,80 @@ def test_labels_in_an_unknown_place_are_told_of(tmp_path: Path) -> None:
     assert Asked(tmp_path / "b")("SELECT count(*) FROM samples WHERE label <> index % 3 OR label IS NULL") == [(0,)]
     with audit.record(tmp_path / "c") as run, pytest.warns(RecordingWarning, match="finds no label"):
         assert len(list(run.loader(DataLoader(Odd(), 4), label="nowhere"))) == 3
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(2, 4),
+    st.integers(1, 4),
+    st.sampled_from(["held", "moved", "changed", "copied"]),
+    st.sets(st.integers(0, 11)),
+)
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_a_prediction_is_never_another_samples(
+    tmp_path_factory: pytest.TempPathFactory, size: int, ahead: int, how: str, skipped: set[int]
+) -> None:
+    """Batches that are fetched ahead, skipped, and changed on their way: each prediction is its sample's, or there is none."""
+    path, model, number = tmp_path_factory.mktemp("ahead") / "lineage", linear(), 0
+    expected: dict[int, torch.Tensor] = {}
+    with audit.record(path, strict=True) as run:
+        loader = run.loader(DataLoader(Numbers(), batch_size=size))
+        run.model(model)
+        waiting: list[Any] = []
+
+        def take() -> None:
+            nonlocal number
+            x, indices = waiting.pop(0)
+            number += 1
+            if number not in skipped:
+                expected.update(zip(indices, model(x * 3 if how == "changed" else x).detach(), strict=True))
+
+        for x, _ in loader:
+            waiting.append((x if how == "held" else x.double().float(), [round(float(row[0])) for row in x]))
+            del x
+            if how == "copied":
+                waiting[-1] = (waiting[-1][0] * 5, waiting[-1][1])
+            if len(waiting) > ahead:
+                take()
+        while waiting:
+            take()
+        warned = run.run.warnings
+    found = dict(Asked(path)("SELECT index, logits FROM predictions"))
+    assert all(torch.equal(torch.tensor(found[index]), expected[index]) for index in found)
+    assert len(found) == len(expected) or (
+        how in ("changed", "copied") and any("more than one batch" in w for w in warned)
+    )
+
+
+def test_many_batches_that_are_held_wait_for_the_model(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(linear())
+        held = list(run.loader(DataLoader(Numbers(200), batch_size=2)))
+        for x, _ in reversed(held):
+            model(x)
+    assert Asked(tmp_path / "lineage")("SELECT count(*), count(DISTINCT index) FROM predictions") == [(200, 200)]
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_each_step_has_its_own_learning_rate(tmp_path: Path, closure: bool) -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        loader = run.loader(DataLoader(Numbers(6), batch_size=2))
+        run.model(model)
+        for number, (x, y) in enumerate(loader):
+            optimizer.param_groups[0]["lr"] = 0.01 * (number + 1)
+
+            def compute(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            if closure:
+                optimizer.step(compute)
+            else:
+                compute()
+                optimizer.step()
+    rows = Asked(tmp_path / "lineage")("SELECT learning_rate, gradient_norm > 0 FROM steps ORDER BY step")
+    assert rows == [(pytest.approx(rate), True) for rate in (0.01, 0.02, 0.03)]

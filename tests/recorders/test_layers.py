@@ -164,6 +164,8 @@ def test_a_hook_that_never_fired_is_told_of_and_all_are_gone(tmp_path: Path) -> 
     with pytest.warns(RecordingWarning, match="The hook on layer unused never fired"):
         ask = record(tmp_path / "lineage", layers=["unused", "head"], strict=False)
     assert any("unused" in text for text in ask.warnings)
+    with audit.open(ask.path) as store:
+        assert store.run().recipe["layers"] == ["unused", "head"]
 
 
 @pytest.mark.parametrize(

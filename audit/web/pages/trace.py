@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from audit.api import Store
 from audit.errors import AuditError, UsageError
-from audit.lineage.browsing import previews
+from audit.lineage.browsing import around, previews
 from audit.lineage.trace import Trace
 from audit.report.previews import Encoded, encode
 from audit.report.views import trace_view
+from audit.sources.builder import can_be_rebuilt
 from audit.values import Preview
 from audit.web.desk import Desk
 from audit.web.pictures import source_picture
@@ -82,6 +83,12 @@ def send(made: Encoded | None) -> Response:
     return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})
 
 
+def trace_of(found: Trace) -> dict[str, Any]:
+    """A trace whose pictures have addresses here."""
+    run_id, index = found.run.run_id, found.sample["index"]
+    return trace_view(found, picture=lambda stage: url("run", run_id, "picture", index, stage, **_place(found)))
+
+
 def _is_picture(preview: Preview) -> bool:
     return preview.media_type.startswith("image/")
 
@@ -110,16 +117,17 @@ def _derived_address(found: Trace, stage: int) -> str:
 
 def _view(desk: Desk, store: Store, found: Trace) -> dict[str, Any]:
     run, sample = found.run, found.sample
-    view = trace_view(
-        found, picture=lambda stage: url("run", run.run_id, "picture", sample["index"], stage, **_place(found))
-    )
+    view = trace_of(found)
     mistakes = desk.mistakes(store, run, sample["epoch"])
-    before, after = mistakes.around(sample["index"]) if mistakes else (None, None)
+    before, after = mistakes.around(sample["index"], sample["visit"]) if mistakes else (None, None)
     view["previous_mistake"], view["next_mistake"] = before, after
+    view["previous_visit"], view["next_visit"] = around(store, run, sample)
     view["mistakes_known"] = mistakes is not None or not run.wrong
     view["source_picture"] = None
     if found.source_state == "unchanged" and found.stages[:1] and found.stages[0]["kind"] == "image":
-        view["source_picture"] = url("run", run.run_id, "source", sample["index"], **_place(found))
-    view["can_replay"] = desk.replays is not None and run.recipe.get("kind", "run") == "run" and bool(run.recipe)
+        exactly = {"epoch": sample["epoch"], "visit": sample["visit"]}  # left out, they would mean the last ones
+        view["source_picture"] = url("run", run.run_id, "source", sample["index"], **exactly)
+    view["replay_is_off"] = desk.replays is None
+    view["can_replay"] = can_be_rebuilt(run.recipe)
     view["last_epoch"] = desk.epoch(store, run)
     return view
