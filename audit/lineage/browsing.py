@@ -105,6 +105,19 @@ def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, i
     return [(row[0], row[1]) for row in rows]
 
 
+def around(reader: Reader, run: Run, sample: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The visits of the same sample before and after this one. Another loader's sample may have the same index."""
+    rows = reader.rows("samples", run.run_id, index=sample["index"], order="epoch, visit")
+    same = ("split", "root", "source")
+    places = [
+        {name: row[name] for name in ("epoch", "index", "visit")}
+        for row in rows
+        if all(row[name] == sample[name] for name in same)
+    ]
+    here = next(n for n, place in enumerate(places) if all(place[name] == sample[name] for name in place))
+    return places[here - 1] if here else None, places[here + 1] if here + 1 < len(places) else None
+
+
 def _cursor(text: str) -> tuple[float, int, int, int]:
     try:
         value, epoch, index, visit = json.loads(text)
@@ -127,6 +140,16 @@ def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[
     missing = {key for key in wanted if (*key, stage) not in found}
     shared = _shared(reader, run, missing, stage, query) if missing and stage else {}
     return {key: found.get((*key, stage)) or shared[key] for key in wanted if (*key, stage) in found or key in shared}
+
+
+def shows(reader: Reader, run: Run, stage: int) -> str:
+    """What previews of a stage are in this run: `picture`, `text`, or `nothing` where none was stored."""
+    query = "SELECT encoding FROM payloads WHERE run_id = ? AND form = 'preview' AND stage {} ? LIMIT 1"
+    for compare in ("=", "<"):  # a stage that changed nothing shows what one before it shows
+        found = reader.sql(query.format(compare), parameters=[run.run_id, stage]).fetchone()
+        if found:
+            return "picture" if str(found[0]).startswith("image/") else "text"
+    return "nothing"
 
 
 def _previews(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[int, int, int, int], Preview]:

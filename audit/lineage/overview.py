@@ -44,18 +44,6 @@ _COUNTED = f"""
 _BY_CLASS, _BY_CONFIDENCE, _BY_LOSS = 0b011, 0b101, 0b110
 
 
-def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
-    """Each recorded epoch with its samples, accuracy and mean loss."""
-    return reader.sql(
-        """
-        SELECT epoch, count(*) AS samples, count(correct) AS graded, avg(correct::INT) AS accuracy,
-               avg(loss) FILTER (isfinite(loss)) AS mean_loss
-        FROM predictions WHERE run_id = ? GROUP BY epoch ORDER BY epoch
-        """,
-        parameters=[run.run_id],
-    ).dicts()
-
-
 def last_epoch(reader: Reader, run: Run) -> int:
     """The newest epoch that was recorded; 0 for a run that holds nothing yet."""
     found = reader.sql("SELECT max(epoch) FROM samples WHERE run_id = ?", parameters=[run.run_id]).fetchone()
@@ -205,7 +193,8 @@ def findings(reader: Reader, run: Run, limit: int = 200) -> list[dict[str, Any]]
     return reader.sql(
         """
         SELECT check_name, severity, status, message, index, source, stage, value, threshold FROM findings
-        WHERE run_id = ? ORDER BY status = 'pass', severity, check_name, index LIMIT ?
+        WHERE run_id = ? ORDER BY list_position(['fail', 'error', 'skip', 'pass'], status) NULLS FIRST,
+              severity, check_name, index LIMIT ?
         """,
         parameters=[run.run_id, limit],
     ).dicts()
@@ -217,22 +206,27 @@ def stages(reader: Reader, run: Run) -> list[dict[str, Any]]:
 
 
 class Mistakes:
-    """The wrong predictions of one epoch by index, to step from one to the next without asking again."""
+    """The wrong predictions of one epoch by index and visit, to step from one to the next without asking again."""
 
     def __init__(self, reader: Reader, run: Run, epoch: int) -> None:
         rows = reader.sql(
-            "SELECT DISTINCT index FROM predictions WHERE run_id = ? AND epoch = ? AND NOT correct ORDER BY index",
+            "SELECT index, visit FROM predictions WHERE run_id = ? AND epoch = ? AND NOT correct ORDER BY index, visit",
             parameters=[run.run_id, epoch],
         ).fetchall()
-        self._indices = array("q", (row[0] for row in rows))
+        # Plain numbers: there may be as many mistakes as samples.
+        self._indices, self._visits = array("q", (row[0] for row in rows)), array("q", (row[1] for row in rows))
 
     def __len__(self) -> int:
         return len(self._indices)
 
-    def around(self, index: int) -> tuple[int | None, int | None]:
-        """The mistake before and the one after."""
-        before, after = bisect_left(self._indices, index), bisect_right(self._indices, index)
-        return (
-            self._indices[before - 1] if before else None,
-            self._indices[after] if after < len(self._indices) else None,
-        )
+    def around(self, index: int, visit: int) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+        """The mistake before and the one after, each with its index and visit."""
+        places, here = range(len(self)), (index, visit)
+        before, after = bisect_left(places, here, key=self._key), bisect_right(places, here, key=self._key)
+        return self._at(before - 1), self._at(after)
+
+    def _key(self, place: int) -> tuple[int, int]:
+        return self._indices[place], self._visits[place]
+
+    def _at(self, place: int) -> dict[str, int] | None:
+        return {"index": self._indices[place], "visit": self._visits[place]} if 0 <= place < len(self) else None

@@ -1,8 +1,8 @@
 """A run with epochs, over time: loss per step, which samples were learned, forgotten or never learned.
 
-The words of dataset cartography: confidence is the mean probability of the label over epochs, variability
-its standard deviation, correctness how often it was right. Steps are thinned to what a chart can show;
-the largest of each bin stays, because a spike is what one looks for.
+What counts as a spike, as forgetting or as a confident sample is said once, by the views of `store.training_views`; this
+only picks from them what a page can show, and names the visit that each row should lead to. Steps are thinned to what a
+chart can show; the largest of each bin stays, because a spike is what one looks for.
 """
 
 from __future__ import annotations
@@ -13,67 +13,89 @@ from audit.records import Run
 from audit.store.reader import Reader
 
 MOST_POINTS = 1_000
-_SPIKE = 4.0
+
+# An index alone names no visit where several loaders number their items alike: the last visit of the very sample does.
+_LAST = """
+    SELECT split, root, source, index, max(epoch) AS epoch, arg_max(visit, (epoch, visit)) AS visit
+    FROM samples WHERE run_id = ? GROUP BY ALL
+"""
+_SAME = " AND ".join(f"s.{name} IS NOT DISTINCT FROM v.{name}" for name in ("split", "root", "source"))
 
 
-def loss_steps(reader: Reader, run: Run) -> list[dict[str, Any]]:
-    """Loss over steps: mean and largest of each bin, with the sample that had the largest."""
+def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
+    """Each epoch, a row for each split and phase in it, with its samples, accuracy and mean loss."""
     return reader.sql(
         """
-        WITH numbered AS (
-            SELECT epoch, coalesce(step, batch) AS step, loss, index, visit FROM predictions
-            WHERE run_id = ? AND isfinite(loss) AND coalesce(step, batch) IS NOT NULL
-        ), bounds AS (SELECT greatest(1, ceil((max(step) + 1) / ?)) AS width FROM numbered)
-        SELECT epoch, (floor(step / width) * width)::BIGINT AS step, avg(loss) AS mean, max(loss) AS max,
-               arg_max(index, loss) AS index, arg_max(visit, loss) AS visit
-        FROM numbered, bounds GROUP BY ALL ORDER BY epoch, step
+        SELECT l.epoch, l.split, t.phase, count(*) AS samples, count(correct) AS graded, avg(correct::INT) AS accuracy,
+               avg(l.loss) FILTER (isfinite(l.loss)) AS mean_loss
+        FROM (FROM lineage WHERE run_id = ?) l LEFT JOIN (FROM steps WHERE run_id = ?) t
+            ON t.step = l.step AND t.batch = l.batch AND t.rank IS NOT DISTINCT FROM l.rank
+        WHERE l.predicted IS NOT NULL OR l.correct IS NOT NULL GROUP BY ALL ORDER BY l.epoch, t.phase DESC, l.split
         """,
-        parameters=[run.run_id, MOST_POINTS],
+        parameters=[run.run_id, run.run_id],
     ).dicts()
 
 
-def spikes(steps: list[dict[str, Any]], most: int = 20) -> list[dict[str, Any]]:
-    """The steps whose mean loss stands out of those around them, most striking first."""
-    found = []
-    for place, step in enumerate(steps):
-        around = sorted(row["mean"] for row in steps[max(0, place - 15) : place + 16])
-        middle = around[len(around) // 2]
-        spread = sorted(abs(value - middle) for value in around)[len(around) // 2]
-        if spread > 0 and (step["mean"] - middle) / spread > _SPIKE and step["mean"] > 1.3 * middle:
-            found.append({**step, "times": step["mean"] / middle if middle else None})
-    return sorted(found, key=lambda row: -(row["times"] or 0))[:most]
+def loss_steps(reader: Reader, run: Run) -> list[dict[str, Any]]:
+    """Loss over steps of each phase: mean and largest of each bin, with the visit that had the largest."""
+    return reader.sql(
+        """
+        WITH phases AS (SELECT step, any_value(phase) AS phase FROM steps WHERE run_id = ? GROUP BY step),
+        numbered AS (
+            SELECT epoch, coalesce(step, batch) AS step, loss, index, visit FROM predictions
+            WHERE run_id = ? AND isfinite(loss) AND coalesce(step, batch) IS NOT NULL
+        ), bounds AS (SELECT greatest(1, ceil((max(step) + 1) / ?)) AS width FROM numbered)
+        SELECT epoch, phase, (floor(step / width) * width)::BIGINT AS step, avg(loss) AS mean, max(loss) AS max,
+               arg_max(index, loss) AS index, arg_max(visit, loss) AS visit
+        FROM numbered LEFT JOIN phases USING (step), bounds GROUP BY ALL ORDER BY epoch, step, phase
+        """,
+        parameters=[run.run_id, run.run_id, MOST_POINTS],
+    ).dicts()
 
 
-_MAP = """
-    SELECT index, min(label_name) AS label_name, min(label) AS label, avg(exp(-loss)) AS confidence,
-           stddev_pop(exp(-loss)) AS variability, avg(correct::INT) AS correctness, count(*) AS epochs
-    FROM predictions WHERE run_id = ? AND isfinite(loss) AND correct IS NOT NULL GROUP BY index HAVING count(*) > 1
-"""
+def spikes(reader: Reader, run: Run, most: int = 20) -> list[dict[str, Any]]:
+    """The steps that the view `spikes` names, each with its worst sample: what is no number first, then most striking."""
+    return reader.sql(
+        """
+        FROM (
+            SELECT epoch, step, phase, reason, step_loss, typical_loss, step_loss / nullif(typical_loss, 0) AS times,
+                   count(*) AS samples, max(loss) AS loss, arg_max(index, loss) AS index, arg_max(visit, loss) AS visit,
+                   arg_max(source, loss) AS source
+            FROM spikes WHERE run_id = ? GROUP BY ALL
+        ) ORDER BY reason = 'high', times DESC NULLS LAST, step LIMIT ?
+        """,
+        parameters=[run.run_id, most],
+    ).dicts()
 
 
 def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[dict[str, Any]]:
     """Each sample's confidence, variability and correctness over epochs; the most variable ones when there are many."""
     return reader.sql(
-        f"SELECT * FROM ({_MAP}) ORDER BY variability DESC, index LIMIT ?", parameters=[run.run_id, most]
+        f"""
+        SELECT v.phase, v.split, v.source, v.index, v.label, v.label_name, v.epochs, v.confidence, v.variability,
+               v.correctness, s.epoch, s.visit
+        FROM (
+            FROM cartography WHERE run_id = ? AND epochs > 1 AND confidence IS NOT NULL
+            ORDER BY variability DESC, index, phase LIMIT ?
+        ) v LEFT JOIN ({_LAST}) s ON s.index = v.index AND {_SAME} ORDER BY v.variability DESC, v.index, v.phase
+        """,
+        parameters=[run.run_id, most, run.run_id],
     ).dicts()
 
 
 def forgotten(reader: Reader, run: Run, most: int = 100) -> list[dict[str, Any]]:
     """Samples that were right and then wrong, with how often; and those never right."""
     return reader.sql(
-        """
-        WITH ordered AS (
-            SELECT index, epoch, visit, label_name, label, correct, loss,
-                   lag(correct) OVER (PARTITION BY index ORDER BY epoch, visit) AS before
-            FROM predictions WHERE run_id = ? AND correct IS NOT NULL
-        )
-        SELECT o.index, min(label_name) AS label_name, min(label) AS label, count(*) AS epochs,
-               count(*) FILTER (before AND NOT correct) AS forgotten, count(*) FILTER (correct) AS right,
-               min(epoch) FILTER (correct) AS learned, arg_max(loss, (epoch, visit)) AS last_loss
-        FROM ordered o GROUP BY o.index HAVING count(*) > 1 AND (forgotten > 0 OR "right" = 0)
-        ORDER BY forgotten DESC, last_loss DESC, o.index LIMIT ?
+        f"""
+        SELECT v.phase, v.split, v.source, v.index, v.label, v.label_name, v.epochs, v.forgetting_events,
+               v.first_learned_epoch, v.never_learned, v.last_correct, s.epoch, s.visit
+        FROM (
+            FROM forgetting WHERE run_id = ? AND epochs > 1 AND (forgetting_events > 0 OR never_learned)
+            ORDER BY forgetting_events DESC, last_correct, index, phase LIMIT ?
+        ) v LEFT JOIN ({_LAST}) s ON s.index = v.index AND {_SAME}
+        ORDER BY v.forgetting_events DESC, v.last_correct, v.index, v.phase
         """,
-        parameters=[run.run_id, most],
+        parameters=[run.run_id, most, run.run_id],
     ).dicts()
 
 

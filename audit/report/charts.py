@@ -144,7 +144,10 @@ def number(value: Any, digits: int = 4) -> str:
         return f"{value:,}"
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
-    return f"{value:,.{digits}g}" if abs(value) < 1e6 else f"{value:.3e}"
+    if abs(value) >= 1e6:
+        return f"{value:.3e}"
+    # Thousands are written out: 5,027 and not 5.03e+03.
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:,.{digits}g}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -27,6 +27,12 @@ def encode(preview: Preview | None) -> Encoded | None:
     return encode_bytes(preview.data)
 
 
+def excerpt(preview: Preview, longest: int = 600) -> str:
+    """The beginning of a stored preview that is text."""
+    text = preview.data.decode("utf-8", "replace")
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
 def encode_bytes(data: bytes) -> Encoded | None:
     """The same for the bytes of a picture file."""
     picture = decode(data)

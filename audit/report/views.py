@@ -16,6 +16,7 @@ from typing import Any
 from audit.lineage.overview import calibration_error
 from audit.lineage.trace import Trace
 from audit.records import Run
+from audit.report.previews import excerpt
 from audit.values import Preview
 
 #: Beyond this many classes a matrix is no longer readable: the most frequent confusions are listed instead.
@@ -43,6 +44,7 @@ def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
         {c["label"] for c in counts["confusion"]}
         | {c["predicted"] for c in counts["confusion"] if c["predicted"] is not None}
     )
+    columns = [*present, *([None] if any(c["predicted"] is None for c in counts["confusion"]) else [])]
     per_class = sorted(
         counts["per_class"], key=lambda row: (row["recall"] if row["recall"] is not None else 2.0, row["label"])
     )
@@ -53,11 +55,16 @@ def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
         },
         "classes": len(names),
         "calibration_error": calibration_error(counts["confidence"]),
-        "matrix": _matrix(counts["confusion"], present, names) if 0 < len(present) <= MATRIX_CLASSES else None,
-        "confusions": [{**cell, **_named(cell, names)} for cell in wrong[:_LISTED_CONFUSIONS]],
+        "matrix": _matrix(counts["confusion"], present, columns, names) if 0 < len(present) <= MATRIX_CLASSES else None,
+        "confusions": [{**cell, **_named(cell, names), "where": _where(cell)} for cell in wrong[:_LISTED_CONFUSIONS]],
         "more_confusions": max(0, len(wrong) - _LISTED_CONFUSIONS),
         "per_class": [
-            {**row, "name": names.get(row["label"], str(row["label"]))} for row in per_class[:_LISTED_CLASSES]
+            {
+                **row,
+                "name": names.get(row["label"], str(row["label"])),
+                "where": f"label = {row['label']} AND NOT correct",
+            }
+            for row in per_class[:_LISTED_CLASSES]
         ],
         "more_classes": max(0, len(per_class) - _LISTED_CLASSES),
     }
@@ -66,17 +73,30 @@ def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
 def _named(cell: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
     return {
         "label_name": names.get(cell["label"], str(cell["label"])),
-        "predicted_name": names.get(cell["predicted"], str(cell["predicted"])),
+        "predicted_name": _predicted_name(cell["predicted"], names),
     }
 
 
-def _matrix(cells: list[dict[str, Any]], present: list[int], names: dict[int, str]) -> dict[str, Any]:
+def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
+    """A model whose logits are no numbers predicted nothing, and that is a confusion too."""
+    return "not finite" if predicted is None else names.get(predicted, str(predicted))
+
+
+def _where(cell: dict[str, Any]) -> str:
+    """The SQL condition that picks the samples of one cell."""
+    predicted = "IS NULL" if cell["predicted"] is None else f"= {cell['predicted']}"
+    return f"label = {cell['label']} AND predicted {predicted}"
+
+
+def _matrix(
+    cells: list[dict[str, Any]], present: list[int], columns: list[int | None], names: dict[int, str]
+) -> dict[str, Any]:
     counted = {(cell["label"], cell["predicted"]): cell["count"] for cell in cells}
     rows = []
     for label in present:
-        total = sum(counted.get((label, predicted), 0) for predicted in present)
+        total = sum(counted.get((label, predicted), 0) for predicted in columns)
         row = []
-        for predicted in present:
+        for predicted in columns:
             count = counted.get((label, predicted), 0)
             share = count / total if total else 0.0
             # Ten steps of colour; a single mistake among thousands must still show.
@@ -89,10 +109,11 @@ def _matrix(cells: list[dict[str, Any]], present: list[int], names: dict[int, st
                     "share": share,
                     "heat": heat,
                     "right": label == predicted,
+                    "where": _where({"label": label, "predicted": predicted}),
                 }
             )
         rows.append({"label": label, "name": names.get(label, str(label)), "cells": row, "total": total})
-    return {"names": [names.get(label, str(label)) for label in present], "rows": rows}
+    return {"names": [_predicted_name(column, names) for column in columns], "rows": rows}
 
 
 Picture = Callable[[int], str]
@@ -124,7 +145,7 @@ def _preview(preview: Preview | None, stage: int, picture: Picture | None) -> di
         return {"shows": "nothing", "picture": None, "text": None}
     if preview.media_type.startswith("image/"):
         return {"shows": "picture", "picture": picture(stage) if picture else None, "text": None}
-    return {"shows": "text", "picture": None, "text": preview.data.decode("utf-8", "replace")[:600]}
+    return {"shows": "text", "picture": None, "text": excerpt(preview)}
 
 
 def _drawn(params: Any) -> list[dict[str, str]]:
@@ -134,8 +155,17 @@ def _drawn(params: Any) -> list[dict[str, str]]:
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(_rounded(value), ensure_ascii=False)
     return text if len(text) <= 48 else text[:47] + "…"
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits of every number: what was drawn is to be read here, and is exact in the JSON beside it."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return {name: _rounded(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _difference(before: dict[str, Any] | None, stage: dict[str, Any], preview: Preview | None) -> float | None:

@@ -66,7 +66,7 @@ def respond(request: Request, answer: Page) -> Response:
         return Response(plainjson.dumps(answer.data), answer.code, media_type="application/json")
     template = environment(TEMPLATES).get_template(answer.template)
     text = template.render(
-        **answer.data, **answer.extra, asset=asset, url=url, query=dict(request.query_params), path=request.url.path
+        **answer.data, **answer.extra, asset=asset, url=url, trace_url=trace_url, path=request.url.path
     )
     return HTMLResponse(text.encode("utf-8", "backslashreplace"), answer.code)
 
@@ -105,6 +105,11 @@ def url(*parts: object, **query: object) -> str:
     path = "/" + "/".join(quote(str(part), safe="") for part in parts)
     kept = {name: value for name, value in query.items() if value is not None and value != ""}
     return path + (f"?{urlencode(kept)}" if kept else "")
+
+
+def trace_url(run_id: str, visit: dict[str, Any]) -> str:
+    """The address of one visit's trace. Epoch and visit are always named: left out, they mean the last, not the first."""
+    return url("run", run_id, "trace", visit["index"], epoch=visit["epoch"], visit=visit["visit"])
 
 
 @lru_cache(maxsize=64)

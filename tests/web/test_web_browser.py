@@ -128,6 +128,14 @@ def test_an_sql_error_is_shown(page: Any, site: str) -> None:
     page.get_by_text("Binder Error").wait_for()
 
 
+def test_a_skipped_check_can_be_seen(page: Any, site: str) -> None:
+    page.goto(f"{site}run/{runs(site)['training']}")
+    page.get_by_text("1 passed, 1 skipped").click()
+    skipped = page.locator(".status.skip").bounding_box()
+    assert skipped is not None
+    assert skipped["x"] > 0
+
+
 def test_training_charts(page: Any, site: str) -> None:
     page.goto(f"{site}run/{runs(site)['training']}/training")
     page.wait_for_function("() => document.querySelectorAll('.uplot').length == 3")

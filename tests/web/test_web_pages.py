@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -103,7 +105,7 @@ def test_mistakes_lead_to_each_other(client: TestClient) -> None:
     assert len(expected) >= 3
     found = [expected[0]]
     while (after := client.get(f"/run/{run}/trace/{found[-1]}?format=json").json()["next_mistake"]) is not None:
-        found.append(after)
+        found.append(after["index"])
     assert found == expected
 
 
@@ -150,13 +152,87 @@ def test_a_comparison(client: TestClient) -> None:
     assert client.get("/compare").status_code == 400
 
 
-def test_training(client: TestClient) -> None:
-    page = client.get(f"/run/{runs(client)['training']}/training?format=json").json()
-    assert [e["epoch"] for e in page["epochs"]] == list(range(6))
-    assert [s["step"] for s in page["spikes"]] == [15]
-    assert len(page["cartography"]) == 60
+def test_training_says_what_the_views_say(client: TestClient, digits: Path) -> None:
+    run = runs(client)["training"]
+    page = client.get(f"/run/{run}/training?format=json").json()
+    with Store(str(digits)) as store:
+
+        def asked(query: str) -> list[tuple[Any, ...]]:
+            return store.sql(query, run=run).fetchall()
+
+        spikes = asked(
+            "SELECT step, arg_max(index, loss), any_value(step_loss) FROM spikes GROUP BY step ORDER BY step"
+        )
+        sure = asked("SELECT index, confidence, variability, correctness FROM cartography ORDER BY index")
+        lost = asked("SELECT index FROM forgetting WHERE forgetting_events > 0 OR never_learned ORDER BY index")
+    assert [step for step, *_ in spikes] == [15]
+    assert [(s["step"], s["index"], s["step_loss"]) for s in page["spikes"]] == spikes
+    shown = sorted(page["cartography"], key=lambda row: row["index"])
+    assert [(r["index"], r["confidence"], r["variability"], r["correctness"]) for r in shown] == [
+        pytest.approx(row) for row in sure
+    ]
+    assert sorted((row["index"],) for row in page["forgotten"]) == lost
+    assert [(e["epoch"], e["split"], e["phase"]) for e in page["epochs"]] == [(n, "train", "train") for n in range(6)]
     assert {row["layer"] for row in page["layers"]} == {"conv1", "layer4", "fc"}
-    assert all(row["forgotten"] or not row["right"] for row in page["forgotten"])
+
+
+def test_every_link_leads_to_the_very_visit(tmp_path: Path) -> None:
+    """Two loaders number their items alike: an index alone, or the first epoch left out, would be another file."""
+    place = tmp_path / "lineage"
+    writer = begin(place, "both", classes=["a", "b"])
+    samples = [
+        {
+            "index": index, "epoch": epoch, "visit": visit, "split": split, "source": f"{split}/{index}.png", "label": 0,
+            "predicted": (index + epoch + visit) % 2, "label_name": "a", "loss": 1.0 + epoch, "step": 2 * epoch + visit,
+        }
+        for epoch in range(3) for index in range(2) for visit, split in enumerate(("train", "val"))
+    ]  # fmt: skip
+    write_samples(writer, samples, stages=("load",))
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        block = client.get(f"/run/{run}/gallery/block?where=&order=index").text
+        links = re.findall(r'href="([^"]+/trace/[^"]+)"', block)
+        seen = [client.get(html.unescape(link) + "&format=json").json() for link in links]
+        places = [(t["epoch"], t["index"], t["visit"], t["source"]["path"]) for t in seen]
+        assert sorted(places) == sorted((s["epoch"], s["index"], s["visit"], s["source"]) for s in samples)
+        first = client.get(f"/run/{run}/trace/0?epoch=1&visit=0&format=json").json()
+        assert first["source"]["path"] == "train/0.png"
+        assert first["previous_visit"] == {"epoch": 0, "index": 0, "visit": 0}
+        assert first["next_visit"] == {"epoch": 2, "index": 0, "visit": 0}
+        assert first["next_mistake"] == {"index": 1, "visit": 1}
+        # A cell of the first epoch shows that epoch alone.
+        assert "AND+epoch+%3D+0" in client.get(f"/run/{run}/panel/counts?epoch=0").text
+        training = client.get(f"/run/{run}/training?format=json").json()
+        assert {(row["source"], row["epoch"], row["visit"]) for row in training["cartography"]} == {
+            (f"{split}/{index}.png", 2, visit) for index in range(2) for visit, split in enumerate(("train", "val"))
+        }
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_logits_that_are_no_numbers_are_counted(tmp_path: Path, classes: int) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "broken", classes=[f"class {n}" for n in range(classes)])
+    write_samples(
+        writer,
+        [
+            {"label": n, "predicted": None if n == 1 else n, "loss": float("nan") if n == 1 else 0.1}
+            for n in range(classes)
+        ],
+        stages=("load",),
+    )
+    run = writer.finish("complete").run_id
+    with over(place) as client:
+        page = client.get(f"/run/{run}/panel/counts").text
+        assert "not finite" in page
+        link = next(link for link in re.findall(r'href="([^"]+)"', page) if "IS+NULL" in link)
+        shown = client.get(html.unescape(link) + "&format=json").json()
+        assert [sample["index"] for sample in shown["samples"]] == [1]
+
+
+def test_checks_that_failed_come_first(client: TestClient) -> None:
+    page = client.get(f"/run/{runs(client)['training']}?format=json").json()
+    assert [finding["status"] for finding in page["findings"]] == ["fail", "skip", "pass"]
+    assert "1 passed, 1 skipped" in client.get(f"/run/{runs(client)['training']}").text
 
 
 def test_sql(client: TestClient) -> None:
@@ -327,9 +403,12 @@ def test_text_instead_of_pictures(tmp_path: Path) -> None:
     )
     run = writer.finish("complete").run_id
     with over(place) as client:
-        page = client.get(f"/run/{run}/trace/0").text
-        assert "A &lt;b&gt;fine&lt;/b&gt; film." in page
+        for path in ("trace/0", "gallery/block"):
+            page = client.get(f"/run/{run}/{path}").text
+            assert "A &lt;b&gt;fine&lt;/b&gt; film." in page
+            assert f"/run/{run}/picture/" not in page
         assert client.get(f"/run/{run}/picture/0/0").status_code == 404
+        assert "fine&lt;" in client.get(f"/compare/stages?a={run}&b={run}&index_a=0&index_b=0").text
 
 
 @pytest.mark.parametrize("state", ["changed", "missing"])

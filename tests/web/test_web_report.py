@@ -121,6 +121,14 @@ def test_numbers_are_always_text(value: object) -> None:
     assert "<" not in charts.number(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(5027.3, 3, "5,027"), (-781.08, 3, "-781"), (0.000123, 3, "0.000123"), (2.5e7, 3, "2.500e+07"), (12, 4, "12")],
+)
+def test_numbers_as_people_read_them(value: float, digits: int, text: str) -> None:
+    assert charts.number(value, digits) == text
+
+
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=True)), max_size=20))
 def test_a_sparkline_of_anything(values: list[float | None]) -> None:
     assert "nan" not in charts.sparkline([v if v is None or abs(v) < 1e100 else None for v in values])

@@ -68,18 +68,20 @@ def write_samples(
 ) -> None:
     """Samples with their stages and predictions.
 
-    A sample may say: index, epoch, source, root, label, label_name, predicted, error, text, preview, loss, step.
+    A sample may say: index, epoch, visit, split, source, root, label, label_name, predicted, error, text, preview, loss,
+    step, probabilities.
     """
     run = writer.run.run_id
     tables: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("samples", "stage_outputs", "payloads", "predictions")
     }
     for index, sample in enumerate(samples):
-        key = visit(run, sample.get("index", index), sample.get("epoch", 0))
+        key = visit(run, sample.get("index", index), sample.get("epoch", 0)) | {"visit": sample.get("visit", 0)}
         failed = sample.get("error")
         tables["samples"].append(
             {
                 **key,
+                "split": sample.get("split"),
                 "source": sample.get("source", f"{index}.png"),
                 "root": sample.get("root", "/nowhere"),
                 "source_digest": "0" * 64,
@@ -88,6 +90,7 @@ def write_samples(
                 "status": "failed" if failed else "ok",
                 "failed_stage": sample.get("failed_stage", stages[0]) if failed else None,
                 "error": failed,
+                "batch": index // 8 if "step" not in sample else sample["step"],
             }
         )
         if failed:
@@ -142,8 +145,8 @@ def write_samples(
                     "correct": right,
                     "loss": sample.get("loss", 0.2 if right else 2.0),
                     "logits": [1.0, 2.0],
-                    "probabilities": [0.2, 0.8],
-                    "batch": index // 8,
+                    "probabilities": sample.get("probabilities", [0.2, 0.8]),
+                    "batch": index // 8 if "step" not in sample else sample["step"],
                     "step": sample.get("step", index // 8),
                 }
             )
@@ -166,7 +169,7 @@ def training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
             skill = (epoch + 1) / epochs
             sure = float(np.clip(skill * (0.3 + easy[index]) + rng.normal(0, 0.12), 0.02, 0.99))
             step = epoch * (samples // 10) + index // 10
-            loss = 4.5 + rng.random() if step == 2 * (samples // 10) + 3 else -float(np.log(sure))
+            loss = 12.0 + rng.random() if step == 2 * (samples // 10) + 3 else -float(np.log(sure))
             label = index % 2
             written.append(
                 {
@@ -179,7 +182,9 @@ def training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
                     "predicted_name": "x",
                     "confidence": max(sure, 1 - sure),
                     "loss": loss,
+                    "probabilities": [sure, 1 - sure] if label == 0 else [1 - sure, sure],
                     "step": step,
+                    "split": "train",
                     "preview": jpeg(index),
                 }
             )
@@ -202,5 +207,21 @@ def training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
                     "nonfinite": 0,
                 }
             )
-    writer.append({"activations": rows("activations", layers)})
+    run = writer.run.run_id
+    steps = []
+    for step in range(epochs * samples // 10):
+        losses = [row["loss"] for row in written if row["step"] == step]
+        place = {"run_id": run, "epoch": step // (samples // 10), "step": step, "batch": step, "phase": "train"}
+        steps.append(place | {"loss": float(np.mean(losses)), "samples": len(losses)})
+    found = [
+        {"run_id": run, "check_name": name, "severity": "error", "status": status, "message": status}
+        for name, status in (("blank", "pass"), ("dead_layers", "skip"), ("hooks", "fail"))
+    ]
+    writer.append(
+        {
+            "activations": rows("activations", layers),
+            "steps": rows("steps", steps),
+            "findings": rows("findings", found),
+        }
+    )
     return writer.finish("complete").run_id

@@ -15,8 +15,8 @@ from audit.records import Run
 from audit.report.previews import difference
 from audit.report.views import run_view
 from audit.web.desk import PATIENCE, Desk
-from audit.web.pages.trace import send
-from audit.web.respond import Page, wants_json, whole
+from audit.web.pages.trace import send, trace_of
+from audit.web.respond import Page, url, wants_json, whole
 
 _LISTED = 60
 
@@ -50,28 +50,36 @@ def stages(desk: Desk, request: Request) -> Page:
     """One sample in both runs, stage by stage, with where they differ."""
     store = desk.store
     a, b = _two(store, request)
-    ours, theirs = (_trace(store, run, request, side) for run, side in ((a, "a"), (b, "b")))
-    by_name = {row["stage"]: row for row in theirs.stages}
+    ours, theirs = (trace_of(_trace(store, run, request, side)) for run, side in ((a, "a"), (b, "b")))
+    at_a, at_b = ({row["stage"]: row for row in view["stages"]} for view in (ours, theirs))
     found = _diff(desk, store, a, b, PATIENCE)
-    pairs = [(s.at_a, s.at_b, s.name) for s in found.steps] if found and found.steps else []
-    pairs = pairs or [
-        (row["stage"], row["stage"] if row["stage"] in by_name else None, row["name"]) for row in ours.stages
-    ]
-    digests = {(side, row["stage"]): row["digest"] for side, t in (("a", ours), ("b", theirs)) for row in t.stages}
+    pairs = [(step.at_a, step.at_b) for step in found.steps] if found and found.steps else []
+    pairs = pairs or [(stage, stage) for stage in sorted({*at_a, *at_b})]
     rows = [
-        {
-            "name": name,
-            "a": x,
-            "b": y,
-            "same": digests.get(("a", x)) == digests.get(("b", y)) if None not in (x, y) else None,
-        }
-        for x, y, name in pairs
-        if ("a", x) in digests or ("b", y) in digests
+        _pair(a, b, ours, theirs, at_a.get(x), at_b.get(y))
+        for x, y in ((x if x is not None else -1, y if y is not None else -1) for x, y in pairs)
+        if x in at_a or y in at_b
     ]
     return Page(
-        "compare_stages.html",
-        {"a": run_view(a), "b": run_view(b), "ours": ours.as_json(), "theirs": theirs.as_json(), "stages": rows},
+        "compare_stages.html", {"a": run_view(a), "b": run_view(b), "ours": ours, "theirs": theirs, "stages": rows}
     )
+
+
+def _pair(
+    a: Run, b: Run, ours: dict[str, Any], theirs: dict[str, Any], x: dict[str, Any] | None, y: dict[str, Any] | None
+) -> dict[str, Any]:
+    """One stage in both runs; the address of the picture of their difference where there can be one."""
+    named = x or y
+    assert named is not None
+    row = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None}
+    if x and y:
+        row["same"] = x["digest"] == y["digest"]
+        if not row["same"] and x["shows"] == y["shows"] == "picture":
+            asked = {"a": a.run_id, "b": b.run_id, "stage_a": x["stage"], "stage_b": y["stage"]}
+            for side, view in (("a", ours), ("b", theirs)):
+                asked |= {f"{name}_{side}": view[name] for name in ("index", "epoch", "visit")}
+            row["difference"] = url("compare", "picture", **asked)
+    return row
 
 
 def picture(desk: Desk, request: Request) -> Response:
@@ -81,7 +89,8 @@ def picture(desk: Desk, request: Request) -> Response:
     keys, looks = [], []
     for run, side in ((a, "a"), (b, "b")):
         index, stage = whole(request, f"index_{side}", 0) or 0, whole(request, f"stage_{side}", 0) or 0
-        key = (desk.epoch(store, run), index, whole(request, f"visit_{side}", 0) or 0)
+        epoch = whole(request, f"epoch_{side}")
+        key = (desk.epoch(store, run) if epoch is None else epoch, index, whole(request, f"visit_{side}", 0) or 0)
         keys.append((run.run_id, *key, stage))
         looks.append((run, key, stage))
 

@@ -14,12 +14,13 @@ from audit.api import Store
 from audit.errors import QueryError
 from audit.lineage import browsing, overview
 from audit.records import Run
-from audit.report.previews import encode
+from audit.report.previews import encode, excerpt
 from audit.report.views import run_view
 from audit.web.desk import Desk
 from audit.web.respond import Page, wants_json, whole
 
 BLOCK = 60
+_EXCERPT = 160
 
 
 def gallery(desk: Desk, request: Request) -> Page:
@@ -88,14 +89,29 @@ def _block(desk: Desk, store: Store, row: Run, request: Request) -> dict[str, An
         row, desk.sandbox.query(*built.queries, parameters=built.parameters, limit=BLOCK).dicts()
     )
     cursor = built.cursor(rows[-1]) if len(rows) == BLOCK else None
-    _expect(desk, store, row, rows, asked["stage"])
+    shows = desk.about(
+        store, row, ("shows", asked["stage"]), lambda: browsing.shows(store, row, asked["stage"]), wait=None
+    )
+    if shows == "picture":
+        _expect(desk, store, row, rows, asked["stage"])
+    texts = _texts(store, row, rows, asked["stage"]) if shows == "text" else {}
     for sample in rows:
         sample.pop("sort_key")
-    return {"samples": rows, "after": cursor, "first": "after" not in request.query_params}
+        sample["text"] = texts.get(_key(sample))
+    return {"samples": rows, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
+
+
+def _key(sample: dict[str, Any]) -> browsing.Key:
+    return sample["epoch"], sample["index"], sample["visit"]
+
+
+def _texts(store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> dict[browsing.Key, str]:
+    found = browsing.previews(store, row, [_key(sample) for sample in samples], stage)
+    return {key: excerpt(preview, _EXCERPT) for key, preview in found.items()}
 
 
 def _expect(desk: Desk, store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> None:
-    keys = [(s["epoch"], s["index"], s["visit"]) for s in samples]
+    keys = [_key(sample) for sample in samples]
 
     def fetch() -> None:
         found = browsing.previews(store, row, keys, stage)

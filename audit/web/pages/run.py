@@ -39,9 +39,16 @@ def run(desk: Desk, request: Request) -> Page | Response:
             "stages": overview.stages(store, row),
             "failures": overview.failures(store, row),
             "findings": overview.findings(store, row),
-            "others": [run_view(other) for other in reversed(store.runs()) if other.run_id != row.run_id][:30],
+            "others": [run_view(other) for other in _others(store, row)],
         },
     )
+
+
+def _others(store: Store, row: Run, most: int = 30) -> list[Run]:
+    """The runs to compare with, the likeliest first: of the same dataset, recorded before this one, the newest."""
+    others = [other for other in reversed(store.runs()) if other.run_id != row.run_id]
+    others.sort(key=lambda other: (other.dataset != row.dataset, other.sequence > row.sequence))
+    return others[:most]
 
 
 def panel(desk: Desk, request: Request) -> Page:
@@ -50,7 +57,7 @@ def panel(desk: Desk, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     name = request.path_params["panel"]
     epoch = whole(request, "epoch", 0) or 0
-    data = {"run": run_view(row), "epoch": epoch, "counts": None, "timings": None}
+    data = {"run": run_view(row), "epoch": epoch, "last_epoch": desk.epoch(store, row), "counts": None, "timings": None}
     data[name] = _panel(desk, store, row, epoch, name, None)
     return Page(f"panel_{name}.html", data)
 

@@ -7,7 +7,6 @@ from typing import Any
 from starlette.requests import Request
 
 from audit.api import Store
-from audit.lineage import overview
 from audit.lineage import training as questions
 from audit.records import Run
 from audit.report.views import run_view
@@ -39,11 +38,10 @@ def _series(desk: Desk, store: Store, run: Run) -> dict[str, Any]:
 
 
 def _asked(store: Store, run: Run) -> dict[str, Any]:
-    steps = questions.loss_steps(store, run)
     return {
-        "epochs": overview.epochs(store, run),
-        "steps": steps,
-        "spikes": questions.spikes(steps),
+        "epochs": questions.epochs(store, run),
+        "steps": questions.loss_steps(store, run),
+        "spikes": questions.spikes(store, run),
         "cartography": questions.cartography(store, run),
         "forgotten": questions.forgotten(store, run),
         "layers": questions.layers(store, run),

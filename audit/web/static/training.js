@@ -20,7 +20,7 @@ function axes(x, y) {
 function opens(root, rows) {
   return (plot) => plot.over.addEventListener("click", () => {
     const row = rows[plot.cursor.idx];
-    if (row) window.location.assign("/run/" + encodeURIComponent(root.dataset.run) + "/trace/" + row.index + (row.epoch === undefined ? "" : "?epoch=" + row.epoch));
+    if (row) window.location.assign("/run/" + encodeURIComponent(root.dataset.run) + "/trace/" + row.index + "?" + new URLSearchParams({ epoch: row.epoch, visit: row.visit }));
   });
 }
 
@@ -36,12 +36,15 @@ function draw(root, data) {
   if (loss) {
     const rows = data.steps;
     const monotone = rows.every((row, n) => n === 0 || row.step > rows[n - 1].step);
+    const phases = [...new Set(rows.map((row) => row.phase))];
+    const positive = (value) => Math.max(value, 1e-6);
     plot(loss, {
       axes: axes("step", "loss"), scales: { x: { time: false }, y: { distr: 3 } },
-      series: [{ label: "step" }, { label: "mean", stroke: colour("--accent"), width: 1.5, points: { show: false } },
+      series: [{ label: "step" },
+        ...phases.map((phase, n) => ({ label: phase ? "mean, " + phase : "mean", stroke: colour(n ? "--good" : "--accent"), width: 1.5, spanGaps: true, points: { show: false } })),
         { label: "largest", stroke: colour("--bad"), width: 0, paths: () => null, points: { show: true, size: 3, fill: colour("--bad") } }],
       hooks: { init: [opens(root, rows)] },
-    }, [rows.map((row, n) => (monotone ? row.step : n)), rows.map((row) => Math.max(row.mean, 1e-6)), rows.map((row) => Math.max(row.max, 1e-6))]);
+    }, [rows.map((row, n) => (monotone ? row.step : n)), ...phases.map((phase) => rows.map((row) => (row.phase === phase ? positive(row.mean) : null))), rows.map((row) => positive(row.max))]);
   }
   const map = document.querySelector("#plot-map");
   if (map) {
@@ -51,7 +54,7 @@ function draw(root, data) {
     plot(map, {
       axes: axes("variability", "confidence in the label"), scales: { x: { time: false }, y: { range: [0, 1] } },
       series: [{ label: "variability" }, dots("always right", "--good"), dots("sometimes right", "--cool"), dots("never right", "--bad")],
-      hooks: { init: [opens(root, rows.map((row) => ({ index: row.index })))] },
+      hooks: { init: [opens(root, rows)] },
     }, [rows.map((row) => row.variability), share((c) => c === 1), share((c) => c > 0 && c < 1), share((c) => c === 0)]);
   }
   const layers = document.querySelector("#plot-layers");
@@ -75,6 +78,6 @@ function drawLayers(place, rows, value) {
   const hue = (n) => "hsl(" + Math.round((n * 360) / names.length) + " 55% 50%)";
   plot(place, {
     axes: axes("step", value.replace("_", " ")), scales: { x: { time: false } },
-    series: [{ label: "step" }, ...names.map((name, n) => ({ label: name, stroke: hue(n), width: 1.5, spanGaps: true }))],
+    series: [{ label: "step" }, ...names.map((name, n) => ({ label: name, stroke: hue(n), width: 1.5, spanGaps: true, points: { show: false } }))],
   }, [steps, ...names.map((name) => steps.map((at) => named.get(name).get(at) ?? null))]);
 }
