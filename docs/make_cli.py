@@ -36,4 +36,4 @@ def _pages(command: click.Command, name: str, parent: click.Context | None) -> l
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "cli.md").write_text(reference())
+    (Path(__file__).parent / "cli.md").write_text(reference(), encoding="utf-8")

@@ -52,7 +52,7 @@ class Place:
             return _contents(holder)
         if isinstance(holder, (list, deque)):
             return holder[self.key] if self.key < len(holder) else None
-        return getattr(holder, self.key, None)
+        return _slot(holder, self.key)
 
     def forget(self, *, named: bool) -> None:
         """Leave nothing at that place, as before the generator was made: None where the place was `named` already."""
@@ -126,15 +126,15 @@ class _Search:
         self._visit(thing, "", 0, None, None)
 
     def _visit(self, thing: Any, path: str, depth: int, holder: Any, key: Any) -> None:
-        if isinstance(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
+        if _is(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
             return
         self._seen.add(id(thing))
         self._alive.append(thing)
         if is_generator(thing):
             self.places.append(Place(path, thing, holder, key))
-        elif isinstance(thing, types.FunctionType):
+        elif _is(thing, types.FunctionType):
             self._function(thing, path, depth)
-        elif isinstance(thing, (types.ModuleType, type)):
+        elif _is(thing, (types.ModuleType, type)):
             return
         else:
             self._object(thing, path, depth)
@@ -144,19 +144,19 @@ class _Search:
             self._visit(inner, f"{path}.{key}" if path else str(key), depth + 1, holder, key)
 
     def _object(self, thing: Any, path: str, depth: int) -> None:
-        if isinstance(thing, dict):
+        if _is(thing, dict):
             if len(thing) <= _WIDEST:
                 self._mapping(thing, path, depth)
-        elif isinstance(thing, (list, tuple, deque)):
+        elif _is(thing, (list, tuple, deque)):
             # A long list holds samples, not generators.
             if len(thing) <= _WIDEST:
                 own = thing if not isinstance(thing, tuple) else None
                 if own is not None:
                     self.sizes.append((own, len(own)))
                 self._each(enumerate(list(thing)), path, depth, own)
-        elif isinstance(thing, functools.partial):
+        elif _is(thing, functools.partial):
             self._each([("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)], path, depth, None)
-        elif isinstance(thing, (types.MethodType, staticmethod, classmethod)):
+        elif _is(thing, (types.MethodType, staticmethod, classmethod)):
             owner = getattr(thing, "__self__", None)
             self._each([("self", owner), ("func", thing.__func__)], path, depth, None)
         elif top_of(type(thing)) not in _DATA:
@@ -164,12 +164,12 @@ class _Search:
 
     def _instance(self, thing: Any, path: str, depth: int) -> None:
         self._class(type(thing), depth)
-        attributes = getattr(thing, "__dict__", None)
+        kind: Any = type(thing)
+        attributes = object.__getattribute__(thing, "__dict__") if _has_own_attributes(kind) else None
         if isinstance(attributes, dict) and len(attributes) <= _WIDEST:
             self._mapping(attributes, path, depth)
-        kind: Any = type(thing)
         for name in _slots(kind):
-            inner = getattr(thing, name, None)
+            inner = _slot(thing, name)
             self._visit(inner, f"{path}.{name}" if path else name, depth + 1, thing, name)
 
     def _mapping(self, mapping: dict[Any, Any], path: str, depth: int) -> None:
@@ -188,8 +188,8 @@ class _Search:
             file = _file(vars(sys.modules[base.__module__])) if base.__module__ in sys.modules else base.__module__
             for name, member in list(vars(base).items()):
                 path = f"{file}:{base.__qualname__}.{name}"
-                inner = member.fget if isinstance(member, property) else member
-                if isinstance(inner, (types.FunctionType, staticmethod, classmethod)) or is_generator(inner):
+                inner = member.fget if _is(member, property) else member
+                if _is(inner, (types.FunctionType, staticmethod, classmethod)) or is_generator(inner):
                     self._visit(inner, path, depth + 1, None, None)
 
     def _function(self, function: types.FunctionType, path: str, depth: int) -> None:
@@ -205,10 +205,10 @@ class _Search:
         scope = function.__globals__
         file = _file(scope)
         for name in names:
-            value = scope.get(name)
-            if isinstance(value, types.ModuleType):
+            value: Any = scope.get(name)
+            if _is(value, types.ModuleType):
                 self._module(value, attributes, depth)
-            elif isinstance(value, type):
+            elif _is(value, type):
                 self._class(value, depth + 1)
             else:
                 self._visit(value, f"{file}:{name}", depth + 1, scope, name)
@@ -222,8 +222,8 @@ class _Search:
         scope = vars(module)
         file = _file(scope)
         for name in names:
-            value = scope.get(name)
-            if value is not None and not isinstance(value, (types.ModuleType, type)):
+            value: Any = scope.get(name)
+            if value is not None and not _is(value, (types.ModuleType, type)):
                 self._visit(value, f"{file}:{name}", depth + 1, scope, name)
 
 
@@ -257,6 +257,25 @@ def _contents(cell: types.CellType) -> Any:
         return None
 
 
+def _is(thing: Any, kinds: Any) -> bool:
+    """`isinstance` that runs no code of the object: a proxy's `__class__` would ask, or make, what it stands for."""
+    return issubclass(type(thing), kinds)
+
+
+def _slot(thing: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(thing, name)
+    except AttributeError:
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_own_attributes(kind: Any) -> bool:
+    """Whether `__dict__` of such an object is simply its attributes, and not a property that does something."""
+    found = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
+    return isinstance(found, types.GetSetDescriptorType)
+
+
 @functools.lru_cache(maxsize=1024)
 def _slots(kind: Any) -> tuple[str, ...]:
     found: list[str] = []
@@ -274,13 +293,13 @@ def top_of(what: Any) -> str:
 
 def is_generator(thing: Any) -> bool:
     """Whether this is a source of random numbers with a state that can be read and set."""
-    if isinstance(thing, random.Random):
+    if _is(thing, random.Random):
         # SystemRandom has no state: it asks the system each time.
-        return not isinstance(thing, random.SystemRandom)
+        return not _is(thing, random.SystemRandom)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and isinstance(thing, _numpy_kinds(numpy)):
+    if numpy is not None and _is(thing, _numpy_kinds(numpy)):
         return True
-    return torch is not None and isinstance(thing, torch.Generator)
+    return torch is not None and _is(thing, torch.Generator)
 
 
 @functools.cache

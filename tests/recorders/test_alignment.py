@@ -438,3 +438,29 @@ def test_each_step_has_its_own_learning_rate(tmp_path: Path, closure: bool) -> N
                 optimizer.step()
     rows = Asked(tmp_path / "lineage")("SELECT learning_rate, gradient_norm > 0 FROM steps ORDER BY step")
     assert rows == [(pytest.approx(rate), True) for rate in (0.01, 0.02, 0.03)]
+
+
+class Untouched:
+    """Stands for something else, as Flask's `request` does: whoever asks it anything is asked in turn."""
+
+    __slots__ = ("__inner", "__weakref__")
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"nobody may ask for {name}")
+
+
+REQUEST = Untouched()
+
+
+def test_objects_that_must_not_be_asked(tmp_path: Path) -> None:
+    class Asking(Numbers):
+        request = Untouched()
+
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index) if id(REQUEST) else None
+
+    dataset = Asking()
+    dataset.held = [Untouched()]  # type: ignore[attr-defined]
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        assert len(list(run.loader(DataLoader(dataset, batch_size=4)))) == 3
+    assert Asked(tmp_path / "lineage")("SELECT count(*) FROM samples WHERE status = 'ok'") == [(12,)]

@@ -165,11 +165,12 @@ def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
             loader = DataLoader(dataset, batch_size=4, num_workers=1)
             list(run.loader(loader) if wrap == "loader" else loader)
 
-    with pytest.raises(RuntimeError, match="DataLoader worker"):
+    # Killed while it hands over a batch, it leaves a broken connection: that is then what any loop sees.
+    with pytest.raises((RuntimeError, ConnectionError, EOFError)) as caught:
         loop()
     ask = Asked(tmp_path / "lineage")
     assert ask.status == "failed"
-    assert any("DataLoader worker" in text for text in ask.warnings)
+    assert any(type(caught.value).__name__ in text for text in ask.warnings)
     rows = [n for (n,) in ask("SELECT index FROM samples ORDER BY index")]
     # The batch before may have died on its way with the worker that had made it: then the loop was not given it either.
     assert rows == [0, 1, 2, 3] or (wrap == "loader" and not rows)
