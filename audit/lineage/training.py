@@ -15,11 +15,15 @@ from audit.store.reader import Reader
 MOST_POINTS = 1_000
 
 # An index alone names no visit where several loaders number their items alike: the last visit of the very sample does.
-_LAST = """
-    SELECT split, root, source, index, max(epoch) AS epoch, arg_max(visit, (epoch, visit)) AS visit
-    FROM samples WHERE run_id = ? GROUP BY ALL
+_WITH_VISIT = """
+    , last AS (
+        SELECT split, root, source, index, max(epoch) AS epoch, arg_max(visit, (epoch, visit)) AS visit
+        FROM samples WHERE run_id = ? AND index IN (SELECT index FROM chosen) GROUP BY ALL
+    )
+    SELECT chosen.* EXCLUDE (run_id), last.epoch, last.visit FROM chosen LEFT JOIN last ON last.index = chosen.index
+        AND last.split IS NOT DISTINCT FROM chosen.split AND last.root IS NOT DISTINCT FROM chosen.root
+        AND last.source IS NOT DISTINCT FROM chosen.source
 """
-_SAME = " AND ".join(f"s.{name} IS NOT DISTINCT FROM v.{name}" for name in ("split", "root", "source"))
 
 
 def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
@@ -72,12 +76,10 @@ def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[dict[str, A
     """Each sample's confidence, variability and correctness over epochs; the most variable ones when there are many."""
     return reader.sql(
         f"""
-        SELECT v.phase, v.split, v.source, v.index, v.label, v.label_name, v.epochs, v.confidence, v.variability,
-               v.correctness, s.epoch, s.visit
-        FROM (
+        WITH chosen AS (
             FROM cartography WHERE run_id = ? AND epochs > 1 AND confidence IS NOT NULL
             ORDER BY variability DESC, index, phase LIMIT ?
-        ) v LEFT JOIN ({_LAST}) s ON s.index = v.index AND {_SAME} ORDER BY v.variability DESC, v.index, v.phase
+        ) {_WITH_VISIT} ORDER BY variability DESC, chosen.index, phase
         """,
         parameters=[run.run_id, most, run.run_id],
     ).dicts()
@@ -87,13 +89,10 @@ def forgotten(reader: Reader, run: Run, most: int = 100) -> list[dict[str, Any]]
     """Samples that were right and then wrong, with how often; and those never right."""
     return reader.sql(
         f"""
-        SELECT v.phase, v.split, v.source, v.index, v.label, v.label_name, v.epochs, v.forgetting_events,
-               v.first_learned_epoch, v.never_learned, v.last_correct, s.epoch, s.visit
-        FROM (
+        WITH chosen AS (
             FROM forgetting WHERE run_id = ? AND epochs > 1 AND (forgetting_events > 0 OR never_learned)
             ORDER BY forgetting_events DESC, last_correct, index, phase LIMIT ?
-        ) v LEFT JOIN ({_LAST}) s ON s.index = v.index AND {_SAME}
-        ORDER BY v.forgetting_events DESC, v.last_correct, v.index, v.phase
+        ) {_WITH_VISIT} ORDER BY forgetting_events DESC, last_correct, chosen.index, phase
         """,
         parameters=[run.run_id, most, run.run_id],
     ).dicts()

@@ -79,6 +79,7 @@ def build(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         desk.sandbox.start()
         desk.answers.ask("templates", warm)
+        run.foresee(desk, desk.store)
         yield
         desk.close()
 

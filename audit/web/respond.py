@@ -72,10 +72,12 @@ def respond(request: Request, answer: Page) -> Response:
 
 
 def warm() -> None:
-    """Compile every template, so that the first visitor does not wait for it."""
+    """Compile every template, those that pages share with reports too, so that the first visitor does not wait for it."""
     made = environment(TEMPLATES)
-    for path in TEMPLATES.glob("*.html"):
-        made.get_template(path.name)
+    for name in made.list_templates(extensions=["html"]):
+        made.get_template(name)
+    for path in STATIC.rglob("*.*"):
+        asset(path.relative_to(STATIC).as_posix())
 
 
 def error_page(error: AuditError) -> Page:

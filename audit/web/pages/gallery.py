@@ -36,6 +36,8 @@ def gallery(desk: Desk, request: Request) -> Page:
     }
     if wants_json(request):
         data |= _block(desk, store, row, request)
+    else:
+        _shows(desk, store, row, data["stage"], 0.0)  # the block that the page asks for next needs it
     return Page("gallery.html", data)
 
 
@@ -89,9 +91,7 @@ def _block(desk: Desk, store: Store, row: Run, request: Request) -> dict[str, An
         row, desk.sandbox.query(*built.queries, parameters=built.parameters, limit=BLOCK).dicts()
     )
     cursor = built.cursor(rows[-1]) if len(rows) == BLOCK else None
-    shows = desk.about(
-        store, row, ("shows", asked["stage"]), lambda: browsing.shows(store, row, asked["stage"]), wait=None
-    )
+    shows = _shows(desk, store, row, asked["stage"], None)
     if shows == "picture":
         _expect(desk, store, row, rows, asked["stage"])
     texts = _texts(store, row, rows, asked["stage"]) if shows == "text" else {}
@@ -99,6 +99,10 @@ def _block(desk: Desk, store: Store, row: Run, request: Request) -> dict[str, An
         sample.pop("sort_key")
         sample["text"] = texts.get(_key(sample))
     return {"samples": rows, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
+
+
+def _shows(desk: Desk, store: Store, row: Run, stage: int, wait: float | None) -> str | None:
+    return desk.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
 
 
 def _key(sample: dict[str, Any]) -> browsing.Key:

@@ -68,13 +68,17 @@ def begin(desk: Desk, store: Store, row: Run, epoch: int) -> None:
         _panel(desk, store, row, epoch, name, 0.0)
 
 
-def foresee(desk: Desk, store: Store, row: Run) -> None:
-    """This run will be looked at next: begin with what its page needs, waiting for nothing."""
+def foresee(desk: Desk, store: Store) -> None:
+    """The newest run will be looked at next: begin with what its page needs, waiting for nothing."""
+    newest = next(reversed(store.runs()), None)
+    if newest is None:
+        return
 
     def ask() -> None:
-        begin(desk, store, row, overview.last_epoch(store, row))
+        begin(desk, store, newest, overview.last_epoch(store, newest))
 
-    desk.about(store, row, "foreseen", ask, wait=0.0)
+    # Not `about`: what goes wrong here is for the page that needs it to tell.
+    desk.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
 def _panel(desk: Desk, store: Store, row: Run, epoch: int, name: str, wait: float | None) -> Any:

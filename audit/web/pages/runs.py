@@ -14,8 +14,7 @@ def runs(desk: Desk, request: Request) -> Page:
     """The first page."""
     store = desk.store
     listed = store.runs()
-    for run in listed[-1:]:
-        foresee(desk, store, run)
+    foresee(desk, store)
     return Page(
         "runs.html",
         {

@@ -38,11 +38,14 @@ def _series(desk: Desk, store: Store, run: Run) -> dict[str, Any]:
 
 
 def _asked(store: Store, run: Run) -> dict[str, Any]:
+    epochs = questions.epochs(store, run)
+    # With one epoch nothing can vary or be forgotten, and to find that out in a million samples takes seconds.
+    several = len({row["epoch"] for row in epochs}) > 1
     return {
-        "epochs": questions.epochs(store, run),
+        "epochs": epochs,
         "steps": questions.loss_steps(store, run),
         "spikes": questions.spikes(store, run),
-        "cartography": questions.cartography(store, run),
-        "forgotten": questions.forgotten(store, run),
+        "cartography": questions.cartography(store, run) if several else [],
+        "forgotten": questions.forgotten(store, run) if several else [],
         "layers": questions.layers(store, run),
     }
