@@ -55,7 +55,8 @@ class Store(Reader):
         """Make recorded visits again from their sources and compare every stage's digest; all visits by default.
 
         `dataset`, or a mapping of datasets by split, is for a run that was recorded in a loop of its own without a
-        `builder`. `model=True` also computes the logits again; a path tries another checkpoint.
+        `builder`; a name, as `--dataset` takes it, is for one that has moved. `model=True` also computes the logits
+        again; a path tries another checkpoint.
         """
         from audit.lineage.replay import Wanted, replay
 

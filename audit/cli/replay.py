@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -17,7 +18,11 @@ from audit.cli.options import common, console, json_option
 )
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
 @click.option("--stage", type=click.IntRange(0), help="Compare only this stage.")
-@click.option("--dataset", metavar="FILE.py:NAME", help="The dataset of a run that was recorded in a loop of its own, if it does not name a builder.")
+@click.option(
+    "--dataset",
+    metavar="DATA",
+    help="The dataset, where it has moved; FILE.py:NAME for a loop of its own that names no builder.",
+)
 @click.option(
     "--model",
     "model",
@@ -54,12 +59,12 @@ def replay(
 
     from audit.api import open as open_store
     from audit.lineage.replay import check_choice
-    from audit.sources import open_dataset
 
     run = what[0] if what and not what[0].isdecimal() else None
     indices = _numbers(what[1:] if run else what)
+    if model and model.isdecimal() and not os.path.exists(model):
+        raise click.UsageError(f"--model took {model!r} for a checkpoint: put indices before --model.")
     check_choice(everything, indices, sample)
-    built = open_dataset(dataset) if dataset else None
     with (
         open_store(store) as opened,
         Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar,
@@ -71,7 +76,7 @@ def replay(
             sample=sample,
             epoch=epoch,
             stage=stage,
-            dataset=built,
+            dataset=dataset or None,
             model=(model or True) if model is not None else False,
             export=export_to,
             workers=workers,

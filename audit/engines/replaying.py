@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit import values
 from audit.engines.assemble import assemble, expand_preset
 from audit.engines.request import RunRequest
-from audit.errors import UsageError
+from audit.errors import DatasetError, PipelineError, UsageError
 from audit.recorders.dataset import Instrument, as_is
 from audit.recorders.fetching import fetches_batches
 from audit.recorders.generators import Restorer, State, global_sources, own_worker
@@ -127,7 +127,8 @@ class Pipelined:
         with self._instrument.watching(self.level, refuse_none=self.seeded) as visit:
             try:
                 final = self._item(visit, task.place)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                # An exit too: escaping, it would end the replay with whatever code the stage chose.
                 visit.fail("dataset" if visit.rows else "load", error)
         rows = {visit.path_of(ordinal): row for ordinal, row in visit.rows.items()}
         return Outcome(
@@ -189,11 +190,12 @@ def pipelined(
 ) -> Pipelined:
     """The run's pipeline again: from the dataset that is given, else from the run's recipe or the split's builder.
 
+    Of a run made by `audit run`, a dataset that is named stands in for the one in its recipe, which may have moved.
     `named` are stages that were recorded under the name of an attribute: `run.dataset(ds, stages=["tokenise"])`.
     """
     if dataset is None and (builders := builders_of(run.recipe)):
         dataset = built(builders, split)
-    if dataset is not None:
+    if dataset is not None and not isinstance(dataset, str):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise UsageError(
                 f"A {type(dataset).__name__} gives its samples only in order, so that single ones cannot be made again.",
@@ -208,9 +210,16 @@ def pipelined(
             hint="Give the dataset: store.replay(run, dataset=…), or audit replay --dataset FILE.py:function; "
             "recorded with run.loader(…, builder=…), a run knows it by itself.",
         )
-    request = RunRequest.from_recipe(run.recipe, store)
-    # Without a pipeline file the stages are the preset of the model's architecture.
-    assembly = assemble(request, with_model=request.pipeline is None)
+    request = RunRequest.from_recipe(run.recipe, store, **({"dataset": dataset} if dataset else {}))
+    try:
+        # Without a pipeline file the stages are the preset of the model's architecture.
+        assembly = assemble(request, with_model=request.pipeline is None)
+    except (DatasetError, PipelineError) as error:
+        error.hint = (
+            f"The run {run.run_id} was recorded with it. Put it back; "
+            "for a dataset that has moved: audit replay --dataset DATA, or store.replay(run, dataset='DATA')."
+        )
+        raise
     return Pipelined(assembly.dataset, assembly.pipeline, request.seed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from audit.lineage.replay_facts import Key, RecordedVisits
 from audit.lineage.replay_reasons import Reason, Reasons
 from audit.lineage.trace import trace
 from audit.records import Run
+from audit.sources import open_dataset
 from audit.sources.builder import builders_of, splits_of
 from audit.store.reader import Reader
 
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 #: How far logits may differ, absolutely and relative to the recorded ones: other batch sizes and machines round differently.
 TOLERANCE = 1e-4
 _MODEL_BATCH = 32
-_MOST_SHOWN = 1000
+#: How many differences are explained and listed: each may take another replay.
+MOST_LISTED = 1000
 _MOST_MEASURED = 20
 
 
@@ -109,7 +112,8 @@ class Wanted:
 def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wanted: Wanted | None = None) -> Replay:
     """Replay the visits that are wanted (all, unless said otherwise) and compare.
 
-    `dataset` is one dataset, or a mapping of them by the split that their samples were recorded under.
+    `dataset` is one dataset or what `--dataset` takes, or a mapping of them by the split that their samples were
+    recorded under.
     """
     from audit.engines.replaying import ModelAgain, pipelined
 
@@ -123,13 +127,14 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     result = Replay(row.run_id)
     model = None
     if wanted.model:
+        if not visits.have_predictions():
+            raise UsageError(
+                f"The run {row.run_id} has no predictions, so that there are no logits to compare with.",
+                hint="Record it with a model, or replay it without one.",
+            )
         model = ModelAgain(row, reader.location, wanted.model if isinstance(wanted.model, str) else None)
         result.model = ModelComparison(_checkpoint_state(row, model.digest))
-    if dataset is None:
-        parts: dict[str | None, Any] = dict.fromkeys(splits_of(builders_of(row.recipe)))
-    else:
-        parts = _by_split(dataset, visits, wanted)
-    for split, part in parts.items():
+    for split, part in _by_split(dataset, row, visits, wanted).items():
         # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
         narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
         pipeline = pipelined(row, reader.location, part, visits.named_stages(), split)
@@ -137,7 +142,14 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     return result
 
 
-def _by_split(dataset: Any, visits: RecordedVisits, wanted: Wanted) -> dict[str | None, Any]:
+def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: Wanted) -> dict[str | None, Any]:
+    """The datasets to replay, one after the other, each with the split of its samples; None for all samples at once."""
+    if dataset is None:
+        return dict.fromkeys(splits_of(builders_of(run.recipe)))
+    if isinstance(dataset, (str, os.PathLike)):
+        if run.recipe.get("kind") == "run":
+            return {None: os.fspath(dataset)}
+        dataset = open_dataset(dataset)
     splits = visits.splits()
     if isinstance(dataset, Mapping):
         if unknown := set(dataset) - set(splits):
@@ -240,7 +252,7 @@ class _Replayer:
         first = self._first_difference(outcome, fact)
         if first is None:
             self.result.identical += 1
-        elif len(self.result.different) < _MOST_SHOWN:
+        elif len(self.result.different) < MOST_LISTED:
             self._differs(self._explain(outcome, fact, *first))
 
     def _count(self, fact: dict[str, Any], equal: int) -> None:
@@ -249,7 +261,7 @@ class _Replayer:
         self.result.identical_outputs += equal
 
     def _differs(self, difference: Difference) -> None:
-        if len(self.result.different) < _MOST_SHOWN:
+        if len(self.result.different) < MOST_LISTED:
             self.result.different.append(difference)
 
     def _is_wanted(self, ordinal: int) -> bool:

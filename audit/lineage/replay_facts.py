@@ -56,6 +56,11 @@ class RecordedVisits:
         if not found and epoch is not None:
             raise NotFound(f"The run {self._run_id} has no epoch {epoch}.", hint="See: audit sql 'FROM samples'")
 
+    def have_predictions(self) -> bool:
+        """Whether any logits were recorded."""
+        query = "SELECT 1 FROM predictions WHERE run_id = ? LIMIT 1"
+        return bool(self._reader.sql(query, parameters=[self._run_id]).fetchall())
+
     def named_stages(self) -> list[str]:
         """Stages that were pointed out by the attribute that holds them, and are known by its name."""
         return [stage["path"] for stage in self.stages.values() if stage["path"].isidentifier()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.lineage.replay import Replay
+from audit.lineage.replay import MOST_LISTED, Replay
 from audit.report.text import clean
 
 _SHOWN = 20
@@ -31,8 +31,9 @@ def replay_summary(result: Replay) -> RenderableType:
                 f" — {clean(item.detail)}",
             )
         )
-    if len(result.different) > _SHOWN:
-        lines.append(Text(f"  … and {len(result.different) - _SHOWN:,} more (--json lists them)"))
+    if (more := result.checked - result.identical - _SHOWN) > 0:
+        listed = f"the first {MOST_LISTED:,}" if more + _SHOWN > MOST_LISTED else "them"
+        lines.append(Text(f"  … and {more:,} more (--json lists {listed})"))
     if (model := result.model) is not None:
         verdict = "logits agree" if not model.beyond else f"{len(model.beyond):,} logits differ"
         lines.append(

@@ -31,7 +31,7 @@ class Relation:
         self._query = query
         self._parameters = parameters
         self._begun = False
-        with _translated(self._files):
+        with translated(self._files):
             statements = connection.extract_statements(query)
         for kind in map(_kind, statements):
             if kind not in _READ_ONLY:
@@ -51,7 +51,7 @@ class Relation:
         self._begun = True
 
     def _run(self) -> duckdb.DuckDBPyConnection:
-        with _translated(self._files):
+        with translated(self._files):
             self._begin()
             return self._connection.execute(self._query, self._parameters)
 
@@ -66,24 +66,24 @@ class Relation:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows, as tuples of Python values."""
-        with _translated(self._files):
+        with translated(self._files):
             return self._run().fetchall()
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The first row, or None."""
-        with _translated(self._files):
+        with translated(self._files):
             return self._run().fetchone()
 
     def dicts(self) -> list[dict[str, Any]]:
         """All rows, as dictionaries."""
-        with _translated(self._files):
+        with translated(self._files):
             result = self._run()
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
         """The rows in pieces, for results larger than memory."""
-        with _translated(self._files):
+        with translated(self._files):
             result = self._run()
             names = [column[0] for column in result.description or ()]
             yield names, []
@@ -92,14 +92,14 @@ class Relation:
 
     def arrow(self) -> pa.Table:
         """An Arrow table."""
-        with _translated(self._files):
+        with translated(self._files):
             self._begin()
             return self._connection.sql(self._query, params=self._parameters or None).to_arrow_table()
 
     def df(self) -> Any:
         """A pandas DataFrame."""
         _need("pandas", "A pandas DataFrame")
-        with _translated(self._files):
+        with translated(self._files):
             return self._run().df()
 
     def pl(self) -> Any:
@@ -123,7 +123,7 @@ def _kind(statement: duckdb.Statement) -> str:
         return "such a statement"
 
 
-class _translated:  # noqa: N801 - reads as a verb where it is used
+class translated:  # noqa: N801 - reads as a verb where it is used
     """DuckDB's errors become QueryError with DuckDB's own message, or tell of the damaged part that caused them."""
 
     def __init__(self, files: PartFilesystem) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import duckdb
 
-from audit.errors import QueryError
 from audit.store.reader import Reader
+from audit.store.relation import translated
 
 
 class Scratch:
@@ -21,7 +21,9 @@ class Scratch:
 
     def __init__(self, reader: Reader, runs: Iterable[str]) -> None:
         chosen = tuple(sorted({reader.run(reference).run_id for reference in runs}))
-        self._connection = reader._session(chosen, "").connection.cursor()
+        session = reader._session(chosen, "")
+        self._files = session.files
+        self._connection = session.connection.cursor()
 
     def keep(self, name: str, query: str) -> None:
         """Run a query and keep its rows as a table."""
@@ -46,12 +48,8 @@ class Scratch:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def _execute(self, query: str, parameters: Sequence[Any] = ()) -> duckdb.DuckDBPyConnection:
-        try:
+        with translated(self._files):
             return self._connection.execute(query, list(parameters))
-        except duckdb.Error as error:
-            raise QueryError(
-                str(error).strip(), hint="See whether the store is whole with: audit store verify"
-            ) from error
 
     def close(self) -> None:
         """Let go of everything that was kept."""

@@ -41,6 +41,10 @@ MACROS: dict[str, str] = {
             (SELECT any_value(run_id) FROM runs WHERE starts_with(run_id, reference) HAVING count(*) = 1)
         ) END
     """,
+    # The same, but one that is not there is an error: a name mistyped in CI must not look as if nothing differed.
+    "known_run(reference)": """
+        coalesce(run_of(reference), error(format('There is no run ''{}'' here.', reference)))
+    """,
     # The visits of a run's last epoch; one that a source has several of is told apart by its number.
     "last_visits(reference)": """TABLE
         SELECT run_id, epoch, index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label,
@@ -49,7 +53,8 @@ MACROS: dict[str, str] = {
                    PARTITION BY coalesce(source, 'dataset://' || index) ORDER BY split, index, visit
                ) AS nth
         FROM samples
-        WHERE run_id = run_of(reference) AND epoch = (SELECT max(epoch) FROM samples WHERE run_id = run_of(reference))
+        WHERE run_id = known_run(reference)
+          AND epoch = (SELECT max(epoch) FROM samples WHERE run_id = known_run(reference))
     """,
     # Which visit of one run is which of another: by source, then by content. A visit without a partner has NULLs.
     "matches(a, b)": """TABLE
@@ -105,11 +110,11 @@ MACROS: dict[str, str] = {
         WITH x AS (
             SELECT stage, name, starts_with(path, 'target') AS target,
                    row_number() OVER (PARTITION BY name, starts_with(path, 'target') ORDER BY stage) AS nth
-            FROM stages WHERE run_id = run_of(a)
+            FROM stages WHERE run_id = known_run(a)
         ), y AS (
             SELECT stage, name, starts_with(path, 'target') AS target,
                    row_number() OVER (PARTITION BY name, starts_with(path, 'target') ORDER BY stage) AS nth
-            FROM stages WHERE run_id = run_of(b)
+            FROM stages WHERE run_id = known_run(b)
         ), faced AS (
             SELECT x.stage AS stage_a, y.stage AS stage_b, coalesce(x.name, y.name) AS name,
                    coalesce(x.target, y.target) AS target
@@ -128,8 +133,8 @@ MACROS: dict[str, str] = {
     # The first stage of each matched sample after which the runs differ and never agree again.
     "divergence(a, b)": """TABLE
         WITH steps AS (FROM stage_steps(a, b)),
-        x AS (SELECT index, visit, epoch, stage, digest, changed FROM stage_outputs WHERE run_id = run_of(a)),
-        y AS (SELECT index, visit, epoch, stage, digest, changed FROM stage_outputs WHERE run_id = run_of(b)),
+        x AS (SELECT index, visit, epoch, stage, digest, changed FROM stage_outputs WHERE run_id = known_run(a)),
+        y AS (SELECT index, visit, epoch, stage, digest, changed FROM stage_outputs WHERE run_id = known_run(b)),
         met AS (FROM matches(a, b) WHERE index_a IS NOT NULL AND index_b IS NOT NULL),
         states AS (
             SELECT index_a, visit_a, index_b, visit_b, step, target,

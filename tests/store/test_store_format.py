@@ -72,7 +72,8 @@ def test_every_table_has_exactly_the_documented_columns(kind: str, stores: dict[
 def test_every_view_has_exactly_the_documented_columns(kind: str, stores: dict[str, Path]) -> None:
     with audit.open(stores[kind]) as store:
         for view, columns in DOCUMENTED_VIEWS.items():
-            assert store.sql(f"FROM {view}").columns == columns, view
+            # Described, not asked: the runs that a macro compares must be there when it is.
+            assert [row[0] for row in store.sql(f"DESCRIBE FROM {view}").fetchall()] == columns, view
         shown = {row[0] for row in store.sql("SHOW TABLES").fetchall()}
         assert shown == {*DOCUMENTED, *(view for view in DOCUMENTED_VIEWS if "(" not in view)}
     assert {view for view in DOCUMENTED_VIEWS if "(" not in view} == {*VIEWS, "latest"}
