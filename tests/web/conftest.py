@@ -21,17 +21,23 @@ NEAREST = "v2.Resize(16, antialias=True)", "v2.Resize(16, interpolation=v2.Inter
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two real runs that differ in one stage, one that kept digests alone, and one with epochs."""
+    """Two real runs that differ in one stage, one that kept digests alone, one of which a file was edited, one with epochs."""
     folder = tmp_path_factory.mktemp("web")
     place = folder / "lineage"
     other = folder / "nearest.py"
     other.write_text((ROOT / "pipelines" / "digits.py").read_text().replace(*NEAREST))
+    edited = folder / "edited" / "0"
+    edited.mkdir(parents=True)
+    for source in sorted((ROOT / "fixtures" / "digits" / "test" / "0").iterdir())[:3]:
+        shutil.copy(source, edited)
     record_digits(
         place,
+        {"name": "edited", "dataset": str(edited.parent), "model": None, "limit": None},
         {"name": "digest", "limit": 40, "capture": "digest"},
         {"name": "baseline"},
         {"name": "nearest", "pipeline": str(other)},
     )
+    shutil.copy(next(iter((ROOT / "fixtures" / "digits" / "test" / "1").iterdir())), sorted(edited.iterdir())[1])
     training(place)
     return place
 
@@ -95,17 +101,34 @@ def browser() -> Iterator[Any]:
         made.close()
 
 
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A fresh page; whatever the console or a script complains of fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+VIEWPORT = {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="session")
+def window(browser: Any) -> Iterator[Any]:
+    """One page for all tests: to open one costs more than most of them. It hears complaints, requests and injected calls."""
+    context = browser.new_context(viewport=VIEWPORT)
     opened = context.new_page()
     opened.set_default_timeout(20_000)
-    complaints: list[str] = []
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.complaints = complaints
+    opened.complaints, opened.asked, opened.hits = [], [], []
+    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.on("console", lambda said: opened.complaints.append(said.text) if said.type == "error" else None)
+    opened.on("request", lambda request: opened.asked.append(request.url))
+    opened.on("dialog", lambda dialog: (opened.hits.append(dialog.message), dialog.dismiss()))
+    opened.expose_function("hit", lambda *what: opened.hits.append(what))
     yield opened
     context.close()
-    # A picture that is not stored is asked for and missing: that is no complaint about us.
-    assert [text for text in complaints if "404" not in text and "422" not in text] == []
+
+
+@pytest.fixture
+def page(window: Any) -> Iterator[Any]:
+    """The page, as if fresh; whatever the console or a script complains of, and whatever was injected and ran, fails the test."""
+    for heard in (window.complaints, window.asked, window.hits):
+        heard.clear()
+    yield window
+    window.goto("about:blank")
+    window.set_viewport_size(VIEWPORT)
+    window.emulate_media(color_scheme="light")
+    assert window.hits == []
+    # A picture that is not stored, a run that is not there: what was asked for is missing, and that is no complaint about us.
+    assert [text for text in window.complaints if not any(code in text for code in ("400", "404", "422"))] == []
