@@ -150,12 +150,12 @@ def run(
     """Record a dataset through its pipeline, and through a model if one is given: the twin of `audit run`.
 
     Further options are those of `audit run`: arch, trust, capture, capture_budget, capture_where, workers,
-    batch_size, device, limit, seed, strict, start_method.
+    batch_size, device, limit, seed, strict, start_method; engine, address, actors, gpus_per_actor.
     """
-    from audit.engines.local import run as run_locally
+    from audit.engines.choice import run as run_request
     from audit.engines.request import RunRequest
 
-    return run_locally(
+    return run_request(
         RunRequest(
             dataset=os.fspath(dataset),
             model=os.fspath(model) if model is not None else None,

@@ -15,6 +15,8 @@ from audit.cli.options import common, console, json_option
 from audit.config import store_location
 from audit.records import LEVELS, Run
 
+#: What may be another when a run is resumed; all else is in its recipe.
+_WHEN_RESUMED = ("strict", "commit_every", "engine", "address", "actors", "gpus_per_actor")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -67,7 +69,11 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
     "--capture-budget", type=Size(), default="2GiB", show_default=True, help="What `auto` may use for the run."
 )
 @click.option("--capture-where", metavar="SQL", help="Keep payloads only where this holds over predictions.")
-@click.option("--workers", type=click.IntRange(0), help="Worker processes. [default: the number of cores, at most 8]")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Worker processes of the local engine. [default: the number of cores, at most 8]",
+)
 @click.option(
     "--start-method",
     type=click.Choice(["fork", "spawn", "forkserver"]),
@@ -84,6 +90,18 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
     metavar="SECONDS",
     help="Commit this often. [default: after 2 s, then ever more rarely]",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Workers on this machine, or Ray's on a cluster.",
+)
+@click.option(
+    "--address", metavar="HOST:PORT", help="The Ray cluster; `auto` for the one that runs here. [default: its own]"
+)
+@click.option("--actors", type=click.IntRange(1), metavar="N", help="Models in Ray's pool. [default: by GPUs or cores]")
+@click.option("--gpus-per-actor", type=click.FloatRange(0), default=0, metavar="N", help="GPUs for each of them.")
 @click.option("--resume", metavar="RUN", help="Continue an interrupted run (`last` for the newest).")
 @click.option("--check", "judge", is_flag=True, help="Then run the checks, as `audit check` does.")
 @json_option
@@ -97,18 +115,17 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **opt
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _Bar() as bar:
         if resume:
-            from audit.engines.local import resume as resume_run
+            from audit.engines.choice import resume as resume_run
 
             reference = None if resume == "last" else resume
-            recorded = resume_run(
-                place, reference, progress=bar.show, strict=options["strict"], commit_every=options["commit_every"]
-            )
+            kept = {name: options[name] for name in _WHEN_RESUMED}
+            recorded = resume_run(place, reference, progress=bar.show, **kept)
         else:
-            from audit.engines.local import run as run_locally
+            from audit.engines.choice import run as run_request
             from audit.engines.request import RunRequest
 
             command = shlex.join(["audit", *sys.argv[1:]]).encode("utf-8", "backslashreplace").decode()
-            recorded = run_locally(RunRequest(store=place, command=command, progress=bar.show, **options))
+            recorded = run_request(RunRequest(store=place, command=command, progress=bar.show, **options))
     return _report(recorded, place, as_json) or (_judge(recorded, place, as_json) if judge else 0)
 
 

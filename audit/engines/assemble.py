@@ -43,17 +43,9 @@ class Assembly:
 def assemble(request: RunRequest, *, with_model: bool = True) -> Assembly:
     """Build what a request names. Raises the error that names the part which cannot be had."""
     module, name = _pipeline_module(request.pipeline)
-    model = None
-    if request.model is not None and with_model:
-        model = load(
-            request.model,
-            arch=request.arch,
-            trust=request.trust,
-            device=request.device,
-            builder=getattr(module, "model", None),
-        )
-        if module is None:
-            module, name = _named_by(model, request)
+    model = _load(request, module) if with_model else None
+    if model is not None and module is None:
+        module, name = _named_by(model, request)
     dataset = _dataset(request, module, name, model)
     if not hasattr(dataset, "__len__"):
         raise DatasetError(
@@ -69,6 +61,23 @@ def assemble(request: RunRequest, *, with_model: bool = True) -> Assembly:
         _check_width(model, classes)
         classes = classes or model.classes
     return Assembly(dataset, find_pipeline(dataset, expand=expand_preset), model, classes, notes)
+
+
+def load_model(request: RunRequest) -> LoadedModel | None:
+    """The model that a request names, without its dataset; None when it names none."""
+    return _load(request, _pipeline_module(request.pipeline)[0])
+
+
+def _load(request: RunRequest, module: ModuleType | None) -> LoadedModel | None:
+    if request.model is None:
+        return None
+    return load(
+        request.model,
+        arch=request.arch,
+        trust=request.trust,
+        device=request.device,
+        builder=getattr(module, "model", None),
+    )
 
 
 def expand_preset(value: Any) -> list[tuple[str, Any]] | None:

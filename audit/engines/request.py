@@ -11,6 +11,8 @@ from audit.errors import UsageError
 from audit.records import LEVELS
 from audit.sources.builder import digest_of, file_of
 
+#: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
+ENGINES = ("local", "ray")
 DEFAULT_BUDGET = 2 * 2**30
 #: The options that decide what a sample becomes, and so belong to the recipe.
 _RECIPE = ("dataset", "pipeline", "model", "arch", "trust", "seed", "limit", "batch_size", "workers", "device")
@@ -48,6 +50,11 @@ class RunRequest:
     strict: bool = False
     #: Seconds between commits; None for often at first and ever more rarely in a long run.
     commit_every: float | None = None
+    engine: str = "local"
+    #: Of the engine ray: the cluster (None for one of its own), models in its pool, GPUs for each.
+    address: str | None = None
+    actors: int | None = None
+    gpus_per_actor: float = 0
     tags: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
     progress: Callable[[Progress], None] | None = None
@@ -61,10 +68,21 @@ class RunRequest:
             raise UsageError(f"workers is {self.workers}.", hint="Give a whole number from 0 up.")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}.", hint="Give a whole number from 1 up.")
+        self._check_engine()
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError("seed does not fit 64 bits.", hint="Give a smaller number.")
         if self.capture_where and not self.model:
             raise UsageError("capture_where is a condition over predictions.", hint="Give a model too.")
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise UsageError(f"engine is {self.engine!r}.", hint=f"Choose one of {', '.join(ENGINES)}.")
+        if self.engine == "local" and (self.address is not None or self.actors is not None or self.gpus_per_actor):
+            raise UsageError("address, actors and gpus_per_actor are Ray's.", hint="Give --engine ray too.")
+        if self.actors is not None and self.actors < 1:
+            raise UsageError(f"actors is {self.actors}.", hint="Give a whole number from 1 up.")
+        if self.gpus_per_actor < 0:
+            raise UsageError(f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a number from 0 up.")
 
     def recipe(self) -> dict[str, Any]:
         """What is needed to rebuild the pipeline later, elsewhere and in another process."""

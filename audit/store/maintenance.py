@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged
 from audit.records import Part, Run
-from audit.store.manifest import Manifest, lock_path, manifest_path, read_manifest, run_folder
+from audit.store.manifest import Manifest, lock_path, manifest_path, read_manifest, remove_unlisted, run_folder
 from audit.store.reader import Reader
 from audit.store.writer import part_of
 
@@ -54,7 +54,7 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
     with filesystem.lock(lock_path(run_id)):
         manifest = read_manifest(filesystem, run_id)
         before = list(manifest.parts)
-        _remove_unlisted(reader, manifest)
+        remove_unlisted(filesystem, manifest)
         tables = dict.fromkeys(part.table for part in before)
         manifest.parts = [part for table in tables for part in _merged(reader, manifest, table)]
         if manifest.parts != before:
@@ -98,13 +98,3 @@ def _read(reader: Reader, manifest: Manifest, part: Part) -> pa.Table:
     if hashlib.sha256(data).hexdigest() != part.sha256:
         raise StoreDamaged(f"{where} is damaged, so the run cannot be merged.", hint="See: audit store verify")
     return pq.read_table(BytesIO(data), page_checksum_verification=True)
-
-
-def _remove_unlisted(reader: Reader, manifest: Manifest) -> None:
-    """Delete what an earlier merge replaced, and what a killed writer left behind."""
-    folder = run_folder(manifest.run.run_id)
-    listed = {part.file for part in manifest.parts}
-    for table in {part.table for part in manifest.parts}:
-        for name in reader.filesystem.list(f"{folder}/{table}"):
-            if f"{table}/{name}" not in listed:
-                reader.filesystem.remove(f"{folder}/{table}/{name}")

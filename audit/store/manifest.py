@@ -13,7 +13,7 @@ from typing import Any
 from audit.errors import NotAStore, StoreDamaged, StoreError, StoreNotFound, StoreTooNew, UsageError
 from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
-from audit.store.schema import FORMAT_NAME, FORMAT_VERSION
+from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 
 MARKER = "audit.json"
 RUNS_FOLDER = "runs"
@@ -191,3 +191,14 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     # By commit sequence, not by the wall clock: clocks of two machines need not agree.
     manifests.sort(key=lambda m: (m.run.sequence, m.run.started_at, m.run.run_id))
     return manifests, damaged
+
+
+def remove_unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> None:
+    """Delete files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a
+    killed writer or a lost attempt left behind. Only for who holds the run's lock."""
+    folder = run_folder(manifest.run.run_id)
+    listed = {part.file for part in manifest.parts}
+    for table in SCHEMAS:
+        for name in filesystem.list(f"{folder}/{table}"):
+            if f"{table}/{name}" not in listed and name.lstrip(".").startswith(prefix):
+                filesystem.remove(f"{folder}/{table}/{name}")

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from audit.errors import NotFound
+from audit.errors import NotFound, StoreError
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.filesystem import Filesystem, filesystem_for
@@ -29,6 +30,7 @@ from audit.store.manifest import (
     manifest_path,
     read_manifest,
     read_manifests,
+    remove_unlisted,
     run_folder,
 )
 
@@ -38,6 +40,9 @@ FLUSH_ROWS = 200_000
 FIRST_INTERVAL = 2.0
 LONGEST_INTERVAL = 60.0
 
+#: How the names of parts begin that other processes wrote for this run's writer to adopt.
+BLOCK = "block"
+
 _ROW_GROUP = 32_768
 _PAYLOAD_GROUP_BYTES = 4 * 2**20
 #: Columns worth a dictionary: few distinct values. Digests and numbers are not.
@@ -45,6 +50,35 @@ _DICTIONARY = {
     *("run_id", "split", "root", "label_name", "predicted_name", "status", "failed_stage", "name", "kind", "dtype"),
     *("mode", "payload", "form", "encoding", "layer", "layer_type", "direction", "port", "check_name", "severity"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What rows add to their run's counts."""
+
+    samples: int = 0
+    failed: int = 0
+    graded: int = 0
+    correct: int = 0
+
+    @classmethod
+    def of(cls, tables: Mapping[str, pa.Table]) -> Tally:
+        """The tally of rows that belong together."""
+        samples, predictions = tables.get("samples"), tables.get("predictions")
+        return cls(
+            samples.num_rows if samples is not None else 0,
+            (pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0) if samples is not None else 0,
+            predictions.num_rows - predictions["correct"].null_count if predictions is not None else 0,
+            (pc.sum(predictions["correct"]).as_py() or 0) if predictions is not None else 0,
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.samples + other.samples,
+            self.failed + other.failed,
+            self.graded + other.graded,
+            self.correct + other.correct,
+        )
 
 
 class RunWriter:
@@ -137,10 +171,26 @@ class RunWriter:
                 self._pending.setdefault(name, []).append(table)
                 self._pending_bytes += table.nbytes
                 self._pending_rows += table.num_rows
-        self._count(tables)
-        waited = time.monotonic() - self._last_flush
-        if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or waited >= self._interval:
+        self._count(Tally.of(tables))
+        if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or self._waited():
             self.flush()
+
+    def adopt(self, parts: Sequence[Part], tally: Tally) -> None:
+        """Take parts that another process wrote for this run (see store.block); the next commit lists them."""
+        for part in parts:
+            path = f"{run_folder(self.run.run_id)}/{part.file}"
+            if _size(self._filesystem, path) != part.bytes:
+                raise StoreError(
+                    f"{path}, which another process wrote, is not to be found in {self.location}.",
+                    hint="The store must be one place for all machines: a shared folder, or s3://bucket/prefix.",
+                )
+        self._manifest.parts.extend(parts)
+        self._count(tally)
+        if self._waited():
+            self.flush()
+
+    def _waited(self) -> bool:
+        return time.monotonic() - self._last_flush >= self._interval
 
     def flush(self) -> None:
         """Write what has gathered as parts and commit them."""
@@ -153,12 +203,17 @@ class RunWriter:
         # Long runs commit more rarely, so that the manifest stays small against the data.
         self._interval = min(self._interval * 1.5, self._longest)
 
-    def finish(self, status: Status) -> Run:
-        """Commit what is left, say how the run ended, and let go of it."""
+    def finish(self, status: Status, *, sweep: bool = False) -> Run:
+        """Commit what is left, say how the run ended, and let go of it.
+
+        `sweep` deletes blocks that no commit lists: what lost attempts of other processes left behind.
+        """
         try:
             self.run.status = status
             self.run.finished_at = datetime.now(UTC).isoformat()
             self.flush()
+            if sweep:
+                remove_unlisted(self._filesystem, self._manifest, BLOCK)
         finally:
             self._held.close()
         return self.run
@@ -167,17 +222,15 @@ class RunWriter:
         """Let go of the run without another commit (the store can no longer be written)."""
         self._held.close()
 
-    def _count(self, tables: Mapping[str, pa.Table]) -> None:
+    def _count(self, tally: Tally) -> None:
         run = self.run
-        if (samples := tables.get("samples")) is not None:
-            run.samples += samples.num_rows
-            run.failed += pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0
-        if (predictions := tables.get("predictions")) is not None:
-            graded = predictions.num_rows - predictions["correct"].null_count
-            self._correct += pc.sum(predictions["correct"]).as_py() or 0
-            run.graded += graded
+        run.samples += tally.samples
+        run.failed += tally.failed
+        if tally.graded:
+            self._correct += tally.correct
+            run.graded += tally.graded
             run.wrong = run.graded - self._correct
-            run.accuracy = self._correct / run.graded if run.graded else None
+            run.accuracy = self._correct / run.graded
 
     def _write_part(self, name: str, table: pa.Table) -> Part:
         number = sum(part.table == name for part in self._manifest.parts)
@@ -194,6 +247,13 @@ class RunWriter:
         self.run.seconds = round(self._seconds_before + time.monotonic() - self._begun, 3)
         self._manifest.commit += 1
         self._filesystem.replace(manifest_path(self.run.run_id), self._manifest.dump())
+
+
+def _size(filesystem: Filesystem, path: str) -> int | None:
+    try:
+        return filesystem.size(path)
+    except FileNotFoundError:
+        return None
 
 
 def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:

@@ -1,0 +1,197 @@
+"""A Ray cluster to work on: the one at an address, or one of our own on this machine for the length of a run.
+
+One of our own listens on the loopback alone, with a token of its own, without dashboard and usage statistics, and keeps
+its files in a temporary folder: nothing of it is left afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from audit.errors import AuditError, MissingExtra, UsageError
+
+#: Starting takes 3 to 20 seconds; one start in thirty was seen to hang.
+_PATIENCE = 180.0
+_REACH = 10.0
+_HUSH = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+
+
+class Cluster:
+    """A connection to a cluster."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop: Callable[[], None] | None = stop
+
+    def resources(self) -> dict[str, float]:
+        """What the cluster has in all, as it is now."""
+        import ray
+
+        return {name: float(amount) for name, amount in ray.cluster_resources().items()}
+
+    def close(self) -> None:
+        """Let go of it; a cluster of our own ends here, with whatever its workers were doing."""
+        if self._stop is not None:
+            stop, self._stop = self._stop, None
+            stop()
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[Cluster]:
+    """The cluster at `address` (`auto`: the one that runs here), else one of our own; one that this process is
+    connected to already is taken, and left as it was."""
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtra("ray", "--engine ray", "ray")
+    os.environ.update({name: os.environ.get(name, value) for name, value in _HUSH.items()})
+    cluster = _attach(address) if address is not None else _own()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _attach(address: str) -> Cluster:
+    import ray
+
+    if ray.is_initialized():
+        return Cluster(lambda: None)
+    _check_reachable(address)
+    try:
+        _init(address=address)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"There is no Ray cluster to be reached at {address}: {_first_line(error)}",
+            hint="Start one with: ray start --head. Leave --address out to work on this machine alone.",
+        ) from error
+    return Cluster(ray.shutdown)
+
+
+def prepare_own() -> None:
+    """Set what Ray reads from the environment when it is imported, for a cluster that is this process's own."""
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        if "RAY_AUTH_MODE" not in os.environ:
+            # Ray would make a token, too, and put it into the home directory.
+            os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+def _own() -> Cluster:
+    prepare_own()
+    import ray
+
+    if ray.is_initialized():
+        return Cluster(lambda: None)
+    undo = contextlib.ExitStack()
+    folder = tempfile.mkdtemp(prefix="audit-ray-", dir=_short_folder())
+    undo.callback(shutil.rmtree, folder, ignore_errors=True)
+    undo.callback(ray.shutdown)
+    try:
+        _init(address="local", include_dashboard=False, _temp_dir=folder)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        undo.close()
+        raise AuditError(
+            f"Ray could not be started here: {_first_line(error)}", hint="Use --engine local on one machine."
+        ) from error
+    except BaseException:
+        undo.close()
+        raise
+    return Cluster(undo.close)
+
+
+def _init(**options: Any) -> None:
+    """`ray.init`, quiet and with a limit. Ray takes SIGTERM for itself; it is given back."""
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    before = signal.getsignal(signal.SIGTERM)
+    with _hushed() as said:
+        done = _within(
+            _PATIENCE,
+            lambda: ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options),
+        )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+    if not done:
+        raise AuditError(
+            f"Ray did not start within {_PATIENCE:.0f} seconds.{said()}", hint="Try again; or use --engine local."
+        )
+
+
+def _within(seconds: float, work: Callable[[], object]) -> bool:
+    """Do some work in another thread, for so long at most; False when it has not ended by then."""
+    failed: list[BaseException] = []
+    ended = threading.Event()
+
+    def attempt() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        ended.set()
+        # Ray's processes are told to end with the thread that started them, so that it must not end.
+        threading.Event().wait()
+
+    threading.Thread(target=attempt, name="audit-ray-start", daemon=True).start()
+    done = ended.wait(seconds)
+    if failed:
+        raise failed[0]
+    return done
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[Callable[[], str]]:
+    """Keep what Ray's native code says while it starts off the terminal; it can be asked for afterwards."""
+    with tempfile.TemporaryFile() as kept:
+        terminal = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield lambda: _tail(said)
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            kept.seek(0)
+            said = kept.read()
+
+
+def _tail(said: bytes) -> str:
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return f" It last said: {lines[-1][:300]}" if lines else ""
+
+
+def _check_reachable(address: str) -> None:
+    """Ask the port first: Ray itself tries for minutes, and may end the process."""
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"{address} is an address for Ray's client, which Ray Data does not go through.",
+            hint="Run audit on a machine of the cluster, with --address auto or HOST:PORT.",
+        )
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"There is no Ray cluster to be reached at {address}: {error}.",
+            hint="See where it is with: ray status. Leave --address out to work on this machine alone.",
+        ) from error
+
+
+def _short_folder() -> str | None:
+    """Ray's sockets lie below its folder, and their names may be no longer than about 100 characters."""
+    return None if len(tempfile.gettempdir()) <= 30 else "/tmp"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

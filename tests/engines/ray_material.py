@@ -1,0 +1,143 @@
+"""Pictures, a random pipeline and a model that Ray's workers build quickly: torch and numpy, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import audit
+from audit.engines.ray_cluster import prepare_own
+
+# Before anything imports ray: it reads the environment only once.
+prepare_own()
+
+#: Time and place of work differ between two runs by nature; nothing else may.
+TABLES = {
+    "samples": "* EXCLUDE (run_id, worker)",
+    "stage_outputs": "* EXCLUDE (run_id, microseconds)",
+    "payloads": "* EXCLUDE (run_id)",
+    "stages": "* EXCLUDE (run_id)",
+    "predictions": "* EXCLUDE (run_id)",
+}
+
+#: Draws from every global generator and from one that it holds. `pause` slows it down, `trap` kills the process.
+PIPELINE = """
+import os, random, signal, time
+import numpy as np
+import torch
+from torch import nn
+
+PAUSE = {pause}
+TRAP = {trap!r}
+
+def as_array(picture):
+    if TRAP and picture.getpixel((0, 0))[0] == 255:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(PAUSE)
+    return np.asarray(picture, dtype=np.float32) / 255
+
+class Jitter:
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+    def __call__(self, array):
+        return array + self.generator.normal(0, 0.1, array.shape).astype(np.float32) * random.random()
+
+def shifted(array):
+    return np.roll(array, np.random.randint(0, 4), axis=1)
+
+def noisy(array):
+    return torch.from_numpy(array).permute(2, 0, 1) + torch.rand(1)
+
+transform = [as_array, Jitter(), shifted, noisy]
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+def model():
+    return Net()
+"""
+
+
+def write_material(folder: Path, *, pause: float = 0.0, trap: bool = False) -> tuple[Path, Path]:
+    """A pipeline file and a checkpoint for it."""
+    name = f"ray_pipeline_{folder.name.replace('-', '_')}_{len(list(folder.glob('ray_pipeline_*.py')))}"
+    pipeline = folder / f"{name}.py"
+    pipeline.write_text(PIPELINE.format(pause=pause, trap=trap))
+    scope: dict[str, Any] = {}
+    exec(pipeline.read_text(), scope)
+    torch.manual_seed(1)
+    checkpoint = folder / f"{name}.pt"
+    torch.save(scope["Net"]().state_dict(), checkpoint)
+    return pipeline, checkpoint
+
+
+def rows_of(store: Path, run: str) -> dict[str, list[Any]]:
+    """Everything that a run holds, as text, in a stable order."""
+    with audit.open(store) as opened:
+        return {
+            table: sorted(map(repr, opened.sql(f"SELECT {columns} FROM {table}", run=run).fetchall()))
+            for table, columns in TABLES.items()
+        }
+
+
+def unlisted(store: Path, run_id: str) -> list[str]:
+    """Files of a run that its manifest does not list."""
+    with audit.open(store) as opened:
+        listed = {part.file for part in opened.manifest(run_id).parts}
+    folder = store / "runs" / run_id
+    return sorted({str(path.relative_to(folder)) for path in folder.rglob("*.parquet")} - listed)
+
+
+@contextlib.contextmanager
+def ray_nodes(*cpus: int) -> Iterator[Any]:
+    """A Ray cluster of several nodes on this machine, the first its head, and this process connected to it."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="ray-t-", dir="/tmp")
+    shared = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], "temp_dir": folder, **shared})
+    try:
+        for number in cpus[1:]:
+            cluster.add_node(num_cpus=number, **shared)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def ray_processes(session: str) -> list[int]:
+    """Living processes of a Ray session, known by its folder in their command or environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if session.encode() in text:
+                    found.append(int(entry.name))
+    return found
+
+
+def gone(session: str, seconds: float = 60) -> bool:
+    """Whether every process of a session ends in time."""
+    deadline = time.monotonic() + seconds
+    while ray_processes(session):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
