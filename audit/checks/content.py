@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from audit.checks.context import Context
+from audit.checks.context import Context, literal
 
 
 def contents(context: Context) -> str:
-    """SQL of the items with a column `content`. Datasets without files are known by their stage 0."""
-    without = context.cached(
-        f"SELECT count(*) FILTER (source_digest IS NULL AND status = 'ok') AS none FROM {context.items}"
-    )[0]["none"]
-    if not without:
-        return f"(SELECT *, source_digest AS content FROM {context.items})"
+    """SQL of the items with a column `content`."""
+    plain = context.cached(
+        "SELECT count(*) FILTER (source_digest IS NULL AND status = 'ok') = 0 "
+        f"AND count(source_digest) = count(DISTINCT source) FILTER (source_digest IS NOT NULL) AS plain "
+        f"FROM {context.items}"
+    )[0]["plain"]
+    return _contents(context.items, context.run.run_id, plain)
+
+
+def contents_of(run_id: str) -> str:
+    """SQL of all visits of another run, with the same column."""
+    return _contents(f"(FROM samples WHERE run_id = {literal(run_id)})", run_id, False)
+
+
+def _contents(items: str, run_id: str, plain: bool) -> str:
+    if plain:
+        return f"(SELECT *, source_digest AS content FROM {items})"
+    # Samples without a file, and several samples out of one file (frames of a clip), are known by their stage 0.
     return (
-        f"(SELECT s.*, coalesce(s.source_digest, o.digest) AS content FROM {context.items} s LEFT JOIN "
-        f"(SELECT epoch, index, visit, digest FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = 0) o "
-        "USING (epoch, index, visit))"
+        "(SELECT s.*, CASE WHEN s.source_digest IS NULL "
+        "OR count(*) OVER (PARTITION BY s.source) > count(*) OVER (PARTITION BY s.source, o.digest) "
+        "THEN o.digest ELSE s.source_digest END AS content "
+        f"FROM {items} s LEFT JOIN (SELECT epoch, index, visit, digest FROM stage_outputs "
+        f"WHERE run_id = {literal(run_id)} AND stage = 0) o USING (epoch, index, visit))"
     )

@@ -65,12 +65,26 @@ class Facts:
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
-        """For each split the first and last epoch, the number of labels, and one sample that has a file."""
+        """For each split the first and last epoch, the last visit, the number of labels, and one sample with a file."""
         return self.query(
-            "SELECT split, min(epoch) AS first, max(epoch) AS last, count(label) AS labels, "
+            "SELECT split, min(epoch) AS first, max(epoch) AS last, max(visit) AS visits, count(label) AS labels, "
             "any_value({root: root, source: source, source_raw: source_raw}) FILTER (root IS NOT NULL) AS file "
             f"FROM samples WHERE run_id = {literal(self.run.run_id)} GROUP BY split ORDER BY split"
         )
+
+    @cached_property
+    def regression(self) -> bool:
+        """Whether the model gives one number and most labels are neither 0 nor 1, so that they are no classes."""
+        predictions = f"(FROM predictions WHERE run_id = {literal(self.run.run_id)})"
+        outputs = self.query(f"SELECT len(logits) AS outputs FROM {predictions} LIMIT 1")
+        if not outputs or outputs[0]["outputs"] != 1:
+            return False
+        return bool(self.query(f"SELECT avg((label NOT IN (0, 1))::INT) > 0.5 AS so FROM {predictions}")[0]["so"])
+
+    @cached_property
+    def once(self) -> bool:
+        """Whether every row of `samples` is an item of its own: one epoch, nothing drawn twice, one loader."""
+        return not any(row["last"] != row["first"] or row["visits"] for row in self.epochs)
 
     @cached_property
     def root(self) -> str | None:
@@ -114,19 +128,21 @@ class Context:
         if rows:
             self.unlisted += rows[0]["total_"] - len(rows)
             if "index" in rows[0] and "source" not in rows[0]:
-                self._name(rows)
+                self.name(rows)
         return rows
 
-    def _name(self, rows: list[dict[str, Any]]) -> None:
-        listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows}))
+    def name(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Give rows with an index, and where several loaders share it an epoch and a visit, their source."""
+        listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows})) or "NULL"
         known = self.rows(
-            "SELECT DISTINCT epoch, index, source FROM samples "
-            f"WHERE run_id = {self.run_literal} AND index IN ({listed})"
+            "SELECT DISTINCT epoch, index, visit, source FROM samples "
+            f"WHERE run_id = {self.run_literal} AND index IN ({listed}) ORDER BY ALL"
         )
-        by_visit = {(row["epoch"], row["index"]): row["source"] for row in known}
-        by_index = {row["index"]: row["source"] for row in known}
+        by_visit = {(row["epoch"], row["index"], row["visit"]): row["source"] for row in known}
+        by_index = {row["index"]: row["source"] for row in reversed(known)}
         for row in rows:
-            row["source"] = by_visit.get((row.get("epoch"), row["index"]), by_index.get(row["index"]))
+            key = (row.get("epoch"), row["index"], row.get("visit"))
+            row["source"] = by_visit.get(key, by_index.get(row["index"]))
 
     def cached(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query that several checks ask."""
@@ -153,15 +169,15 @@ class Context:
 
     @cached_property
     def items(self) -> str:
-        """One row for each item of the dataset: the first visit of each index."""
-        conditions = [self._sample_condition, "visit = 0"]
-        spans = self.facts.epochs
-        if any(row["last"] != row["first"] for row in spans):
-            first = " OR ".join(
-                f"(split IS NOT DISTINCT FROM {literal(row['split'])} AND epoch = {row['first']})" for row in spans
-            )
-            conditions.append(f"({first})")
-        return f"(SELECT * FROM samples WHERE {' AND '.join(conditions)})"
+        """One row for each item of the dataset: the first visit of each.
+
+        Two loaders of one run have the same indices, so that only split, index and source together name an item; and
+        a sampler may leave out in the first epoch what it draws in another.
+        """
+        text = f"SELECT * FROM samples WHERE {self._sample_condition}"
+        if not self.facts.once:
+            text += " QUALIFY row_number() OVER (PARTITION BY split, index, source ORDER BY epoch, visit) = 1"
+        return f"({text})"
 
     @cached_property
     def outputs(self) -> str:
@@ -174,10 +190,14 @@ class Context:
     @cached_property
     def sources_decoded(self) -> str:
         """Stage 0 of each item of the dataset, once."""
-        text = f"SELECT * FROM {self.outputs} WHERE stage = 0 AND visit = 0"
-        if any(row["last"] != row["first"] for row in self.facts.epochs):
-            text += f" AND (epoch, index) IN (SELECT (epoch, index) FROM {self.items})"
-        return f"({text})"
+        return f"(SELECT * FROM {self.outputs} WHERE stage = 0{self.of_items})"
+
+    @cached_property
+    def of_items(self) -> str:
+        """A condition on rows of any table about visits: the first visit of each item."""
+        return (
+            "" if self.facts.once else f" AND (epoch, index, visit) IN (SELECT (epoch, index, visit) FROM {self.items})"
+        )
 
     @cached_property
     def predictions(self) -> str:
@@ -185,6 +205,11 @@ class Context:
         last = max((row["last"] for row in self.facts.epochs), default=0)
         several = any(row["first"] != last for row in self.facts.epochs)
         return self._belonging("predictions", f" AND epoch = {last}" if several else "")
+
+    @cached_property
+    def all_predictions(self) -> str:
+        """The predictions of every epoch."""
+        return self._belonging("predictions")
 
     @cached_property
     def activations(self) -> str:
@@ -238,9 +263,24 @@ class Context:
         return next((str(row["name"]) for row in self.facts.stages if row["stage"] == number), f"stage {number}")
 
     @cached_property
-    def last_stage(self) -> int | None:
-        """The stage whose output the model is given."""
-        return max((r["stage"] for r in self.facts.stages if not r["path"].startswith("target")), default=None)
+    def pipelines(self) -> list[list[dict[str, Any]]]:
+        """The stages on the way to the model, for each recorded loader: their paths begin anew, but share `load`."""
+        found: list[list[dict[str, Any]]] = []
+        seen: set[str] = set()
+        for row in self.facts.stages:
+            if row["path"].startswith("target"):
+                continue
+            if row["path"] in seen or not found:
+                found.append([found[0][0]] if found and row["stage"] else [])
+                seen = set()
+            seen.add(row["path"])
+            found[-1].append(row)
+        return found
+
+    @cached_property
+    def last_stages(self) -> list[int]:
+        """The stages whose outputs the model is given, one for each pipeline."""
+        return [pipeline[-1]["stage"] for pipeline in self.pipelines]
 
     @cached_property
     def profile(self) -> list[dict[str, Any]]:
@@ -252,16 +292,6 @@ class Context:
             "approx_quantile(max, 0.5) AS middle_max, approx_quantile(min, 0.5) AS middle_min "
             f"FROM {self.outputs} GROUP BY stage, kind, dtype, mode ORDER BY stage, visits DESC"
         )
-
-    def sources(self, indices: Sequence[int]) -> dict[int, str]:
-        """The sources of some samples."""
-        listed = ", ".join(str(int(index)) for index in sorted(set(indices)))
-        if not listed:
-            return {}
-        rows = self.rows(
-            f"SELECT index, any_value(source) AS source FROM {self.items} WHERE index IN ({listed}) GROUP BY index"
-        )
-        return {row["index"]: row["source"] for row in rows}
 
     def evidence(self, table: str, index: int, where: str = "") -> str:
         """A query that shows one sample's rows."""

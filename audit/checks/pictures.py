@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from audit.checks.base import Skip
 from audit.checks.context import Context
@@ -17,10 +18,13 @@ from audit.checks.files import chosen_files, evenly, opened
 SIDE = 256
 
 
-class Picture(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Picture:
     """One decoded source."""
 
-    number: int
+    index: int
+    source: str
+    digest: str | None
     image: Any
 
 
@@ -30,7 +34,7 @@ def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Pi
         row["form"]: row["pictures"]
         for row in context.cached(
             f"SELECT form, count(*) AS pictures FROM payloads WHERE run_id = {context.run_literal} AND stage = 0 "
-            "AND visit = 0 AND kind = 'image' GROUP BY form"
+            f"AND kind = 'image'{context.of_items} GROUP BY form"
         )
     }
     order = ("full",) if exact else ("preview", "full")
@@ -49,15 +53,14 @@ def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Pict
         context.note(f"looked at {most:,} of {total:,} pictures")
         chosen = evenly(most, total)
     query = (
-        f"SELECT index, kind, encoding, data FROM payloads WHERE run_id = {context.run_literal} AND stage = 0 "
-        f"AND visit = 0 AND form = '{form}' AND {chosen} "
-        f"AND (epoch, index) IN (SELECT (epoch, index) FROM {context.items})"
+        f"SELECT index, source, source_digest, kind, encoding, data FROM {context.items} JOIN payloads "
+        f"USING (run_id, epoch, index, visit) WHERE stage = 0 AND form = '{form}' AND {chosen}"
     )
     failed = 0
     for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(256):
-        for index, kind, encoding, data in rows:
+        for index, source, digest, kind, encoding, data in rows:
             try:
-                yield Picture(index, _decoded(form, kind, encoding, data))
+                yield Picture(index, source, digest, _decoded(form, kind, encoding, data))
             except Exception:
                 failed += 1
     _say_failed(context, failed)
@@ -87,7 +90,7 @@ def _from_files(context: Context, most: int) -> Iterator[Picture]:
                 # JPEG can be decoded at a fraction of its size, for a fraction of the time.
                 image.draft(None, (SIDE, SIDE))
                 image.load()
-                yield Picture(file.index, image)
+                yield Picture(file.index, file.source, file.row["source_digest"], image)
         except Exception:
             failed += 1
     _say_failed(context, failed)

@@ -198,8 +198,10 @@ def _unmet(context: Context, check: type[Check]) -> str | None:
             return "there is no baseline; name one with --baseline"
         if need == "labels" and not any(row["labels"] for row in context.facts.epochs):
             return "the run has no labels"
+        if need == "labels" and counts.get("predictions") and context.facts.regression:
+            return "the model gives one number, and the labels are no classes"
         if need == "pictures" and not any(r["stage"] == 0 and r["kind"] == "image" for r in context.profile):
             return "the samples are no pictures"
         if need == "files" and context.facts.root is None:
-            return "the source files are not here"
+            return "the source files are not here, or cannot be read"
     return None

@@ -117,7 +117,7 @@ def world(samples: int = SAMPLES, *, root: str = "/nowhere", name: str | None = 
         prediction["input_digest"] = digest("output", index, LAST)
         logits = rng.normal(0, 0.3, len(CLASSES))
         right = index % 10 != 9
-        logits[label if right else (label + 1) % len(CLASSES)] += 2.2 if right else 1.0
+        logits[label if right else (label + 1) % len(CLASSES)] += 2.2 if right else 0.8
         grade(prediction, label, logits.tolist())
         made.tables["predictions"].append(prediction)
     return made

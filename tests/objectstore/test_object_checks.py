@@ -62,4 +62,4 @@ def test_a_bucket_that_does_not_answer_is_a_skip(service: Service, place: str) -
     audit.run(str(data), store=place, capture="digest", workers=0)
     service.fault("GET", ".png", status=403, times=1)
     outcome = run_checks(place, only=["source_unchanged"]).outcome("source_unchanged")
-    assert (outcome.status, outcome.message) == ("skip", "the source files are not here")
+    assert (outcome.status, outcome.message) == ("skip", "the source files are not here, or cannot be read")

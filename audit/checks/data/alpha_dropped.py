@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
@@ -26,37 +26,46 @@ class AlphaDropped(Check):
         told = set()
         if any(f"'{row['mode']}'" in _ALPHA for row in context.profile):
             for row in self._recorded(context):
-                told.add(row["index"])
+                told.add((row["index"], row["source"]))
                 yield _finding(context, row["index"], row["source"], row["stage"], row["mode"])
         if context.facts.root is None:
             return
         # A loader that converts to RGB drops it before anything is recorded; only the file knows.
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
-        plain = (
-            f"index IN (SELECT index FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = 0 "
-            "AND mode IN ('RGB', 'L'))"
-        )
+        plain = f"index IN (SELECT index FROM {context.sources_decoded} WHERE mode IN ('RGB', 'L'))"
         for file, found in opened(chosen_files(context, context.options["files"], f"{may} AND {plain}")):
-            if file.index not in told and (mode := _hides(found)):
+            if (file.index, file.source) not in told and (mode := _dropped(found, self._loaded(context, file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 
     def _recorded(self, context: Context) -> Iterable[dict[str, Any]]:
-        outputs = f"(FROM stage_outputs WHERE run_id = {context.run_literal} AND visit = 0 AND kind = 'image')"
+        """The first stage without an alpha channel after one with it."""
+        outputs = (
+            "SELECT epoch, index, visit, stage, mode, shape, digest, lag(mode) OVER visits AS mode_before, "
+            "lag(stage) OVER visits AS stage_before FROM stage_outputs "
+            f"WHERE run_id = {context.run_literal} AND kind = 'image' "
+            "WINDOW visits AS (PARTITION BY epoch, index, visit ORDER BY stage)"
+        )
         query = (
-            f"SELECT b.index, s.source, s.root, s.source_raw, min(a.stage) AS stage, any_value(b.mode) AS mode "
-            f"FROM {outputs} b JOIN {outputs} a ON a.epoch = b.epoch AND a.index = b.index AND a.stage = b.stage + 1 "
-            f"JOIN {context.items} s ON s.epoch = b.epoch AND s.index = b.index "
-            f"WHERE b.mode IN {_ALPHA} AND a.mode NOT IN {_ALPHA} GROUP BY b.index, s.source, s.root, s.source_raw"
+            "SELECT s.index, s.source, s.root, s.source_raw, min(o.stage) AS stage, "
+            "arg_min({mode: mode, shape: shape, digest: digest, before: stage_before}, o.stage) AS made, "
+            f"any_value(mode_before) AS mode FROM ({outputs}) o JOIN {context.items} s USING (epoch, index, visit) "
+            f"WHERE mode_before IN {_ALPHA} AND mode NOT IN {_ALPHA} GROUP BY s.index, s.source, s.root, s.source_raw"
         )
         for file, found in opened([SourceFile(row) for row in context.offenders(query)]):
+            made = file.row["made"]
             # The file may tell that nothing was hidden; where it is gone, the recorded mode has to do.
-            if isinstance(found, OSError) or _hides(found):
+            if isinstance(found, OSError) or _dropped(found, [made] if made["before"] == 0 else None):
                 yield file.row
 
+    def _loaded(self, context: Context, index: int) -> list[dict[str, Any]]:
+        return context.reader.rows("stage_outputs", context.run.run_id, index=index, where="stage = 0")
 
-def _hides(found: Opened | OSError) -> str | None:
-    """The mode of a file that has transparent pixels, else None."""
+
+def _dropped(found: Opened | OSError, made: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """The mode of a file that has transparent pixels, unless what was made of it is no mere conversion."""
     from PIL import Image
+
+    from audit import values
 
     if isinstance(found, OSError):
         return None
@@ -64,9 +73,15 @@ def _hides(found: Opened | OSError) -> str | None:
         with found, Image.open(found) as image:
             if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
                 return None
-            mode = str(image.mode)
             lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
-            return mode if isinstance(lowest, (int, float)) and lowest < 255 else None
+            if not isinstance(lowest, (int, float)) or lowest >= 255:
+                return None
+            for row in made or ():
+                # Of the same size, but other pixels: it was composed with a background.
+                same_size = row["shape"][:2] == [image.height, image.width]
+                if same_size and values.digest(image.convert(row["mode"])) != row["digest"]:
+                    return None
+            return str(image.mode)
     except Exception:
         return None
 

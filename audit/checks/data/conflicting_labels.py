@@ -19,22 +19,22 @@ class ConflictingLabels(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         doubled = (
-            f"SELECT content, min(index) AS first FROM {contents(context)} "
+            f"SELECT content FROM {contents(context)} "
             "WHERE content IS NOT NULL AND label IS NOT NULL GROUP BY content HAVING min(label) <> max(label)"
         )
         query = (
             "SELECT s.index, s.source, s.label, coalesce(s.label_name, s.label::VARCHAR) AS label_name, "
-            "d.first, d.content "
-            f"FROM {contents(context)} s JOIN ({doubled}) d USING (content)"
+            "first_value(s.index) OVER alike AS first, first_value(s.source) OVER alike AS first_source, s.content "
+            f"FROM {contents(context)} s JOIN ({doubled}) d USING (content) "
+            "WINDOW alike AS (PARTITION BY content ORDER BY s.index, s.epoch, s.visit)"
         )
         rows = context.offenders(query)
-        names = context.sources([row["first"] for row in rows])
         labels: dict[str, set[str]] = {}
         for row in rows:
             labels.setdefault(row["content"], set()).add(row["label_name"])
         for row in rows:
             others = ", ".join(sorted(labels[row["content"]] - {row["label_name"]}))
-            beside = "" if row["first"] == row["index"] else f" as {names.get(row['first'])}"
+            beside = "" if row["first_source"] == row["source"] else f" as {row['first_source']}"
             yield Finding(
                 f"{row['source']} (index {row['index']}) is labelled {row['label_name']}; "
                 f"the same content{beside} is also labelled {others}.",

@@ -20,18 +20,18 @@ class Duplicates(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         # Only the doubled digests are joined back: a million different ones stay in the first aggregate.
         doubled = (
-            f"SELECT content, min(index) AS first, count(*) AS copies FROM {contents(context)} "
+            f"SELECT content, count(*) AS copies FROM {contents(context)} "
             "WHERE content IS NOT NULL GROUP BY content HAVING count(*) > 1"
         )
         query = (
-            f"SELECT s.index, s.source, d.first, d.copies, s.content FROM {contents(context)} s "
-            f"JOIN ({doubled}) d USING (content) WHERE s.index <> d.first"
+            "SELECT s.index, s.source, d.copies, s.content, first_value(s.index) OVER alike AS first, "
+            "first_value(s.source) OVER alike AS first_source, row_number() OVER alike AS place "
+            f"FROM {contents(context)} s JOIN ({doubled}) d USING (content) "
+            "WINDOW alike AS (PARTITION BY content ORDER BY s.index, s.epoch, s.visit)"
         )
-        rows = context.offenders(query)
-        names = context.sources([row["first"] for row in rows])
-        for row in rows:
+        for row in context.offenders(f"FROM ({query}) WHERE place > 1"):
             yield Finding(
-                f"{row['source']} (index {row['index']}) has the same content as {names.get(row['first'])} "
+                f"{row['source']} (index {row['index']}) has the same content as {row['first_source']} "
                 f"(index {row['first']}).",
                 index=row["index"],
                 source=row["source"],

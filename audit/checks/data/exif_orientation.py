@@ -59,9 +59,9 @@ class ExifOrientation(Check):
     def _ignored(self, context: Context, index: int, image: Any) -> bool:
         from audit import values
 
-        rows = context.reader.rows("stage_outputs", context.run.run_id, index=index, where="stage = 0 AND visit = 0")
-        recorded = {row["digest"] for row in rows}
-        return values.digest(image) in recorded or values.digest(image.convert("RGB")) in recorded
+        rows = context.reader.rows("stage_outputs", context.run.run_id, index=index, where="stage = 0")
+        made = {row["mode"]: row["digest"] for row in rows if row["mode"]}
+        return any(values.digest(image.convert(mode)) == digest for mode, digest in made.items())
 
 
 CHECK = ExifOrientation

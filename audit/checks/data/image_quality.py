@@ -38,7 +38,7 @@ class ImageQuality(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         stage = (
-            "SELECT epoch, index, shape[2] AS width, shape[1] AS height, mode, mean, std, min, max "
+            "SELECT epoch, index, visit, shape[2] AS width, shape[1] AS height, mode, mean, std, min, max "
             f"FROM {context.sources_decoded} WHERE kind = 'image'"
         )
         yield from self._brightness(context, stage)
@@ -96,11 +96,13 @@ class ImageQuality(Check):
     def _looked_at(self, context: Context) -> Iterable[Finding]:
         import numpy as np
 
-        seen: list[tuple[int, float, bool, bool]] = []
+        seen: list[tuple[dict[str, Any], float, bool, bool]] = []
         try:
-            for index, image in pictures(context, context.options["pictures"], exact=True):
-                if min(image.size) >= 32:
-                    seen.append((index, *_judged(np, image)))
+            seen += [
+                ({"index": found.index, "source": found.source}, *_judged(np, found.image))
+                for found in pictures(context, context.options["pictures"], exact=True)
+                if min(found.image.size) >= 32
+            ]
         except Skip as skipped:
             # What recorded facts tell has been told already.
             context.note(f"sharpness was not looked at: {skipped}")
@@ -108,13 +110,10 @@ class ImageQuality(Check):
         usual = float(np.median(sharp)) if len(sharp) >= 10 else 0.0
         coloured = [grey for _, _, colour, grey in seen if colour]
         odd_grey = 0 < sum(coloured) <= context.options["grey_share"] * len(coloured)
-        blurry = {i: s for i, s, _, _ in seen if 0 < s < min(context.options["blur"], 0.1 * usual)}
-        names = context.sources([i for i, _, _, grey in seen if i in blurry or (odd_grey and grey)])
-        for index, score, _, grey in seen:
-            row = {"index": index, "source": names.get(index)}
-            if index in blurry:
-                yield _finding(context, row, "is blurry", f"sharpness {score:.3g}, usual is {usual:.3g}", score,
-                               min(context.options["blur"], 0.1 * usual))  # fmt: skip
+        least = min(context.options["blur"], 0.1 * usual)
+        for row, score, _, grey in seen:
+            if 0 < score < least:
+                yield _finding(context, row, "is blurry", f"sharpness {score:.3g}, usual is {usual:.3g}", score, least)
             if odd_grey and grey:
                 yield _finding(context, row, "is grey among coloured pictures", "its channels are equal", None, None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.content import contents
-from audit.checks.context import Context, literal
+from audit.checks.content import contents, contents_of
+from audit.checks.context import Context
 
 
 class Leakage(Check):
@@ -54,8 +54,8 @@ def _splits(context: Context) -> Iterable[Finding]:
 def _other(context: Context, other: str) -> Iterable[Finding]:
     query = (
         f"SELECT s.index, s.source, o.source AS there FROM {contents(context)} s JOIN "
-        "(SELECT source_digest AS content, min(source) AS source FROM samples "
-        f"WHERE run_id = {literal(other)} AND source_digest IS NOT NULL GROUP BY source_digest) o USING (content)"
+        f"(SELECT content, min(source) AS source FROM {contents_of(other)} "
+        "WHERE content IS NOT NULL GROUP BY content) o USING (content)"
     )
     for row in context.offenders(query, runs=[other]):
         yield Finding(

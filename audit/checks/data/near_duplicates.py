@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.pictures import pictures
+from audit.checks.pictures import Picture, pictures
 
 _THUMB = 16
 
@@ -31,8 +32,8 @@ class NearDuplicates(Check):
 
         from audit.checks.hashes import near_pairs
 
-        indices, hashes, thumbs = _looked_at(context)
-        if len(indices) < 2:
+        seen, hashes, thumbs = _looked_at(context)
+        if len(seen) < 2:
             return
         pairs = near_pairs(np.array(hashes, dtype=np.uint64), context.options["distance"])
         if not len(pairs):
@@ -42,58 +43,43 @@ class NearDuplicates(Check):
         pieces = np.array_split(pairs, -(-len(pairs) // 50_000))
         apart = np.concatenate([np.abs(stack[p[:, 0]] - stack[p[:, 1]]).mean(axis=1) for p in pieces])
         close = apart <= context.options["difference"]
-        yield from self._told(context, indices, pairs[close], apart[close])
+        yield from self._told(context, seen, pairs[close], apart[close])
 
-    def _told(self, context: Context, indices: list[int], pairs: Any, apart: Any) -> Iterable[Finding]:
+    def _told(self, context: Context, seen: list[Picture], pairs: Any, apart: Any) -> Iterable[Finding]:
         first: dict[int, tuple[int, float]] = {}
-        for (a, b), difference in zip(pairs.tolist(), apart.tolist(), strict=True):
-            older, newer = sorted((indices[a], indices[b]))
+        for (older, newer), difference in zip(pairs.tolist(), apart.tolist(), strict=True):
             first.setdefault(newer, (older, difference))
-        named = [*first, *(older for older, _ in first.values())][:4_000]
-        listed = ", ".join(map(str, sorted(set(named)))) or "-1"
-        known = {
-            row["index"]: row
-            for row in context.rows(
-                f"SELECT index, source, source_digest FROM {context.items} WHERE index IN ({listed})"
-            )
-        }
-        for newer, (older, difference) in sorted(first.items()):
-            if newer not in known or older not in known:
-                context.unlisted += 1
-                continue
-            if known[newer]["source_digest"] is not None and (
-                known[newer]["source_digest"] == known[older]["source_digest"]
-            ):
+        for place, (other, difference) in sorted(first.items()):
+            newer, older = seen[place], seen[other]
+            if newer.digest is not None and newer.digest == older.digest:
                 continue  # the check `duplicates` tells those
             yield Finding(
-                f"{known[newer]['source']} (index {newer}) looks the same as {known[older]['source']} (index {older}).",
-                index=newer,
-                source=known[newer]["source"],
+                f"{newer.source} (index {newer.index}) looks the same as {older.source} (index {older.index}).",
+                index=newer.index,
+                source=newer.source,
                 stage=0,
                 value=difference,
                 threshold=context.options["difference"],
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
-                f"AND index IN ({older}, {newer})",
+                f"AND index IN ({older.index}, {newer.index})",
             )
 
 
-def _looked_at(context: Context) -> tuple[list[int], list[int], list[Any]]:
+def _looked_at(context: Context) -> tuple[list[Picture], list[int], list[Any]]:
+    """The pictures with enough detail to be told apart, without their pixels, in order of index."""
     import numpy as np
     from PIL import Image
 
     from audit.checks.hashes import dhash
 
-    indices: list[int] = []
-    hashes: list[int] = []
-    thumbs: list[Any] = []
-    for index, image in pictures(context, context.options["pictures"]):
-        grey = image.convert("L")
+    seen: list[tuple[Picture, int, Any]] = []
+    for picture in pictures(context, context.options["pictures"]):
+        grey = picture.image.convert("L")
         thumb = np.asarray(grey.resize((_THUMB, _THUMB), Image.Resampling.BOX), dtype=np.uint8).reshape(-1)
         if thumb.std() >= 6:
-            indices.append(index)
-            hashes.append(dhash(grey))
-            thumbs.append(thumb)
-    return indices, hashes, thumbs
+            seen.append((replace(picture, image=None), dhash(grey), thumb))
+    seen.sort(key=lambda found: found[0].index)
+    return [found[0] for found in seen], [found[1] for found in seen], [found[2] for found in seen]
 
 
 CHECK = NearDuplicates

@@ -31,32 +31,32 @@ class Alignment(Check):
 
 
 def _inputs(context: Context) -> Iterable[Finding]:
-    last = context.last_stage
-    kinds = {row["kind"] for row in context.profile if row["stage"] == last}
-    if last is None or not kinds or not kinds <= {"tensor", "array"}:
-        # What the collate function makes of texts and mappings has a digest of its own.
-        context.note("inputs were not compared: the model is not given plain tensors")
-        return
-    query = (
-        f"SELECT p.epoch, p.index FROM {context.predictions} p "
-        f"JOIN (FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {last}) o "
-        f"USING (epoch, index, visit) "
-        "WHERE p.input_digest IS NOT NULL AND p.input_digest <> o.digest"
-    )
-    for row in context.offenders(query):
-        yield Finding(
-            f"What the model was given for {row['source']} (index {row['index']}) is not what its last stage "
-            f"{context.stage_name(last)} returned.",
-            index=row["index"],
-            source=row["source"],
-            stage=last,
-            sql=query,
+    for last in context.last_stages:
+        kinds = {row["kind"] for row in context.profile if row["stage"] == last}
+        if not kinds or not kinds <= {"tensor", "array"}:
+            # What the collate function makes of texts and mappings has a digest of its own.
+            context.note("inputs were not compared: the model is not given plain tensors")
+            continue
+        query = (
+            f"SELECT p.epoch, p.index, p.visit FROM {context.all_predictions} p "
+            f"JOIN (FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {last}) o "
+            f"USING (epoch, index, visit) "
+            "WHERE p.input_digest IS NOT NULL AND p.input_digest <> o.digest"
         )
+        for row in context.offenders(query):
+            yield Finding(
+                f"What the model was given for {row['source']} (index {row['index']}) is not what its last stage "
+                f"{context.stage_name(last)} returned.",
+                index=row["index"],
+                source=row["source"],
+                stage=last,
+                sql=query,
+            )
 
 
 def _labels(context: Context) -> Iterable[Finding]:
     query = (
-        f"SELECT p.index, s.source, s.label AS label, p.label AS graded FROM {context.predictions} p "
+        f"SELECT p.index, s.source, s.label AS label, p.label AS graded FROM {context.all_predictions} p "
         f"JOIN {context.samples} s USING (epoch, index, visit) "
         "WHERE p.label IS NOT NULL AND s.label IS NOT NULL AND p.label <> s.label"
     )
@@ -75,8 +75,8 @@ def _labels(context: Context) -> Iterable[Finding]:
 def _recomputed(context: Context) -> Iterable[Finding]:
     best = "CASE WHEN len(logits) = 1 THEN (logits[1] > 0)::INT ELSE list_position(logits, list_max(logits)) - 1 END"
     query = (
-        f"SELECT epoch, index, predicted, best, label, correct FROM "
-        f"(SELECT *, {best} AS best, list_max(logits) = logits[predicted + 1] AS tied FROM {context.predictions} "
+        f"SELECT epoch, index, visit, predicted, best, label, correct FROM "
+        f"(SELECT *, {best} AS best, list_max(logits) = logits[predicted + 1] AS tied FROM {context.all_predictions} "
         "WHERE len(logits) > 0 AND isfinite(list_sum(logits))) "
         "WHERE (predicted <> best AND NOT coalesce(tied, false)) OR correct <> (predicted = label)"
     )

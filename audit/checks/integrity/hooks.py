@@ -42,6 +42,8 @@ class Hooks(Check):
                 yield Finding(
                     f"The layer {row['layer']} fired {row['direction']} in {row['steps']:,} of "
                     f"{most[row['direction']]:,} recorded steps.",
+                    # A second model, or a head that only training uses, has fewer steps with good reason.
+                    severity="warning",
                     value=row["steps"],
                     threshold=most[row["direction"]],
                     sql=f"SELECT DISTINCT epoch, step FROM activations WHERE run_id = {context.run_literal} "

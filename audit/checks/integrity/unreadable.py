@@ -21,8 +21,10 @@ class Unreadable(Check):
             return
         query = f"SELECT index, source, failed_stage, error FROM {context.samples} WHERE status = 'failed'"
         rows = context.offenders(query)
-        if len(rows) <= context.options["max_failed"]:
-            context.note(f"{len(rows)} failed, {context.options['max_failed']} may")
+        failed = len(rows) + context.unlisted
+        if failed <= context.options["max_failed"]:
+            context.note(f"{failed:,} failed, {context.options['max_failed']:,} may")
+            context.unlisted = 0
             return
         numbers = {row["name"]: row["stage"] for row in reversed(context.facts.stages)}
         for row in rows:

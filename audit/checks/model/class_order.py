@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,7 +41,10 @@ class ClassOrder(Check):
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
-        if after - before < context.options["gain"] or after < context.options["permuted_accuracy"]:
+        # Of a model that guesses, some permutation is better by chance: the fewer samples, the better.
+        if after - before < max(context.options["gain"], 3 / math.sqrt(total)):
+            return
+        if after < context.options["permuted_accuracy"]:
             return
         seen = {row["predicted"] for row in rows}
         moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]

@@ -23,7 +23,8 @@ class DeadLayers(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         query = (
             "SELECT layer, direction, any_value(layer_type) AS layer_type, count(*) AS rows, "
-            "min(zero_fraction) AS zeros, max(max - min) AS spread, min(zero_fraction) FILTER (max <> 0) AS alive "
+            "min(zero_fraction) AS zeros, max(max - min) FILTER (coalesce(list_product(shape), 2) > 1) AS spread, "
+            "max(max) - min(min) AS range "
             f"FROM {context.activations} WHERE port LIKE 'output%' OR direction = 'backward' "
             "GROUP BY layer, direction HAVING count(DISTINCT (epoch, step)) >= "
             f"{context.options['steps']} ORDER BY layer, direction"
@@ -31,7 +32,9 @@ class DeadLayers(Check):
         for row in context.rows(query):
             zeros = row["zeros"]
             dead = zeros is not None and zeros >= context.options["zero_fraction"]
-            constant = row["spread"] is not None and row["spread"] == 0
+            # A layer that gives one number has no spread within a row; it is constant when all rows have the same.
+            spread = row["spread"] if row["spread"] is not None else row["range"] if row["rows"] > 1 else None
+            constant = spread is not None and spread == 0
             if not dead and not constant:
                 continue
             what = "gradients" if row["direction"] == "backward" else "outputs"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import MOST_FETCHED, Context
 
 
@@ -24,24 +24,28 @@ class LabelIssues(Check):
     severity = "warning"
     needs = ("model", "labels")
     options = settings(
-        min_confidence=Option(0.6, "Told when the other class has at least this probability."),
-        margin=Option(0.5, "Doubtful in any case is a label that another class outdoes by this much."),
+        min_confidence=Option(0.7, "Told when the other class has at least this probability."),
+        margin=Option(0.6, "Doubtful in any case is a label that another class outdoes by this much."),
+        min_accuracy=Option(0.6, "A model that agrees with fewer of the labels cannot judge them."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        agreed = context.value(f"SELECT avg(correct::INT) FROM {context.predictions} WHERE correct IS NOT NULL")
+        if agreed is None or agreed < context.options["min_accuracy"]:
+            raise Skip(f"the model agrees with {agreed or 0:.0%} of the labels, too few to judge them")
         ranked = label_issues(context, context.options["margin"])
         strong = [row for row in ranked if row["other"] >= context.options["min_confidence"]]
         context.note(f"{len(ranked):,} labels are doubtful, {len(strong):,} of them strongly")
         context.unlisted += max(0, len(strong) - MOST_FETCHED)
-        names = context.sources([row["index"] for row in strong[:MOST_FETCHED]])
+        context.name(strong[:MOST_FETCHED])
         classes = context.run.classes or []
         for row in strong[:MOST_FETCHED]:
             label, given = (classes[n] if n < len(classes) else str(n) for n in (row["label"], row["suggested"]))
             yield Finding(
-                f"{names.get(row['index'])} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
+                f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
                 f"but looks like {given} ({row['other']:.1%}).",
                 index=row["index"],
-                source=names.get(row["index"]),
+                source=row["source"],
                 value=row["own"],
                 threshold=row["other"],
                 sql=context.evidence("predictions", row["index"]),
@@ -56,7 +60,7 @@ def label_issues(context: Context, margin: float = 2.0) -> list[dict[str, Any]]:
     import numpy as np
 
     table = context.reader.sql(
-        f"SELECT index, label, probabilities FROM {context.predictions} "
+        f"SELECT epoch, index, visit, label, probabilities FROM {context.predictions} "
         "WHERE label >= 0 AND label < len(probabilities) AND isfinite(list_sum(probabilities))",
         run=[context.run.run_id],
     ).arrow()
@@ -84,10 +88,10 @@ def label_issues(context: Context, margin: float = 2.0) -> list[dict[str, Any]]:
     # By the ratio, not the difference: a sure model's mistakes lie at 0.95, its wrong labels at 0.9999.
     ratio = np.maximum(own[chosen], np.float32(1e-12)) / given[chosen, suggested[chosen]]
     order = chosen[np.argsort(ratio, kind="stable")]
-    indices = table["index"].to_numpy()
+    keys = {key: table[key].to_numpy() for key in ("epoch", "index", "visit")}
     return [
         {
-            "index": int(indices[n]),
+            **{key: int(column[n]) for key, column in keys.items()},
             "label": int(labels[n]),
             "suggested": int(suggested[n]),
             "own": float(own[n]),

@@ -23,25 +23,29 @@ class Clipped(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         share, before = context.options["share"], context.options["before"]
         # The range of what is saturated is 0–255 or 0–1; of what came before, whatever its own dtype holds.
-        saturated = (
-            f"SELECT epoch, index, visit, stage, mean, max FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} "
-            f"AND ((max = 255 AND mean >= 255 * {share}) OR (max = 1 AND mean >= {share} AND min >= 0))"
-        )
-        emptied = (
-            f"SELECT epoch, index, visit, stage, mean, max FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} "
-            f"AND min = 0 AND max > 0 AND zeros > 0 AND zeros >= {share} * list_product(shape)"
-        )
-        suspects = f"SELECT *, true AS white FROM ({saturated}) UNION ALL SELECT *, false FROM ({emptied})"
+        saturated = f"((max = 255 AND mean >= 255 * {share}) OR (max = 1 AND mean >= {share} AND min >= 0))"
+        emptied = f"(min = 0 AND max > 0 AND zeros > 0 AND zeros >= {share} * list_product(shape))"
+        suspects = f"FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} AND ({saturated} OR {emptied})"
         yield from self._while_loading(context)
-        if not context.rows(f"{suspects} LIMIT 1"):
+        if not context.rows(f"SELECT 1 {suspects} LIMIT 1"):
             return
+        stages = ", ".join(map(str, sorted(context.stage_numbers)))
+        before_it = ", ".join(
+            f"lag({column}) OVER visits AS {column}_before"
+            for column in ("stage", "mean", "max", "dtype", "zeros", "shape")
+        )
+        steps = (
+            f"SELECT *, {saturated} AS white, {before_it} FROM stage_outputs WHERE run_id = {context.run_literal} "
+            f"AND (epoch, index, visit) IN (SELECT (epoch, index, visit) {suspects}) "
+            "WINDOW visits AS (PARTITION BY epoch, index, visit ORDER BY stage)"
+        )
+        # Many more elements than before are a code, such as one-hot, and mostly zero on purpose.
         query = (
-            "SELECT o.epoch, o.index, o.stage, o.mean, o.max, o.white, b.mean AS mean_before, b.max AS max_before, "
-            f"b.dtype AS dtype_before FROM ({suspects}) o "
-            f"JOIN (FROM stage_outputs WHERE run_id = {context.run_literal}) b "
-            "ON b.epoch = o.epoch AND b.index = o.index AND b.visit = o.visit AND b.stage = o.stage - 1 "
-            f"WHERE CASE WHEN o.white THEN b.mean < {before} * greatest(b.max, 1e-9) "
-            f"ELSE b.zeros < (1 - {before}) * list_product(b.shape) END"
+            "SELECT epoch, index, visit, stage, mean, max, white, stage_before, mean_before, max_before, dtype_before "
+            f"FROM ({steps}) WHERE stage > 0 AND stage IN ({stages}) AND kind IN {GRIDS} "
+            f"AND CASE WHEN white THEN mean_before < {before} * greatest(max_before, 1e-9) "
+            f"ELSE {emptied} AND zeros_before < (1 - {before}) * list_product(shape_before) "
+            "AND list_product(shape) <= 4 * list_product(shape_before) END"
         )
         for row in context.offenders(query):
             wide = row["dtype_before"] in ("uint16", "int32") and row["max_before"] > 255
@@ -60,7 +64,9 @@ class Clipped(Check):
                 stage=row["stage"],
                 value=row["mean"],
                 threshold=row["mean_before"],
-                sql=context.evidence("stage_outputs", row["index"], f"stage IN ({row['stage'] - 1}, {row['stage']})"),
+                sql=context.evidence(
+                    "stage_outputs", row["index"], f"stage IN ({row['stage_before']}, {row['stage']})"
+                ),
             )
 
     def _while_loading(self, context: Context) -> Iterable[Finding]:

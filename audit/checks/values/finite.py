@@ -24,7 +24,7 @@ class Finite(Check):
 
 def _outputs(context: Context) -> Iterable[Finding]:
     query = (
-        "SELECT epoch, index, min(stage) AS stage, arg_min(nonfinite, stage) AS nonfinite "
+        "SELECT epoch, index, visit, min(stage) AS stage, arg_min(nonfinite, stage) AS nonfinite "
         f"FROM {context.outputs} WHERE nonfinite > 0 GROUP BY epoch, index, visit"
     )
     for row in context.offenders(query):
@@ -42,7 +42,7 @@ def _outputs(context: Context) -> Iterable[Finding]:
 
 def _predictions(context: Context) -> Iterable[Finding]:
     bad = "NOT isfinite(list_sum(logits)) OR NOT isfinite(loss)"
-    query = f"SELECT epoch, index, isfinite(list_sum(logits)) AS logits_fine FROM {context.predictions} WHERE {bad}"
+    query = f"SELECT epoch, index, visit, isfinite(list_sum(logits)) AS logits_fine FROM {context.all_predictions} WHERE {bad}"
     for row in context.offenders(query):
         what = "loss is" if row["logits_fine"] else "logits are"
         yield Finding(

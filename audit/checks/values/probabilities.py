@@ -21,7 +21,7 @@ class Probabilities(Check):
         tolerance = context.options["tolerance"]
         query = (
             "SELECT index, epoch, visit, list_sum(probabilities) AS sum, list_min(probabilities) AS low, "
-            f"list_max(probabilities) AS high, confidence FROM {context.predictions} "
+            f"list_max(probabilities) AS high, confidence FROM {context.all_predictions} "
             "WHERE len(probabilities) > 0 AND isfinite(list_sum(probabilities))"
         )
         query = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
@@ -23,15 +24,21 @@ class Scale(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        last = context.last_stage
+        for pipeline in context.pipelines:
+            yield from self._one(context, pipeline)
+
+    def _one(self, context: Context, pipeline: list[dict[str, Any]]) -> Iterable[Finding]:
+        last = pipeline[-1]["stage"]
         given = _typical(context, last)
-        if last is None or given is None or not str(given["dtype"]).startswith("float"):
+        if given is None or not str(given["dtype"]).startswith("float"):
             return
-        normalising = [row for row in context.facts.stages if "normalize" in str(row["name"]).lower()]
         measured = "min(min), max(max), avg(mean), avg(std)"
         query = f"SELECT stage, name, {measured} FROM {context.outputs} GROUP BY ALL ORDER BY stage"
-        for stage in normalising:
-            yield from self._normalised(context, stage, query)
+        normalising = False
+        for before, stage in pairwise(pipeline):
+            if "normalize" in str(stage["name"]).lower():
+                normalising = True
+                yield from self._normalised(context, before["stage"], stage, query)
         big = given["middle_max"] is not None and given["middle_max"] > context.options["largest_input"]
         if big and not normalising:
             yield Finding(
@@ -52,10 +59,12 @@ class Scale(Check):
                 severity="info",
             )
 
-    def _normalised(self, context: Context, stage: dict[str, Any], query: str) -> Iterable[Finding]:
-        before = _typical(context, stage["stage"] - 1)
+    def _normalised(self, context: Context, number: int, stage: dict[str, Any], query: str) -> Iterable[Finding]:
+        before, loaded = _typical(context, number), _typical(context, 0)
         if before is None or before["middle_min"] is None:
             return
+        # What is below zero in the files themselves (temperatures, densities) was not normalised by anyone.
+        below = loaded is not None and loaded["middle_min"] is not None and loaded["middle_min"] < 0
         meant = _list(stage["parameters"], "std")
         if meant and max(meant) <= 2 and before["middle_max"] > 2:
             yield Finding(
@@ -66,7 +75,7 @@ class Scale(Check):
                 threshold=1.0,
                 sql=query,
             )
-        elif before["middle_min"] < -context.options["negative"]:
+        elif before["middle_min"] < -context.options["negative"] and not below:
             yield Finding(
                 f"{stage['name']} was given values down to {before['middle_min']:.4g}: they were normalised before.",
                 stage=stage["stage"],

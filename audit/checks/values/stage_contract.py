@@ -44,7 +44,7 @@ class StageContract(Check):
         conditions: list[tuple[str, str, float | None]] = []
         if total < 10:
             return conditions
-        last = number == context.last_stage and number > 0
+        last = number in context.last_stages and number > 0
         for column in ("kind", "dtype") if number else ("kind",):
             counted: dict[Any, int] = {}
             for row in rows:
@@ -101,6 +101,10 @@ def _conditions(name: str, rules: Any) -> list[tuple[str, str, float | None]]:
                 f"The contract of the stage {name} has {key} = {value!r}.", hint=f"Known are: {', '.join(_KEYS)}."
             )
         if key == "shape":
+            if not all(isinstance(length, int) and not isinstance(length, bool) for length in value):
+                raise UsageError(
+                    f"The contract of the stage {name} has shape = {value!r}.", hint="Give whole numbers; -1 is any."
+                )
             lengths = [f"shape[{n}] = {int(length)}" for n, length in enumerate(value, 1) if int(length) >= 0]
             conditions.append((" AND ".join([f"len(shape) = {len(value)}", *lengths]), f"shape {_times(value)}", None))
         elif key in ("min", "max"):
@@ -116,7 +120,7 @@ def _offending(
 ) -> Iterable[Finding]:
     for condition, told, bound in conditions:
         query = (
-            f"SELECT index, epoch, kind, dtype, mode, shape, min, max FROM {context.outputs} "
+            f"SELECT index, epoch, visit, kind, dtype, mode, shape, min, max FROM {context.outputs} "
             f"WHERE stage = {stage} AND NOT coalesce({condition}, false)"
         )
         for row in context.offenders(query):
