@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from audit.cli.options import VERDICT
 from audit.errors import AuditError
 
 INTERRUPTED = 130
@@ -18,6 +19,7 @@ class Boundary(click.Group):
     """A group of commands that never shows a traceback unless --debug asks for one."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        _open_streams()
         debug = "--debug" in (kwargs.get("args") or (args[0] if args else None) or sys.argv[1:])
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
@@ -47,9 +49,16 @@ class Boundary(click.Group):
             return result
         except BrokenPipeError:
             # The reader of our output has gone (audit sql … | head): no error of ours. Caught here, because click would
-            # make exit code 1 of it.
+            # make exit code 1 of it. What a command has judged by then still counts.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+            return ctx.meta.get(VERDICT, 0)
+
+
+def _open_streams() -> None:
+    """A terminal that is closed leaves no stream at all; what is printed then goes nowhere, and the code still counts."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
 
 
 def _say(message: str, hint: str | None, debug: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from audit.cli.options import common, console, json_option
+from audit.cli.options import common, console, json_option, verdict
 
 if TYPE_CHECKING:
     from audit.lineage.diff import Diff
@@ -53,11 +53,12 @@ def diff(
     rows = {} if options["rows"] is None else {"rows": options["rows"]}
     wanted = rows | {"derive": options["derive"]}
     found = _pipelines(pipelines, store, options, wanted) if pipelines else _runs(a, b, store, wanted)
-    _show(found, options)
     broken = found.exceeded(max_regressions=max_regressions, max_divergent=max_divergent)
+    code = verdict(passed=not broken)
     for sentence in broken:
         click.secho(f"audit: {sentence}", fg="red", err=True)
-    return 1 if broken else 0
+    _show(found, options)
+    return code
 
 
 def _check_usage(a: str | None, pipelines: tuple[str, str] | None, options: dict[str, Any]) -> None:

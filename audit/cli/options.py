@@ -34,9 +34,22 @@ def console(*, stderr: bool = False) -> Console:
 
     from rich.console import Console
 
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the process with 1: what a reader that went away means is for the boundary to say.
+            raise BrokenPipeError
+
     seen = (sys.stderr if stderr else sys.stdout).isatty()
     # In a file or a pipe there is no edge to keep to, and a line cut short would lose its end.
-    return Console(stderr=stderr, highlight=False, width=None if seen else _WIDE)
+    return Screen(stderr=stderr, highlight=False, width=None if seen else _WIDE)
 
 
 _WIDE = 200
+VERDICT = "audit.verdict"
+
+
+def verdict(*, passed: bool) -> int:
+    """The exit code of a command that judges. Said before it prints, it stands though nobody reads to the end."""
+    code = 0 if passed else 1
+    click.get_current_context().meta[VERDICT] = code
+    return code

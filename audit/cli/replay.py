@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from audit.cli.options import common, console, json_option
+from audit.cli.options import common, console, json_option, verdict
 
 
 @click.command()
@@ -82,6 +82,7 @@ def replay(
             workers=workers,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+    code = verdict(passed=result.passed)
     if as_json:
         from audit import plainjson
 
@@ -90,7 +91,7 @@ def replay(
         from audit.report.replay_text import replay_summary
 
         console().print(replay_summary(result))
-    return 0 if result.passed else 1
+    return code
 
 
 def _numbers(given: tuple[str, ...]) -> list[int]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from click.testing import CliRunner, Result
@@ -107,7 +110,7 @@ def test_limits_decide_the_exit_code(store: str, limits: tuple[str, ...], expect
     ("arguments", "code_expected", "said"),
     [
         (("baseline", "nowhere"), 1, "no run 'nowhere'"),
-        (("baseline", "no model", "--max-regressions", "0"), 2, "no predictions"),
+        (("baseline", "no model", "--max-regressions", "0", "--json"), 2, "no predictions"),
         (("baseline", "new", "--json", "--markdown"), 2, "Choose"),
         (("baseline", "new", "--dataset", "x"), 2, "goes with --pipelines"),
         (("baseline", "--pipelines", "a.py", "b.py"), 2, "not both"),
@@ -120,6 +123,29 @@ def test_bad_input_is_one_sentence(store: str, arguments: tuple[str, ...], code_
     assert result.exit_code == code_expected, result.output
     assert said in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(("form", "limit", "expected"), [((), "0", 1), (("--json",), "0", 1), ((), "9", 0)])
+def test_the_verdict_stands_though_nobody_reads_it(
+    store: str, form: tuple[str, ...], limit: str, expected: int
+) -> None:
+    """A reader that goes away (| head) must not turn a broken limit into a pass, nor a pass into a failure."""
+    with subprocess.Popen(command_of(store, *form, "--max-regressions", limit), stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert (process.returncode, "3 regressions, more than" in said) == (expected, bool(expected))
+    assert "went wrong" not in said
+
+
+def test_the_verdict_stands_when_the_terminal_is_closed(store: str) -> None:
+    closed = ["sh", "-c", '"$@" >&- 2>&-', "sh", *command_of(store, "--max-regressions", "3", "--max-divergent", "9")]
+    assert subprocess.run(closed, timeout=300).returncode == 0
+
+
+def command_of(store: str, *options: str) -> list[str]:
+    return [sys.executable, "-m", "audit", "diff", "baseline", "new", "--no-derive", "--store", store, *options]
 
 
 def test_the_same_run_twice_is_told(store: str) -> None:
