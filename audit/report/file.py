@@ -1,4 +1,4 @@
-"""`audit report`: one run as one HTML file that needs nothing else.
+"""`audit report`: one run as one HTML file that needs nothing else: its overview, its worst mistakes, what differs.
 
 Pictures are inside as data, the style sheet too, and there is no script: it opens from disk, from a ticket or
 from a mail, and its own policy forbids it to load anything. It is kept under a size by showing fewer film strips.
@@ -18,14 +18,16 @@ from audit.lineage import overview
 from audit.lineage.browsing import worst
 from audit.lineage.trace import Trace, trace
 from audit.records import Run
+from audit.report.against import against
 from audit.report.html import render, style
-from audit.report.previews import encode
+from audit.report.previews import data_address, encode
 from audit.report.views import counts_view, run_view, trace_view
 from audit.store.reader import Reader
 
 MISTAKES = 200
 #: The promise is 15 MB for the file; the text around the pictures needs some of it.
 _LARGEST = 14_000_000
+_THUMB = 96
 
 
 def report(reader: Reader, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES) -> str:
@@ -42,12 +44,13 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
         "timings": overview.timings(reader, row, epoch),
         "failures": overview.failures(reader, row),
         "findings": overview.findings(reader, row),
-        "diff": _diff(reader, baseline, row) if baseline else None,
+        "diff": against(reader, baseline, row) if baseline else None,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "style": style(),
     }
     data["style_hash"] = base64.b64encode(hashlib.sha256(data["style"].encode()).digest()).decode()
-    data["traces"] = _traces(reader, row, epoch, mistakes)
+    taken = sum(len(picture) for flip in data["diff"]["flips"] for picture in flip["pictures"]) if data["diff"] else 0
+    data["traces"] = _traces(reader, row, epoch, mistakes, _LARGEST - taken)
     return render("report.html", **data)
 
 
@@ -69,7 +72,7 @@ def write_report(
     return len(data)
 
 
-def _traces(reader: Reader, run: Run, epoch: int, most: int) -> list[dict[str, Any]]:
+def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[dict[str, Any]]:
     """The worst mistakes with their film strips, for as long as they fit."""
     shown: list[dict[str, Any]] = []
     used = 0
@@ -79,8 +82,9 @@ def _traces(reader: Reader, run: Run, epoch: int, most: int) -> list[dict[str, A
         except NotFound:
             continue
         view = trace_view(found, picture=embed(found))
-        used += sum(len(stage["picture"] or "") for stage in view["stages"]) + 3_000
-        if used > _LARGEST:
+        view["thumb"] = data_address(encode(found.preview(0), _THUMB))
+        used += sum(len(stage["picture"] or "") for stage in view["stages"]) + len(view["thumb"]) + 3_000
+        if used > room:
             break
         shown.append(view)
     return shown
@@ -90,18 +94,6 @@ def embed(found: Trace) -> Callable[[int], str]:
     """Gives a stage's preview as a data address; the same picture is decoded and written anew first."""
 
     def address(stage: int) -> str:
-        made = encode(found.preview(stage))
-        return f"data:{made[0]};base64,{base64.b64encode(made[1]).decode()}" if made else ""
+        return data_address(encode(found.preview(stage)))
 
     return address
-
-
-def _diff(reader: Reader, baseline: str, run: Run) -> dict[str, Any]:
-    from audit.lineage.diff import diff
-
-    found = diff(reader, baseline, run.run_id, rows=200, derive=False)
-    shown = found.as_json()
-    shown["totals"] = {kind: found.flips.total(kind) for kind in found.flips.counts}
-    shown["same"] = found.same
-    shown["baseline"] = run_view(found.a.run)
-    return shown

@@ -6,6 +6,7 @@ an error.
 
 from __future__ import annotations
 
+import base64
 import io
 
 from PIL import Image, ImageChops, ImageOps
@@ -20,11 +21,16 @@ _TINY = 64
 Encoded = tuple[str, bytes]
 
 
-def encode(preview: Preview | None) -> Encoded | None:
-    """A stored preview as a picture of our own making; None when it is none."""
+def encode(preview: Preview | None, side: int = _SIDE) -> Encoded | None:
+    """A stored preview as a picture of our own making, no larger than `side`; None when it is none."""
     if preview is None or not preview.media_type.startswith("image/"):
         return None
-    return encode_bytes(preview.data)
+    return encode_bytes(preview.data, side)
+
+
+def data_address(made: Encoded | None) -> str:
+    """A picture as an address that holds it; empty where there is none."""
+    return f"data:{made[0]};base64,{base64.b64encode(made[1]).decode()}" if made else ""
 
 
 def excerpt(preview: Preview, longest: int = 600) -> str:
@@ -33,10 +39,13 @@ def excerpt(preview: Preview, longest: int = 600) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def encode_bytes(data: bytes) -> Encoded | None:
+def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
     """The same for the bytes of a picture file."""
     picture = decode(data)
-    return written(picture) if picture is not None else None
+    if picture is None:
+        return None
+    picture.thumbnail((side, side))
+    return written(picture)
 
 
 def decode(data: bytes) -> Image.Image | None:
@@ -66,7 +75,7 @@ def written(picture: Image.Image) -> Encoded:
     return "image/jpeg", out.getvalue()
 
 
-def difference(first: Preview | None, second: Preview | None) -> Encoded | None:
+def difference(first: Preview | None, second: Preview | None, side: int = _SIDE) -> Encoded | None:
     """Where two previews differ, amplified until it can be seen."""
     if first is None or second is None:
         return None
@@ -76,4 +85,6 @@ def difference(first: Preview | None, second: Preview | None) -> Encoded | None:
     if b.size != a.size:
         b = b.resize(a.size)
     apart = ImageChops.difference(a.convert("RGB"), b.convert("RGB"))
-    return written(ImageOps.autocontrast(apart.convert("L")) if apart.getbbox() else apart)
+    shown = ImageOps.autocontrast(apart.convert("L")) if apart.getbbox() else apart
+    shown.thumbnail((side, side))
+    return written(shown)

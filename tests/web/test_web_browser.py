@@ -353,3 +353,10 @@ def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], dig
         assert page.locator("script").count() == 0
         assert page.locator(".strip").count() > 0
         assert page.evaluate("getComputedStyle(document.querySelector('.strip')).display") == "flex"
+        # Every picture is there without scrolling, so that it can be printed; from the gallery to its film strip.
+        assert page.evaluate("[...document.images].every(i => i.loading != 'lazy')")
+    last = page.locator(".worst a").last
+    last.click()
+    page.wait_for_function("() => [...document.querySelectorAll('details.mistake')].at(-1).open")
+    page.set_viewport_size({"width": 375, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from audit.cli.ui import ui as ui_command
 from audit.errors import NotFound, UsageError
 from audit.report import charts
 from audit.report.file import report, write_report
+from audit.report.html import style
 from audit.report.notebook import run_html, trace_html
 from audit.store.freshness import Current
 
@@ -27,7 +29,8 @@ def test_the_report_holds_the_mistakes(digits: Path) -> None:
     with Store(str(digits)) as store:
         text = report(store, "baseline", baseline="nearest")
         wrong = store.run("baseline").wrong
-    assert text.count('<details class="card mistake"') == wrong
+    assert text.count('<details class="card mistake"') == text.count('href="#mistake-') == wrong
+    assert 'class="three"' in text  # a flip, where it came from: before, now, and the difference
     assert "First divergent stage".lower() in text.lower()
     assert "<script" not in text
     assert "http://" not in text.replace("http-equiv", "")
@@ -88,6 +91,11 @@ def test_notebooks(digits: Path) -> None:
         shown = trace_html(store.trace("baseline", index=28))
         assert shown is not None
         assert shown.count("data:image/") == 6
+        # A cell stands on its own ground and leaves the notebook's page alone, whatever theme that has.
+        assert 'class="audit cell"' in shown
+        rules = re.sub(r"/\*.*?\*/", "", style(), flags=re.DOTALL)
+        selectors = [part for rule in re.findall(r"([^{}]+)\{", rules) for part in rule.split(",")]
+        assert all(".audit" in part or part.strip().startswith("@") for part in selectors)
         assert "baseline" in (run_html(store.run("baseline")) or "")
 
 

@@ -221,7 +221,7 @@ def test_no_escape(sandbox: Sandbox, place: Path, canaries: Canaries, disguise: 
 
 @pytest.mark.parametrize("disguise", DISGUISES[:4])
 def test_no_escape_without_landlock(unlocked: Sandbox, place: Path, canaries: Canaries, disguise: str) -> None:
-    attack(unlocked, place, canaries, disguise, every=4)
+    attack(unlocked, place, canaries, disguise, every=6)
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -293,7 +293,7 @@ def test_every_type_comes_back(sandbox: Sandbox) -> None:
     assert answer.rows[0][13] == "2019-12-31T15:00:00+00:00"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60))
 def test_any_text_is_answered(sandbox: Sandbox, text: str) -> None:
     """Whatever is typed, there is an answer or a sentence."""

@@ -9,7 +9,7 @@ document.addEventListener("htmx:afterSettle", (event) => {
 });
 
 function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  return getComputedStyle(document.body).getPropertyValue(name).trim();
 }
 
 function axes(x, y) {
