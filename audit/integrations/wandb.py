@@ -1,79 +1,123 @@
-"""Weights & Biases: a run as a folder of JSON that a few lines of `wandb` log, offline or not. No package is needed.
+"""Weights & Biases: a run as an offline run of `wandb`, which `wandb sync` sends where the user wants it.
 
-    config.json               parameters
-    summary.json              totals of the run
-    history.jsonl             one object for each step and each epoch: {"step", "phase/loss", …} and {"epoch", …}
-    tables/predictions.json   {"columns": […], "data": [[…]]}, as wandb.Table takes them; the last epoch of each split
-    tables/confusion.json     the same for the confusion counts
-    media/mistakes/*.png      the worst mistakes, stage by stage, with media/mistakes.json saying which is which
+    audit export latest --to wandb -o DIR && wandb sync DIR/wandb/offline-run-*
 
-The binary file that wandb's own offline mode writes is its internal form, and is not written here.
+History is loss, learning rate and gradient norm of each step, then accuracy and loss of each epoch. Tables are the predictions of the
+last epoch of each split, the 10,000 of the highest loss, and the confusion counts. Pictures are the worst mistakes, stage by stage. Nothing leaves the machine here.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from audit import plainjson
+from audit.errors import MissingExtra
 from audit.integrations import facts
 from audit.integrations.strips import film_strip, has_pictures
 from audit.records import Run
 from audit.store.reader import Reader
 
+PROJECT = "audit"
 MISTAKES = 50
-_COLUMNS = (
+ROWS = 10_000
+_PREDICTIONS = (
     *("epoch", "index", "visit", "split", "source", "label", "label_name", "predicted", "predicted_name"),
     *("confidence", "correct", "loss", "margin", "entropy", "status", "error"),
 )
+_CONFUSION = ("epoch", "label", "label_name", "predicted", "predicted_name", "count")
 
 
 def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Write the folder."""
-    for name in ("tables", "media/mistakes"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+    """Write the offline run below `folder`/wandb."""
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtra("wandb", "audit export --to wandb", "wandb") from None
     links = {"audit.run_id": run.run_id, "audit.store": reader.location, "audit.run_name": run.name}
-    written = [
-        _json(folder / "config.json", {**facts.parameters(reader, run), **links, "tags": run.tags}),
-        _json(folder / "summary.json", {**facts.totals(run), "status": run.status}),
-        _history(folder / "history.jsonl", reader, run),
-        _table(folder / "tables" / "predictions.json", _COLUMNS, facts.last_epoch_samples(reader, run)),
-    ]
-    confusion = reader.sql("FROM confusion", run=run.run_id).dicts()
-    columns = ("epoch", "label", "label_name", "predicted", "predicted_name", "count")
-    written.append(_table(folder / "tables" / "confusion.json", columns, confusion))
-    return written + _media(folder / "media", reader, run)
+    config = {**facts.parameters(reader, run), **links, "tags": run.tags}
+    with _offline(wandb, run, plainjson.plain(config), folder) as made:
+        _history(made, reader, run)
+        predictions = _table(wandb, _PREDICTIONS, _worst(reader, run))
+        confusion = _table(wandb, _CONFUSION, reader.sql("FROM confusion", run=run.run_id).dicts())
+        made.log({"predictions": predictions, "confusion": confusion})
+        if pictures := _pictures(wandb, reader, run):
+            made.log({"mistakes": pictures})
+        made.summary.update(plainjson.plain({**facts.totals(run), "status": run.status}))
+    return [path for path in Path(made.dir).parent.rglob("*") if path.is_file()]
 
 
-def _json(path: Path, value: Any) -> Path:
-    path.write_text(plainjson.dumps(value, indent=1) + "\n", encoding="utf-8")
-    return path
+@contextmanager
+def _offline(wandb: Any, run: Run, config: dict[str, Any], folder: Path) -> Iterator[Any]:
+    # The package reports its own crashes to its maker, offline too; nobody asked for that here.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    # The run is the recorded one's: what of this machine and this process wandb would add is of the export.
+    settings = wandb.Settings(
+        mode="offline",
+        silent=True,
+        console="off",
+        save_code=False,
+        disable_git=True,
+        disable_code=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+    )
+    made = wandb.init(
+        project=PROJECT,
+        dir=str(folder.resolve()),
+        id=run.run_id,
+        name=run.name or run.run_id,
+        config=config,
+        settings=settings,
+        reinit="create_new",
+    )
+    try:
+        yield made
+    finally:
+        made.finish()
 
 
-def _table(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Path:
-    return _json(path, {"columns": list(columns), "data": [[row[name] for name in columns] for row in rows]})
+def _history(made: Any, reader: Reader, run: Run) -> None:
+    defined: set[str] = set()
+
+    def log(over: str, at: int, values: dict[str, float | None]) -> None:
+        known = {name: value for name, value in values.items() if value is not None}
+        for name in known.keys() - defined:
+            made.define_metric(name, step_metric=over)
+        defined.update(known)
+        made.log({over: at, **known})
+
+    for step, phase, values in facts.steps(reader, run):
+        log("step", step, {f"{phase}/{name}": value for name, value in values.items()})
+    for row in facts.epochs(reader, run):
+        names = ("accuracy", "loss", "confidence", "samples")
+        log("epoch", row["epoch"], {f"epoch/{row['split']}/{name}": row[name] for name in names})
 
 
-def _history(path: Path, reader: Reader, run: Run) -> Path:
-    with path.open("w", encoding="utf-8") as out:
-        for step, phase, values in facts.steps(reader, run):
-            out.write(plainjson.dumps({"step": step, **{f"{phase}/{k}": v for k, v in values.items()}}) + "\n")
-        for row in facts.epochs(reader, run):
-            named = {f"{row['split']}/{name}": row[name] for name in ("accuracy", "loss", "confidence", "samples")}
-            out.write(plainjson.dumps({"epoch": row["epoch"], **named}) + "\n")
-    return path
+def _worst(reader: Reader, run: Run) -> list[dict[str, Any]]:
+    """As many samples as wandb shows in one table."""
+    rows = facts.last_epoch_samples(reader, run)
+    return sorted(rows, key=lambda row: -(facts.finite(row["loss"]) or 0.0))[:ROWS]
 
 
-def _media(folder: Path, reader: Reader, run: Run) -> list[Path]:
-    written: list[Path] = []
-    listed = []
-    rows = facts.mistakes(reader, run, MISTAKES) if has_pictures(reader, run) else []
-    for number, row in enumerate(rows):
+def _table(wandb: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:
+    # A column may hold nothing but None, or names beside numbers.
+    return wandb.Table(
+        columns=list(columns),
+        data=[[plainjson.plain(row[name]) for name in columns] for row in rows],
+        allow_mixed_types=True,
+    )
+
+
+def _pictures(wandb: Any, reader: Reader, run: Run) -> list[Any]:
+    pictures = []
+    for row in facts.mistakes(reader, run, MISTAKES) if has_pictures(reader, run) else []:
         strip = film_strip(reader, run, row)
-        if strip is None:
-            continue
-        path = folder / "mistakes" / f"{number:03d}.png"
-        strip.save(path)
-        written.append(path)
-        listed.append({"file": f"mistakes/{path.name}", **{name: row[name] for name in _COLUMNS}})
-    return [*written, _json(folder / "mistakes.json", listed)]
+        if strip is not None:
+            caption = f"{row['source']}: {row['label_name']} taken for {row['predicted_name']}"
+            pictures.append(wandb.Image(strip, caption=caption))
+    return pictures

@@ -87,32 +87,63 @@ def test_csv_keeps_awkward_text(opened: Any, tmp_path: Path) -> None:
         assert all(len(json.loads(row["logits"])) == 10 for row in csv.DictReader(lines))
 
 
-def test_wandb_layout(opened: Any, tmp_path: Path) -> None:
+def offline_run(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Configuration, history and summary of an offline run, as wandb's own reader gives them to `wandb sync`."""
+    from wandb.proto import wandb_internal_pb2 as records
+    from wandb.sdk.internal.datastore import DataStore
+
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    log = DataStore()  # type: ignore[no-untyped-call]
+    log.open_for_scan(str(path))  # type: ignore[no-untyped-call]
+    config: dict[str, Any] = {}
+    history: list[dict[str, Any]] = []
+    summary: dict[str, Any] = {}
+    while (data := log.scan_data()) is not None:  # type: ignore[no-untyped-call]
+        record = records.Record()
+        record.ParseFromString(data)
+        if record.HasField("run"):
+            config.update(
+                (item.key or "/".join(item.nested_key), strict(item.value_json)) for item in record.run.config.update
+            )
+        elif record.HasField("history"):
+            history.append(
+                {item.key or "/".join(item.nested_key): strict(item.value_json) for item in record.history.item}
+            )
+        elif record.HasField("summary"):
+            summary.update(
+                (item.key or "/".join(item.nested_key), strict(item.value_json)) for item in record.summary.update
+            )
+    return config, history, summary
+
+
+def test_wandb_offline_run(opened: Any, tmp_path: Path) -> None:
     export(opened, "training", "wandb", tmp_path)
-    config, summary = (strict((tmp_path / f"{name}.json").read_text()) for name in ("config", "summary"))
+    config, history, summary = offline_run(tmp_path)
     assert config["audit.run_id"] == opened.run("training").run_id
-    assert summary["samples"] == 48
-    history = [strict(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert (summary["samples"], summary["status"]) == (48, "complete")
     steps = [row for row in history if "step" in row]
     assert [row["step"] for row in steps] == list(range(6))
     assert all(row["train/loss"] > 0 for row in steps)
-    assert [row["train/accuracy"] for row in history if "epoch" in row] == [
+    assert [row["epoch/train/accuracy"] for row in history if "epoch" in row] == [
         pytest.approx(value)
         for (value,) in opened.sql(
             "SELECT avg(correct::INT) FROM predictions GROUP BY epoch ORDER BY epoch", run="training"
         ).fetchall()
     ]
-    table = strict((tmp_path / "tables" / "predictions.json").read_text())
+    (path,) = tmp_path.glob("wandb/offline-run-*/files/media/table/predictions_*.table.json")
+    table = strict(path.read_text())
     assert len(table["data"]) == 24
-    assert all(len(row) == len(table["columns"]) for row in table["data"])
+    losses = [row[table["columns"].index("loss")] for row in table["data"]]
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_wandb_pictures(opened: Any, tmp_path: Path) -> None:
     export(opened, "pictures", "wandb", tmp_path)
-    listed = strict((tmp_path / "media" / "mistakes.json").read_text())
-    assert len(listed) == opened.run("pictures").wrong
-    for entry in listed:
-        with Image.open(tmp_path / "media" / entry["file"]) as picture:
+    _, history, _ = offline_run(tmp_path)
+    assert history[-1]["mistakes/count"] == opened.run("pictures").wrong
+    for path in map(Path, history[-1]["mistakes/filenames"]):
+        (path,) = tmp_path.glob(f"wandb/offline-run-*/files/{path}")
+        with Image.open(path) as picture:
             assert picture.height == 96
 
 
