@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
+from audit.checks.content import contents
 from audit.checks.context import Context, literal
 
 
@@ -49,11 +50,12 @@ class AllowList:
         """Whether a source is excused. Digests are looked up once; a prefix of at least 8 digits will do."""
         live = [entry for entry in self.entries if not entry.expired]
         patterns = [entry.source for entry in live if entry.source is not None]
-        digests = [entry.digest.lower() for entry in live if entry.digest is not None and len(entry.digest) >= 8]
+        digests = [entry.digest.lower() for entry in live if entry.digest is not None]
         named: set[str] = set()
         if digests:
-            match = " OR ".join(f"starts_with(source_digest, {literal(digest)})" for digest in digests)
-            named = {row["source"] for row in context.rows(f"SELECT source FROM {context.samples} WHERE {match}")}
+            content = "coalesce(source_digest, content)"  # of a sample without a file, its decoded value
+            match = " OR ".join(f"starts_with({content}, {literal(digest)})" for digest in digests)
+            named = {row["source"] for row in context.rows(f"SELECT source FROM {contents(context)} WHERE {match}")}
         return lambda source: source in named or any(_matches(source, pattern) for pattern in patterns)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,8 +93,12 @@ def _section(path: str) -> dict[str, Any]:
         ) from error
     if os.path.basename(path) != "pyproject.toml":
         return content
-    section = content.get("tool", {}).get("audit", {})
-    return section if isinstance(section, dict) else {}
+    section: Any = content
+    for key in ("tool", "audit"):
+        section = section.get(key, {})
+        if not isinstance(section, dict):
+            raise UsageError(f"{key} in {path} is {section!r}, which is no table.", hint="Write [tool.audit].")
+    return dict(section)
 
 
 def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configuration:
@@ -178,6 +183,11 @@ def _allowed(table: Mapping[str, Any], at: str) -> Iterable[Allowed]:
         reason, expires = _typed(entry, "reason", str, here), entry.get("expires")
         if (source is None) == (digest is None):
             raise UsageError(f"{here} needs a source or a digest, and not both.")
+        if digest is not None and not re.fullmatch("[0-9a-fA-F]{8,64}", digest):
+            raise UsageError(
+                f"{here} has the digest {digest!r}.",
+                hint="Give at least the first 8 digits, as `audit trace` shows them.",
+            )
         if not reason:
             raise UsageError(f"{here} gives no reason for {source or digest!r}.", hint="Say why, for whoever reads it.")
         if expires is not None and not isinstance(expires, date):

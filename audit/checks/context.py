@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: More offenders of one kind than this are counted, not fetched.
 MOST_FETCHED = 2_000
+#: The same where there is an allow-list: what it excuses must not hide what it does not.
+MOST_WITH_EXCUSES = 100_000
 #: Kinds of stage outputs that are numbers in a grid.
 GRIDS = "('image', 'tensor', 'array')"
 
@@ -106,6 +108,29 @@ class Context:
         self.notes: list[str] = []
         #: Offenders that were counted but not fetched.
         self.unlisted = 0
+        #: How many offenders of one kind are fetched.
+        self.most = MOST_FETCHED
+
+        self._require_known()
+
+    def _require_known(self) -> None:
+        """A class that is not there is a typing mistake, and would turn the check off without a word."""
+        classes = self.run.classes or []
+        for wanted in self.narrowing.classes if classes else ():
+            if wanted not in classes and not wanted.lstrip("-").isdecimal():
+                raise _unknown("class", wanted, classes, self.run.run_id)
+
+    def unmet_split(self) -> str | None:
+        """Why none of the splits that the configuration names can be looked at, or None."""
+        wanted = self.narrowing.splits
+        if not wanted:
+            return None
+        splits = [str(row["split"]) for row in self.facts.epochs if row["split"] is not None]
+        if set(wanted) & set(splits):
+            return None
+        if any(difflib.get_close_matches(name, splits, n=1, cutoff=0.75) for name in wanted):
+            raise _unknown("split", wanted[0], splits, self.run.run_id)
+        return f"the run has no sample of the split {' or '.join(wanted)}"
 
     # -- asking --------------------------------------------------------------------------------------
 
@@ -119,11 +144,11 @@ class Context:
         return next(iter(rows[0].values())) if rows else None
 
     def offenders(self, query: str, order: str = "index", *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The rows of a query that should have none; those beyond `MOST_FETCHED` are counted in `unlisted`.
+        """The rows of a query that should have none; those beyond `most` are counted in `unlisted`.
 
         Rows with an index and without a source are given theirs: looking up a few is cheaper than joining millions.
         """
-        text = f"SELECT *, count(*) OVER () AS total_ FROM ({query}) ORDER BY {order} LIMIT {MOST_FETCHED}"
+        text = f"SELECT *, count(*) OVER () AS total_ FROM ({query}) ORDER BY {order} LIMIT {self.most}"
         rows = self.facts.query(text, runs=runs)
         if rows:
             self.unlisted += rows[0]["total_"] - len(rows)
@@ -250,12 +275,7 @@ class Context:
         stages = self.facts.stages
         found = [row for row in stages if wanted in (row["name"], row["path"], str(row["stage"]))]
         if not found:
-            names = [row["name"] for row in stages]
-            near = difflib.get_close_matches(wanted, names, n=2)
-            raise UsageError(
-                f"The configuration names the stage {wanted!r}, which the run {self.run.run_id} does not have.",
-                hint=f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names)}.",
-            )
+            raise _unknown("stage", wanted, [row["name"] for row in stages], self.run.run_id)
         return found
 
     def stage_name(self, number: int | None) -> str:
@@ -298,6 +318,14 @@ class Context:
         return f"FROM {table} WHERE run_id = {self.run_literal} AND index = {index}" + (
             f" AND {where}" if where else ""
         )
+
+
+def _unknown(noun: str, wanted: str, names: Sequence[str], run_id: str) -> UsageError:
+    near = difflib.get_close_matches(wanted, names, n=2)
+    return UsageError(
+        f"The configuration names the {noun} {wanted!r}, which the run {run_id} does not have.",
+        hint=f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names[:20])}.",
+    )
 
 
 def _is_here(file: Mapping[str, Any]) -> bool:

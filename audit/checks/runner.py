@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
 from audit.checks.baseline import Baseline, open_baseline
 from audit.checks.config import Configuration, Setting, load_configuration
-from audit.checks.context import Context, Facts
+from audit.checks.context import MOST_WITH_EXCUSES, Context, Facts
 from audit.checks.report import Outcome, Report
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
 from audit.store.findings import append_findings
@@ -132,6 +132,8 @@ class _Verdict:
 def _judge(facts: Facts, setting: Setting, most: int) -> Outcome:
     begun = time.perf_counter()
     context = Context(facts, setting.options, setting.narrowing)
+    if setting.allow.entries:
+        context.most = MOST_WITH_EXCUSES
     verdict = _verdict(context, setting, most)
     return Outcome(
         check=setting.name,
@@ -149,7 +151,7 @@ def _judge(facts: Facts, setting: Setting, most: int) -> Outcome:
 
 def _verdict(context: Context, setting: Setting, most: int) -> _Verdict:
     try:
-        if reason := _unmet(context, setting.check):
+        if reason := context.unmet_split() or _unmet(context, setting.check):
             raise Skip(reason)
         found = list(setting.check().run(context))
         return _weigh(context, setting, found, most)
@@ -171,6 +173,8 @@ def _weigh(context: Context, setting: Setting, found: list[Finding], most: int) 
     total = len(kept) + context.unlisted
     if setting.given_severity is not None:
         kept = [_with_severity(finding, None) for finding in kept]
+    if not kept and context.unlisted:
+        kept = [Finding(f"Beyond those that are allowed there are {context.unlisted:,} more, too many to look at.")]
     if not kept:
         return _Verdict("pass", "; ".join(context.notes), [], 0, setting.severity)
     weights = [finding.severity or setting.severity for finding in kept]

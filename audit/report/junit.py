@@ -38,7 +38,8 @@ def _suite(report: Report, outcome: Outcome) -> ET.Element:
         for finding in outcome.findings:
             _finding(suite, report, outcome, finding)
         if outcome.total > len(outcome.findings):
-            _case(suite, outcome, f"{outcome.total - len(outcome.findings):,} more", "failure", outcome.message)
+            tag = "failure" if outcome.fails(report.fail_on) else None
+            _case(suite, outcome, f"{outcome.total - len(outcome.findings):,} more", tag, outcome.message)
     elif outcome.status == "error":
         _case(suite, outcome, outcome.check, "error", outcome.message)
     else:

@@ -213,3 +213,52 @@ def test_a_plugin_that_raises_is_an_error_and_the_others_still_run(planted: Plan
     assert "boom" in report.outcome("broken_plugin").message
     assert not report.passed
     assert len(report.with_status("pass")) > 15
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\naudit = true"])
+def test_a_section_that_is_no_table_is_not_ignored(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match="no table"):
+        load_configuration()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[checks.duplicates]\nallow = [{ digest = "abc", reason = "short" }]', "digest 'abc'"),
+        ('[checks.finite]\nclasses = ["brid"]', "class 'brid'.*"),
+        ('[checks.finite]\nsplits = ["tset"]', "split 'tset'"),
+        ('[checks.label_range]\nignore = ["x"]', "'x'"),
+        ("[checks.stage_contract.contract.Resize]\nshape = [1.5]", r"\[1.5\]"),
+    ],
+)
+def test_what_would_look_at_nothing_is_a_mistake(planted: Plant, text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        judged(planted(), text)
+
+
+def test_a_split_of_another_run_is_skipped_visibly(planted: Plant) -> None:
+    assert judged(planted(), '[checks.finite]\nsplits = ["train"]', only=["finite"]) == {"finite": "skip"}
+
+
+def test_what_is_allowed_hides_nothing(planted: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of many findings are excused: the rest is still looked at, or at least told."""
+    store = planted(double(*range(1, 30)))
+    allow = '[checks.duplicates]\nseverity = "error"\nallow = [{ source = "*/00*.png", reason = "known" }]'
+    monkeypatch.setattr("audit.checks.context.MOST_FETCHED", 5)
+    assert judged(store, allow, only=["duplicates"]) == {"duplicates": "fail"}
+    monkeypatch.setattr("audit.checks.runner.MOST_WITH_EXCUSES", 5)
+    assert judged(store, allow, only=["duplicates"]) == {"duplicates": "fail"}
+
+
+def test_samples_without_files_are_excused_by_their_content(planted: Plant) -> None:
+    def edit(w: World) -> None:
+        for row in w.tables["samples"]:
+            row.update(source=f"dataset://{row['index']}", root=None, source_digest=None)
+        w.output(7, 0)["digest"] = w.output(1, 0)["digest"] = "0123456789abcdef" * 2
+
+    store = planted(edit)
+    text = '[checks.duplicates]\nallow = [{{ digest = "{}", reason = "known" }}]'
+    assert judged(store, text.format("89abcdef"), only=["duplicates"]) == {"duplicates": "fail"}
+    assert judged(store, text.format("0123456789"), only=["duplicates"]) == {"duplicates": "pass"}

@@ -93,7 +93,7 @@ def test_junit_does_not_fail_for_less_than_was_asked() -> None:
     root = ET.fromstring(FORMS["junit"](make(NASTY[:2], severity="warning")))
     suite = next(suite for suite in root if suite.get("name") == "finite")
     assert suite.findall("testcase/system-out")
-    assert len(suite.findall("testcase/failure")) == 1  # the line that counts the rest
+    assert not suite.findall("testcase/failure")  # nor does the line that counts the rest
 
 
 def test_annotations_cannot_be_forged() -> None:

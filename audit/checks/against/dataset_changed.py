@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import MOST_FETCHED, Context, literal
+from audit.checks.context import Context, literal
 from audit.checks.matched import lookup, matched
 
 
@@ -36,7 +36,7 @@ class DatasetChanged(Check):
                 told = (now.source, "has other bytes", None, None)
             elif before is not None and now is not None and before.label != now.label:
                 told = (now.source, f"had the label {before.label} and now has {now.label}", now.label, before.label)
-            if told and len(found) < MOST_FETCHED:
+            if told and len(found) < context.most:
                 found.append(told)
             elif told:
                 context.unlisted += 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import Item
-from audit.checks.context import MOST_FETCHED, Context, literal
+from audit.checks.context import Context, literal
 from audit.checks.matched import lookup, matched
 
 
@@ -33,7 +33,7 @@ class PredictionFlips(Check):
             compared += 1
             if before.predicted != now.predicted and (context.options["any"] or _regressed(before, now)):
                 total += 1
-                if len(flips) < MOST_FETCHED:
+                if len(flips) < context.most:
                     flips.append((before, now))
         context.note(f"{compared:,} predictions compared")
         if total <= context.options["max_regressions"]:

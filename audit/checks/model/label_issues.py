@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import MOST_FETCHED, Context
+from audit.checks.context import Context
 
 
 class LabelIssues(Check):
@@ -36,10 +36,10 @@ class LabelIssues(Check):
         ranked = label_issues(context, context.options["margin"])
         strong = [row for row in ranked if row["other"] >= context.options["min_confidence"]]
         context.note(f"{len(ranked):,} labels are doubtful, {len(strong):,} of them strongly")
-        context.unlisted += max(0, len(strong) - MOST_FETCHED)
-        context.name(strong[:MOST_FETCHED])
+        context.unlisted += max(0, len(strong) - context.most)
+        context.name(strong[: context.most])
         classes = context.run.classes or []
-        for row in strong[:MOST_FETCHED]:
+        for row in strong[: context.most]:
             label, given = (classes[n] if n < len(classes) else str(n) for n in (row["label"], row["suggested"]))
             yield Finding(
                 f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "

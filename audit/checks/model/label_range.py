@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.errors import UsageError
 
 
 class LabelRange(Check):
@@ -23,7 +24,9 @@ class LabelRange(Check):
         if context.facts.counts.get("predictions"):
             outputs = context.value(f"SELECT max(len(probabilities)) FROM {context.predictions}")
         limits = [limit for limit in (classes, outputs) if limit]
-        ignored = ", ".join(str(int(label)) for label in context.options["ignore"]) or "NULL"
+        if strange := [label for label in context.options["ignore"] if type(label) is not int]:
+            raise UsageError(f"`ignore` of the check label_range holds {strange[0]!r}.", hint="Give label numbers.")
+        ignored = ", ".join(map(str, context.options["ignore"])) or "NULL"
         bad = "label < 0" + (f" OR label >= {min(limits)}" if limits else "")
         query = (
             f"SELECT index, source, label FROM {context.items} "
