@@ -171,9 +171,11 @@ def trace(
     if (index is None) == (source is None):
         raise UsageError("A trace needs an index or a source, and not both.")
     row = reader.run(run)
+    recorded = None
     if index is None:
-        index = _index_of(reader, row, str(source))
-    sample = _sample(reader, row, index, epoch, visit)
+        # The index alone would not do: another loader's sample may have it too.
+        index, recorded = _named(reader, row, str(source))
+    sample = _sample(reader, row, index, epoch, visit, recorded)
     key = f"epoch = {sample['epoch']} AND visit = {sample['visit']}"
     paths = {stage["stage"]: stage for stage in reader.rows("stages", row.run_id)}
     outputs = reader.rows("stage_outputs", row.run_id, index=index, where=key, order="stage")
@@ -184,11 +186,14 @@ def trace(
     return Trace(reader, row, sample, outputs, predictions[0] if predictions else None, activations)
 
 
-def _sample(reader: Reader, run: Run, index: int, epoch: int | None, visit: int | None) -> dict[str, Any]:
+def _sample(
+    reader: Reader, run: Run, index: int, epoch: int | None, visit: int | None, source: str | None = None
+) -> dict[str, Any]:
     where = " AND ".join(
         f"{name} = {int(value)}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None
     )
     samples = reader.rows("samples", run.run_id, index=index, where=where, order="epoch DESC, visit DESC")
+    samples = [row for row in samples if source is None or row["source"] == source]
     if samples:
         return samples[0]
     asked = "".join(f", {name} {value}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None)
@@ -202,15 +207,15 @@ def _is_utf8(text: str) -> bool:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == text
 
 
-def _index_of(reader: Reader, run: Run, source: str) -> int:
-    """By the recorded path; else by the end of one, when only one sample ends so."""
+def _named(reader: Reader, run: Run, source: str) -> tuple[int, str]:
+    """Index and source of the sample that is meant: by the recorded path; else by the end of one, when only one sample ends so."""
     # Names are recorded printable: what was typed is spelt the same way before it is compared.
     source = printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source
     exact = reader.sql(
         "SELECT DISTINCT index FROM samples WHERE run_id = ? AND source = ?", parameters=[run.run_id, source]
     ).fetchall()
     if exact:
-        return int(exact[0][0])
+        return int(exact[0][0]), source
     tail = source.replace(os.sep, "/").removeprefix("./")
     near = reader.sql(
         "SELECT DISTINCT index, source FROM samples WHERE run_id = ? "
@@ -218,7 +223,7 @@ def _index_of(reader: Reader, run: Run, source: str) -> int:
         parameters=[run.run_id, f"/{tail}", f"/{tail}"],
     ).fetchall()
     if len(near) == 1:
-        return int(near[0][0])
+        return int(near[0][0]), str(near[0][1])
     if near:
         listed = ", ".join(path for _, path in near[:5])
         raise UsageError(

@@ -202,6 +202,9 @@ def test_every_link_leads_to_the_very_visit(tmp_path: Path) -> None:
         assert first["next_mistake"] == {"index": 1, "visit": 1}
         # A cell of the first epoch shows that epoch alone.
         assert "AND+epoch+%3D+0" in client.get(f"/run/{run}/panel/counts?epoch=0").text
+        with Store(str(place)) as store:
+            named = store.trace(run, source="train/1.png").sample
+            assert (named["source"], named["epoch"], named["visit"]) == ("train/1.png", 2, 0)
         training = client.get(f"/run/{run}/training?format=json").json()
         assert {(row["source"], row["epoch"], row["visit"]) for row in training["cartography"]} == {
             (f"{split}/{index}.png", 2, visit) for index in range(2) for visit, split in enumerate(("train", "val"))
