@@ -1,9 +1,10 @@
 """What recording costs in training: a plain loop against the recorded one, alternating, medians of ratios.
 
-    python bench/training.py [--samples N] [--rounds N] [--only training|layers]
+    python bench/training.py [--samples N] [--rounds N] [--only training|layers|memory]
 
 `training` is ResNet-18 with random augmentation, two workers, SGD. `layers` is the forward pass alone, with statistics of
 one layer, beside a plain hook that saves the layer's output with numpy and, where they are installed, TorchLens and nnsight.
+`memory` trains a small network for 60 epochs and says how much the process grew from the tenth to the last.
 CPU time of all processes is the figure to trust on a machine that does something else besides.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import psutil
 import torch
 import torchvision
 from torch import nn
@@ -44,14 +46,14 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--samples", type=int, default=96)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--only", choices=["training", "layers"])
+    options.add_argument("--only", choices=["training", "layers", "memory"])
     options.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "audit-bench")
     given = options.parse_args()
     torch.set_num_threads(1)
     images = make_pictures(given.dir / f"pictures-{given.samples}", given.samples)
     work = Path(tempfile.mkdtemp(dir=given.dir))
     try:
-        if given.only != "layers":
+        if given.only in (None, "training"):
             for capture, target in TRAINING.items():
                 compare(
                     f"training {capture}",
@@ -60,8 +62,10 @@ def main() -> None:
                     lambda: train(images, None, work),
                     lambda capture=capture: train(images, capture, work),  # type: ignore[misc]
                 )
-        if given.only != "training":
+        if given.only in (None, "layers"):
             _layers(given.rounds, work)
+        if given.only in (None, "memory"):
+            _memory(work)
     finally:
         shutil.rmtree(work)
 
@@ -107,6 +111,29 @@ def _epoch(loader: Any, model: nn.Module) -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+def _memory(work: Path, epochs: int = 60, samples: int = 2000) -> None:
+    """Over epochs nothing may add up: every sample is visited again and again."""
+    process, resident = psutil.Process(), []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(samples, 64), torch.arange(samples) % 10)
+    with audit.record(work / "lineage", capture="digest", strict=True) as run:
+        loader = run.loader(DataLoader(data, batch_size=50, shuffle=True))
+        run.model(model, layers=[nn.ReLU], backward=True)
+        for _ in run.epochs(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            resident.append(process.memory_info().rss / 2**20)
+    shutil.rmtree(work / "lineage")
+    print(
+        f"memory, {epochs} epochs of {samples}: {resident[9]:.0f} MB after 10, {resident[epochs // 2]:.0f} MB after "
+        f"{epochs // 2}, {resident[-1]:.0f} MB after {epochs}",
+        flush=True,
+    )
 
 
 # -- layers --------------------------------------------------------------------------------------
