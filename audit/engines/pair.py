@@ -5,12 +5,14 @@ Both are recorded without a model, one after the other, so that a diff can say w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from audit.engines.local import run
 from audit.engines.request import Progress, RunRequest
-from audit.errors import PipelineError
+from audit.errors import PipelineError, UsageError
+from audit.identity import check_run_name
 from audit.records import Run
 
 
@@ -24,10 +26,10 @@ def record_pair(
 ) -> tuple[Run, Run]:
     """Record `dataset` through each of the two pipelines into `store`; gives both runs."""
     recorded = []
-    for pipeline in pipelines:
+    for pipeline, name in zip(pipelines, _names(pipelines), strict=True):
         report = (lambda done, named=pipeline: progress(named, done)) if progress is not None else None
-        request = RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **options)
-        made = run(request)
+        asked = {"name": name, **options}
+        made = run(RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **asked))
         if made.status != "complete":
             raise PipelineError(
                 f"The recording of {pipeline} ended as {made.status}.",
@@ -35,3 +37,12 @@ def record_pair(
             )
         recorded.append(made)
     return recorded[0], recorded[1]
+
+
+def _names(pipelines: tuple[str, str]) -> list[str | None]:
+    """The runs by their files, so that a diff says which is which; unnamed where that tells nothing or is no name."""
+    names = [os.path.basename(pipeline) for pipeline in pipelines]
+    try:
+        return [check_run_name(name) for name in names] if names[0] != names[1] else [None, None]
+    except UsageError:
+        return [None, None]

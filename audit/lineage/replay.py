@@ -127,14 +127,18 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     result = Replay(row.run_id)
     model = None
     if wanted.model:
+        model = ModelAgain(row, reader.location, wanted.model if isinstance(wanted.model, str) else None)
         if not visits.have_predictions():
             raise UsageError(
                 f"The run {row.run_id} has no predictions, so that there are no logits to compare with.",
                 hint="Record it with a model, or replay it without one.",
             )
-        model = ModelAgain(row, reader.location, wanted.model if isinstance(wanted.model, str) else None)
         result.model = ModelComparison(_checkpoint_state(row, model.digest))
-    for split, part in _by_split(dataset, row, visits, wanted).items():
+    parts = _by_split(dataset, row, visits, wanted)
+    if None not in parts:
+        # Asked once of them all: what one split does not have, another may.
+        visits.keys(wanted.indices, wanted.epoch, None, None)
+    for split, part in parts.items():
         # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
         narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
         pipeline = pipelined(row, reader.location, part, visits.named_stages(), split)
@@ -152,6 +156,10 @@ def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: Wanted) ->
         dataset = open_dataset(dataset)
     splits = visits.splits()
     if isinstance(dataset, Mapping):
+        if not dataset:
+            raise UsageError(
+                "The mapping of datasets is empty.", hint=f"The run has: {', '.join(splits) or 'no splits'}."
+            )
         if unknown := set(dataset) - set(splits):
             raise UsageError(
                 f"No sample was recorded with split {sorted(map(str, unknown))[0]!r}.",

@@ -27,7 +27,7 @@ class RecordedVisits:
         self.stages = {row["stage"]: row for row in reader.rows("stages", run_id, order="stage")}
 
     def keys(self, indices: Sequence[int], epoch: int | None, split: str | None, sample: int | None) -> list[Key]:
-        """(epoch, index, visit) of those that are wanted, in order."""
+        """(epoch, index, visit) of those that are wanted, in order; NotFound where the run has none, whatever the split."""
         conditions: list[str] = ["run_id = ?"]
         parameters: list[Any] = [self._run_id]
         if epoch is not None:
@@ -39,7 +39,8 @@ class RecordedVisits:
             conditions.append(f"index IN ({_listed(indices)})")
         query = f"SELECT epoch, index, visit FROM samples WHERE {' AND '.join(conditions)} ORDER BY ALL"
         found: list[Key] = self._reader.sql(query, parameters=parameters).fetchall()
-        self._check(found, indices, epoch)
+        if split is None:
+            self._check(found, indices, epoch)
         if sample is not None and sample < len(found):
             # The same visits each time, spread over the run.
             found = sorted(random.Random(0).sample(found, sample))
@@ -55,6 +56,9 @@ class RecordedVisits:
             )
         if not found and epoch is not None:
             raise NotFound(f"The run {self._run_id} has no epoch {epoch}.", hint="See: audit sql 'FROM samples'")
+        if not found:
+            # Nothing compared is nothing proved.
+            raise NotFound(f"The run {self._run_id} holds no sample.", hint="See which runs do with: audit runs")
 
     def have_predictions(self) -> bool:
         """Whether any logits were recorded."""

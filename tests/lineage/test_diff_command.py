@@ -168,6 +168,7 @@ def test_two_pipelines_are_recorded_and_compared(tmp_path: Path) -> None:
     # Both define `to_rgb` with the same code: that is one stage, whichever file it is in.
     assert [step["change"] for step in found["stages"]] == ["same", "same", "same", "changed", "same", "same", "same"]
     assert found["first_divergent_stage"] == {"Resize": 8}
+    assert (found["name_a"], found["name_b"]) == ("train_pair.py", "serve_pair.py")
     assert found["divergences"][0]["difference"]["max"] > 0
     kept = tmp_path / "store"
     serve.write_text(HEAD + "transform = to_rgb\n")

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import audit
 from audit.cli.main import cli
-from audit.errors import AuditError, UsageError
+from audit.errors import AuditError, NotFound, UsageError
 
 #: A script as people write it: what it defines is `__main__` while it records, and `training_script` while it is replayed.
 SCRIPT = """
@@ -55,6 +55,13 @@ class Halves(Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.rand(2) + index
+
+
+class Longer(Halves):
+    """Has more samples."""
+
+    def __len__(self) -> int:
+        return 6
 
 
 class Noise(Halves):
@@ -109,13 +116,18 @@ def test_each_split_has_its_builder(tmp_path: Path) -> None:
             for _ in zip(range(4), items, strict=False):
                 pass
         run.loader(DataLoader(Halves()), split="train", builder=Halves)
+        run.loader(DataLoader(Halves()), split="never used", builder=Halves)
+        for _ in zip(range(6), run.loader(DataLoader(Longer()), split="more", builder=Longer), strict=False):
+            pass
     with audit.open(tmp_path / "lineage") as store:
         result = store.replay(workers=0)
-        assert (result.checked, result.identical) == (8, 8), result.different[:2]
+        assert (result.checked, result.identical) == (14, 14), result.different[:2]
+        assert store.replay(indices=[5], workers=0).checked == 1, "only one split has it"
+        with pytest.raises(NotFound, match="index 9"):
+            store.replay(indices=[5, 9])
         recipe = json.loads(store.sql("SELECT recipe FROM runs").fetchall()[0][0])
         assert [(one["split"], os.path.basename(one["file"])) for one in recipe["builders"]] == [
-            ("train", "test_replay_builder.py"),
-            ("test", "test_replay_builder.py"),
+            (split, "test_replay_builder.py") for split in ("train", "test", "never used", "more")
         ]
 
 

@@ -117,12 +117,27 @@ def test_a_damaged_part_is_named_in_one_sentence(digits: Path, tmp_path: Path) -
 
 def test_sql_of_a_run_that_is_not_there_is_an_error(digits: Path) -> None:
     with audit.open(digits) as store:
-        for query in ("FROM flips('bare', 'typo')", "FROM divergence('typo', 'bare')", "FROM matches('latest~7', 'bare')"):
+        for query in (
+            "FROM flips('bare', 'typo')",
+            "FROM divergence('typo', 'bare')",
+            "FROM matches('latest~7', 'bare')",
+        ):
             with pytest.raises(AuditError, match=r"There is no run '(typo|latest~7)'"):
                 store.sql(query).fetchall()
         assert store.sql("SELECT count(*) FROM divergence('bare', 'latest')").fetchall() == [(0,)]
 
 
 def test_a_split_that_was_not_recorded_is_refused(digits: Path) -> None:
-    with audit.open(digits) as store, pytest.raises(UsageError, match="split 'other'"):
-        store.replay(dataset={"other": Unsteady()})
+    with audit.open(digits) as store:
+        with pytest.raises(UsageError, match="split 'other'"):
+            store.replay(dataset={"other": Unsteady()})
+        with pytest.raises(UsageError, match="mapping of datasets is empty"):
+            store.replay(dataset={})
+
+
+def test_a_run_without_samples_is_not_identical(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", name="empty") as run:
+        run.loader(DataLoader(Unsteady()), builder=Unsteady)
+    done = invoke("replay", "empty", "--store", tmp_path / "lineage")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "holds no sample" in done.stderr
