@@ -158,7 +158,9 @@ class RayRun(RunUnderWay):
                     return True
         return False
 
-    def _results(self, job: Job, tasks: Sequence[Sequence[Share]]) -> Generator[Written | AuditError, None, None]:
+    def _results(
+        self, job: Job, tasks: Sequence[Sequence[Share]]
+    ) -> Generator[Written | AuditError | None, None, None]:
         import ray
         from ray.data.exceptions import ExecutionTimeoutError
 
@@ -192,12 +194,12 @@ class RayRun(RunUnderWay):
                 hint=f"What was committed is safe; continue with: audit run --resume {self.writer.run.run_id}",
             ) from error
 
-    def _adopt(self, result: Written | AuditError) -> bool:
+    def _adopt(self, result: Written | AuditError | None) -> bool:
         """Take a task's parts into the run, unless one of its batches is there already; True when the budget is spent."""
         if isinstance(result, AuditError):
             raise result
-        if not all(number in self.left for number in result.numbers):
-            # Another attempt at the same work; what it holds besides is asked for in the next round.
+        if result is None or not all(number in self.left for number in result.numbers):
+            # Given up, or another attempt at the same work; what it holds besides is asked for in the next round.
             return False
         self.writer.adopt(result.block.parts, result.block.tally)
         for number in result.numbers:
@@ -208,7 +210,9 @@ class RayRun(RunUnderWay):
         """What killed its worker every time: each sample in a task of its own, and who kills that one is a failed row."""
         import ray
 
-        task = ray.remote(max_retries=1, num_cpus=1, num_gpus=self.request.gpus_per_actor)(ray_work.alone)
+        task = ray.remote(max_retries=ray_work.RETRIES, num_cpus=1, num_gpus=self.request.gpus_per_actor)(
+            ray_work.alone
+        )
         for number, indices in list(self._shares()):
             del self.left[number]
             for index in indices:

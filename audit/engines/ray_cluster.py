@@ -25,7 +25,7 @@ from audit.errors import AuditError, MissingExtra, UsageError
 #: Starting takes 3 to 20 seconds; one start in thirty was seen to hang.
 _PATIENCE = 180.0
 _REACH = 10.0
-_HUSH = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
 
 class Cluster:
@@ -53,12 +53,18 @@ def connected(address: str | None) -> Iterator[Cluster]:
     connected to already is taken, and left as it was."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("ray", "--engine ray", "ray")
-    os.environ.update({name: os.environ.get(name, value) for name, value in _HUSH.items()})
+    prepare()
     cluster = _attach(address) if address is not None else _own()
     try:
         yield cluster
     finally:
         cluster.close()
+
+
+def prepare() -> None:
+    """Set what Ray reads from the environment, where nobody has set it otherwise."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
 
 
 def _attach(address: str) -> Cluster:
@@ -79,6 +85,7 @@ def _attach(address: str) -> Cluster:
 
 def prepare_own() -> None:
     """Set what Ray reads from the environment when it is imported, for a cluster that is this process's own."""
+    prepare()
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         if "RAY_AUTH_MODE" not in os.environ:

@@ -30,6 +30,8 @@ from audit.store.selection import Selection
 T = TypeVar("T")
 #: A batch to be made: its number, and the indices of its samples.
 Share = tuple[int, list[int]]
+#: How often a task is tried again whose worker died. Ray Data would go on for ever.
+RETRIES = 1
 #: The most problems and failures that are told one by one.
 _TOLD = 20
 
@@ -183,20 +185,17 @@ def unpack(rows: Mapping[str, Any]) -> Iterator[Any]:
 
 def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
     """Make the batches of one task, for a pool of models: a row for each, so that none waits for all."""
-    for shares in unpack(rows):
-        yield from _made(shares, job)
-
-
-def _made(shares: Sequence[Share], job: Job) -> Iterator[dict[str, Any]]:
-    for number, indices in shares:
+    if _given_up():
+        yield pack(None)
+        return
+    for number, indices in _shares(rows):
         made = _told(lambda indices=indices: bench_for(job).fetch(indices))  # type: ignore[misc]
         yield pack(made if isinstance(made, AuditError) else (number, made))
 
 
 def record_and_write(rows: Mapping[str, Any], job: Job) -> dict[str, Any]:
     """The batches of one task, recorded and written: for a run without a model."""
-    shares = [share for task in unpack(rows) for share in task]
-    return pack(alone(shares, job))
+    return pack(None if _given_up() else alone(_shares(rows), job))
 
 
 class Predictor:
@@ -207,9 +206,24 @@ class Predictor:
 
     def __call__(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Run the model on recorded batches and write all their rows."""
-        made = list(unpack(rows))
+        made = [value for value in unpack(rows) if value is not None]
         failed = next((value for value in made if isinstance(value, AuditError)), None)
-        return pack(failed or _told(lambda: bench_for(self._job).write(made)))
+        if failed is not None or not made or _given_up():
+            return pack(failed)
+        return pack(_told(lambda: bench_for(self._job).write(made)))
+
+
+def _shares(rows: Mapping[str, Any]) -> list[Share]:
+    return [share for task in unpack(rows) for share in task]
+
+
+def _given_up() -> bool:
+    """Whether this task has failed too often. It then comes to nothing, and the driver asks for its batches otherwise."""
+    from ray._private.worker import global_worker
+
+    # Ray tells only in private which attempt this is. Should it no longer, the driver gives up after a long silence.
+    attempt = getattr(global_worker.core_worker, "get_current_task_attempt_number", lambda: 0)
+    return bool(attempt() > RETRIES)
 
 
 # -- what is called without Ray Data ---------------------------------------------------------------

@@ -28,7 +28,8 @@ TABLES = {
     "predictions": "* EXCLUDE (run_id)",
 }
 
-#: Draws from every global generator and from one that it holds. `pause` slows it down, `trap` kills the process.
+#: Draws from every global generator and from one that it holds. `pause` slows it down, `trap` kills the process at a
+#: picture with a corner of that colour, `pids` is where each process leaves its number.
 PIPELINE = """
 import os, random, signal, time
 import numpy as np
@@ -37,9 +38,15 @@ from torch import nn
 
 PAUSE = {pause}
 TRAP = {trap!r}
+PIDS = {pids!r}
+
+def present(role):
+    if PIDS:
+        open(os.path.join(PIDS, role + "-" + str(os.getpid())), "w").close()
 
 def as_array(picture):
-    if TRAP and picture.getpixel((0, 0))[0] == 255:
+    present("recorder")
+    if picture.getpixel((0, 0)) == TRAP:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(PAUSE)
     return np.asarray(picture, dtype=np.float32) / 255
@@ -64,6 +71,7 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(3, 4, 3)
         self.head = nn.Linear(4, 3)
     def forward(self, x):
+        present("model")
         return self.head(self.conv(x).relu().mean((2, 3)))
 
 def model():
@@ -71,11 +79,13 @@ def model():
 """
 
 
-def write_material(folder: Path, *, pause: float = 0.0, trap: bool = False) -> tuple[Path, Path]:
+def write_material(
+    folder: Path, *, pause: float = 0.0, trap: tuple[int, int, int] | None = None, pids: Path | None = None
+) -> tuple[Path, Path]:
     """A pipeline file and a checkpoint for it."""
     name = f"ray_pipeline_{folder.name.replace('-', '_')}_{len(list(folder.glob('ray_pipeline_*.py')))}"
     pipeline = folder / f"{name}.py"
-    pipeline.write_text(PIPELINE.format(pause=pause, trap=trap))
+    pipeline.write_text(PIPELINE.format(pause=pause, trap=trap, pids=str(pids) if pids else None))
     scope: dict[str, Any] = {}
     exec(pipeline.read_text(), scope)
     torch.manual_seed(1)
