@@ -15,6 +15,20 @@ def contents(context: Context) -> str:
     return _contents(context.items, context.run.run_id, plain)
 
 
+def alike(context: Context, having: str) -> str:
+    """SQL of the items whose content several have, as `having` says: each with the first of them, and its own place."""
+    # Only the shared digests are joined back: a million different ones stay in the first aggregate.
+    shared = (
+        f"SELECT content, count(*) AS copies FROM {contents(context)} "
+        f"WHERE content IS NOT NULL GROUP BY content HAVING {having}"
+    )
+    return (
+        "(SELECT s.*, copies, first_value(s.index) OVER alike AS first, first_value(s.source) OVER alike AS "
+        f"first_source, row_number() OVER alike AS place FROM {contents(context)} s JOIN ({shared}) USING (content) "
+        "WINDOW alike AS (PARTITION BY content ORDER BY s.index, s.epoch, s.visit))"
+    )
+
+
 def contents_of(run_id: str) -> str:
     """SQL of all visits of another run, with the same column."""
     return _contents(f"(FROM samples WHERE run_id = {literal(run_id)})", run_id, False)

@@ -59,6 +59,15 @@ def test_frames_of_one_file_are_not_copies_of_each_other(tmp_path: Path) -> None
     assert outcome_of(tmp_path / "lineage", "conflicting_labels").status == "pass"
 
 
+def test_a_copy_without_a_label_conflicts_with_none(tmp_path: Path) -> None:
+    made = world()
+    for index in (10, 20, 21):
+        made.sample(index)["source_digest"] = made.sample(10)["source_digest"]
+    made.sample(20).update(label=None, label_name=None)
+    found = outcome_of(made.write(tmp_path / "lineage"), "conflicting_labels").findings
+    assert [finding.index for finding in found] == [10, 21]
+
+
 def test_leakage_of_samples_without_files(tmp_path: Path) -> None:
     for name, shift in (("train", 0), ("test", 58)):
         made = world(name=name)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
-from audit.checks.content import contents
+from audit.checks.content import alike
 from audit.checks.context import Context
+
+_SEVERAL = "min(label) <> max(label)"
 
 
 class ConflictingLabels(Check):
@@ -18,15 +20,9 @@ class ConflictingLabels(Check):
     needs = ("labels",)
 
     def run(self, context: Context) -> Iterable[Finding]:
-        doubled = (
-            f"SELECT content FROM {contents(context)} "
-            "WHERE content IS NOT NULL AND label IS NOT NULL GROUP BY content HAVING min(label) <> max(label)"
-        )
         query = (
-            "SELECT s.index, s.source, s.label, coalesce(s.label_name, s.label::VARCHAR) AS label_name, "
-            "first_value(s.index) OVER alike AS first, first_value(s.source) OVER alike AS first_source, s.content "
-            f"FROM {contents(context)} s JOIN ({doubled}) d USING (content) "
-            "WINDOW alike AS (PARTITION BY content ORDER BY s.index, s.epoch, s.visit)"
+            "SELECT * REPLACE (coalesce(label_name, label::VARCHAR) AS label_name) "
+            f"FROM {alike(context, _SEVERAL)} WHERE label IS NOT NULL"
         )
         rows = context.offenders(query)
         labels: dict[str, set[str]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
-from audit.checks.content import contents
+from audit.checks.content import alike
 from audit.checks.context import Context
 
 
@@ -18,18 +18,7 @@ class Duplicates(Check):
     severity = "warning"
 
     def run(self, context: Context) -> Iterable[Finding]:
-        # Only the doubled digests are joined back: a million different ones stay in the first aggregate.
-        doubled = (
-            f"SELECT content, count(*) AS copies FROM {contents(context)} "
-            "WHERE content IS NOT NULL GROUP BY content HAVING count(*) > 1"
-        )
-        query = (
-            "SELECT s.index, s.source, d.copies, s.content, first_value(s.index) OVER alike AS first, "
-            "first_value(s.source) OVER alike AS first_source, row_number() OVER alike AS place "
-            f"FROM {contents(context)} s JOIN ({doubled}) d USING (content) "
-            "WINDOW alike AS (PARTITION BY content ORDER BY s.index, s.epoch, s.visit)"
-        )
-        for row in context.offenders(f"FROM ({query}) WHERE place > 1"):
+        for row in context.offenders(f"FROM {alike(context, 'count(*) > 1')} WHERE place > 1"):
             yield Finding(
                 f"{row['source']} (index {row['index']}) has the same content as {row['first_source']} "
                 f"(index {row['first']}).",
