@@ -40,6 +40,8 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
         key, equals, value = tag.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{tag!r} is no KEY=VALUE")
+        if key in tags:
+            raise click.BadParameter(f"{key} is given twice, as {tags[key]!r} and as {value!r}")
         tags[key] = value
     return tags
 

@@ -96,7 +96,7 @@ def check_version(stamp: dict[str, Any], where: str) -> None:
     """Refuse what a newer version wrote: reading it as if it were known could mislead."""
     if stamp.get("name") != FORMAT_NAME:
         raise NotAStore(f"{where} was not written by audit.", hint="Choose another store with --store.")
-    if not isinstance(stamp.get("version"), int):
+    if type(stamp.get("version")) is not int or stamp["version"] < 1:
         raise NotAStore(f"{where} has no format version.", hint="Choose another store with --store.")
     if stamp["version"] > FORMAT_VERSION:
         raise StoreTooNew(

@@ -41,6 +41,10 @@ class Relation:
                 )
         if not statements:
             raise QueryError("There is no query to run.", hint="Ask for instance: FROM wrong_predictions")
+        if len(statements) > 1:
+            raise QueryError(
+                f"These are {len(statements)} queries; one is answered at a time.", hint="Remove all but one of them."
+            )
 
     def _begin(self) -> None:
         """A new read-only transaction: `WITH x AS (DELETE …) …` is typed SELECT, but cannot be run in one."""

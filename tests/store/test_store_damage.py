@@ -219,6 +219,14 @@ def test_a_newer_store_is_refused_whole(place: Path) -> None:
     assert tree_digest(place) == before
 
 
+@pytest.mark.parametrize("version", [0, -1, True, "1", None])
+def test_a_version_that_never_was_is_no_store(place: Path, version: object) -> None:
+    record(place, samples=3)
+    (place / "audit.json").write_text(json.dumps({"name": "audit-lineage", "version": version}))
+    with pytest.raises(NotAStore, match="format version"):
+        audit.open(place)
+
+
 def test_fields_that_a_later_minor_version_adds_are_left_aside(place: Path) -> None:
     run = record(place, samples=3)
     manifest = place / "runs" / run.run_id / "run.json"

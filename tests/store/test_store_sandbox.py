@@ -239,7 +239,7 @@ def test_queries_that_only_read_are_all_allowed(ground: dict[str, str]) -> None:
     with audit.open(ground["store"]) as store:
         for query in (
             "FROM wrong_predictions",
-            "SELECT 1; SELECT 2",
+            "SELECT 1;",
             "EXPLAIN FROM lineage",
             "EXPLAIN ANALYZE SELECT count(*) FROM lineage",
             "DESCRIBE lineage",
@@ -260,5 +260,7 @@ def test_a_query_may_be_given_parameters_and_never_needs_quoting(ground: dict[st
         assert answer.fetchone() == (0,)
         with pytest.raises(AuditError):
             store.sql("")
+        with pytest.raises(AuditError, match="2 queries"):
+            store.sql("SELECT 1; SELECT 2")
         with pytest.raises(QueryError, match="nowhere"):
             store.sql("FROM nowhere").fetchall()
