@@ -72,7 +72,9 @@ def shoot(page: Page, address: str, target: Path, *, whole: bool = False) -> Non
     page.goto(address)
     page.wait_for_load_state("networkidle")
     with Image.open(io.BytesIO(page.screenshot(full_page=whole))) as shot:
-        shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+        # The octree keeps a colour that few pixels have: the red of a mistake must not turn grey.
+        small = shot.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        small.save(target, optimize=True)
     sys.stdout.write(f"{target.relative_to(ROOT)}  {target.stat().st_size // 1000} KB\n")
 
 

@@ -447,6 +447,7 @@ def test_failures_and_findings(tmp_path: Path) -> None:
         assert "image file is truncated" in page
         assert "is blank" in page
         assert "failed at" in client.get(f"/run/{run}/trace/1").text
+        assert "No stage gave an output" in client.get(f"/run/{run}/trace/1").text
 
 
 @pytest.mark.parametrize(

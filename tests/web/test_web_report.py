@@ -23,6 +23,7 @@ from audit.report.file import report, write_report
 from audit.report.html import style
 from audit.report.notebook import run_html, trace_html
 from audit.store.freshness import Current
+from audit.web.respond import STATIC
 
 
 def test_the_report_holds_the_mistakes(digits: Path) -> None:
@@ -97,6 +98,28 @@ def test_notebooks(digits: Path) -> None:
         selectors = [part for rule in re.findall(r"([^{}]+)\{", rules) for part in rule.split(",")]
         assert all(".audit" in part or part.strip().startswith("@") for part in selectors)
         assert "baseline" in (run_html(store.run("baseline")) or "")
+
+
+def test_no_rule_of_the_pages_meets_a_status_by_chance() -> None:
+    """Statuses and states are class names in the pages: a rule for `.skip` or `.missing` alone hides or marks those too."""
+    words = [
+        "pass",
+        "fail",
+        "skip",
+        "error",
+        "running",
+        "complete",
+        "interrupted",
+        "failed",
+        "unchanged",
+        "changed",
+        "missing",
+        "identical",
+        "different",
+    ]
+    rules = re.sub(r"/\*.*?\*/", "", (STATIC / "web.css").read_text(), flags=re.DOTALL)
+    selectors = [part.strip() for rule in re.findall(r"([^{}]+)\{", rules) for part in rule.split(",")]
+    assert [part for part in selectors if re.match(rf"\.({'|'.join(words)})(?![\w-])", part)] == []
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:

@@ -95,7 +95,8 @@ def picture(desk: Desk, request: Request) -> Response:
         looks.append((run, key, stage))
 
     def make() -> Any:
-        return difference(*(previews(store, run, [key], stage).get(key) for run, key, stage in looks))
+        first, second = (previews(store, run, [key], stage).get(key) for run, key, stage in looks)
+        return difference(first, second)
 
     return send(desk.pictures.get(("difference", *keys), make))
 
