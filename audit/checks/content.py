@@ -9,7 +9,7 @@ def contents(context: Context) -> str:
     """SQL of the items with a column `content`."""
     plain = context.cached(
         "SELECT count(*) FILTER (source_digest IS NULL AND status = 'ok') = 0 "
-        f"AND count(source_digest) = count(DISTINCT source) FILTER (source_digest IS NOT NULL) AS plain "
+        f"AND count(source_digest) = count(DISTINCT hash(source)) FILTER (source_digest IS NOT NULL) AS plain "
         f"FROM {context.items}"
     )[0]["plain"]
     return _contents(context.items, context.run.run_id, plain)

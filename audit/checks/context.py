@@ -273,7 +273,10 @@ class Context:
     def stages_called(self, wanted: str) -> list[dict[str, Any]]:
         """The stages that a name, a path or a number means; a UsageError names the nearest."""
         stages = self.facts.stages
-        found = [row for row in stages if wanted in (row["name"], row["path"], str(row["stage"]))]
+        # A path first: with nested stages the number 3 is another stage than the path 3.
+        found = [row for row in stages if wanted == row["path"]] or [
+            row for row in stages if wanted in (row["name"], str(row["stage"]))
+        ]
         if not found:
             raise _unknown("stage", wanted, [row["name"] for row in stages], self.run.run_id)
         return found

@@ -82,6 +82,8 @@ def _contract(reader: Reader, run_id: str) -> str | None:
     if len(stages) < 2:
         return None
     last: dict[str, Any] = stages[-1]
+    if [row["path"] for row in stages].count(last["path"]) > 1:
+        return None  # several loaders: a path says not which of their pipelines is meant
     rows = reader.sql(
         "SELECT kind, dtype, shape, min(min) AS low, max(max) AS high FROM stage_outputs WHERE stage = ? "
         "GROUP BY kind, dtype, shape",

@@ -262,3 +262,17 @@ def test_samples_without_files_are_excused_by_their_content(planted: Plant) -> N
     text = '[checks.duplicates]\nallow = [{{ digest = "{}", reason = "known" }}]'
     assert judged(store, text.format("89abcdef"), only=["duplicates"]) == {"duplicates": "fail"}
     assert judged(store, text.format("0123456789"), only=["duplicates"]) == {"duplicates": "pass"}
+
+
+def test_a_path_is_not_taken_for_a_number(planted: Plant) -> None:
+    """With a nested stage, path 2 is stage 3: a contract for it must not bind stage 2."""
+
+    def edit(w: World) -> None:
+        for number, path in ((1, "1.1"), (2, "1"), (3, "2")):
+            w.stage(number)["path"] = path
+
+    store = planted(edit)
+    with Reader(str(store)) as reader:
+        written = starter(reader)
+    assert 'contract."2"' in written
+    assert judged(store, written, only=["stage_contract"]) == {"stage_contract": "pass"}
