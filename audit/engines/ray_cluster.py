@@ -7,7 +7,6 @@ its files in a temporary folder: nothing of it is left afterwards.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import secrets
@@ -51,9 +50,14 @@ class Cluster:
 def connected(address: str | None) -> Iterator[Cluster]:
     """The cluster at `address` (`auto`: the one that runs here), else one of our own; one that this process is
     connected to already is taken, and left as it was."""
-    if importlib.util.find_spec("ray") is None:
-        raise MissingExtra("ray", "--engine ray", "ray")
-    prepare()
+    if address is None:
+        prepare_own()
+    else:
+        prepare()
+    try:
+        import ray.data  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("ray[data]", "--engine ray", "ray") from error
     cluster = _attach(address) if address is not None else _own()
     try:
         yield cluster
@@ -94,7 +98,6 @@ def prepare_own() -> None:
 
 
 def _own() -> Cluster:
-    prepare_own()
     import ray
 
     if ray.is_initialized():

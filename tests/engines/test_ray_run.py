@@ -13,7 +13,9 @@ from PIL import Image
 from ray_material import ray_nodes, rows_of, unlisted, write_material
 
 import audit
+from audit.engines.choice import resume
 from audit.engines.request import Progress
+from audit.errors import ModelError, UsageError
 
 pytest.importorskip("ray.data")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -25,27 +27,57 @@ def nodes() -> Iterator[Any]:
         yield cluster
 
 
-@pytest.mark.parametrize("actors", [1, 2, 3])
-def test_rows_are_those_of_the_local_engine(
-    nodes: Any, actors: int, pictures: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_rows_are_those_of_the_local_engine(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
     images, store = pictures(count=22), tmp_path / "lineage"
     (images / "class_1" / "img_004.png").write_bytes(b"no picture")
     pipeline, checkpoint = write_material(tmp_path)
     options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": store, "batch_size": 4, "seed": 7}
     local = audit.run(images, workers=0, name="local", **options)
-    remote = audit.run(images, engine="ray", actors=actors, name="ray", **options)
-    assert (remote.status, remote.samples, remote.failed) == ("complete", 22, 1)
-    assert (remote.graded, remote.wrong, remote.accuracy) == (local.graded, local.wrong, local.accuracy)
     expected = rows_of(store, local.run_id)
-    assert len(expected["samples"]) == 22
-    assert len(expected["predictions"]) == 21
-    assert rows_of(store, remote.run_id) == expected
-    assert unlisted(store, remote.run_id) == []
+    assert (len(expected["samples"]), len(expected["predictions"])) == (22, 21)
+    for actors in (1, 2, 3):
+        remote = audit.run(images, engine="ray", actors=actors, name=f"ray-{actors}", **options)
+        assert (remote.status, remote.samples, remote.failed) == ("complete", 22, 1)
+        assert (remote.graded, remote.wrong, remote.accuracy) == (local.graded, local.wrong, local.accuracy)
+        assert rows_of(store, remote.run_id) == expected
+        assert unlisted(store, remote.run_id) == []
     with audit.open(store) as opened:
         assert opened.verify() == []
-        difference = opened.diff("local", "ray")
+        difference = opened.diff("local", "ray-3")
         assert (difference.matched, difference.first_divergent_stage, difference.regressions) == (22, {}, 0)
+
+
+def test_what_is_kept_follows_predictions(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
+    images, store = pictures(count=22), tmp_path / "lineage"
+    pipeline, checkpoint = write_material(tmp_path)
+    options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": store, "batch_size": 4}
+    chosen = {"capture": "full", "capture_where": "NOT correct"}
+    local = audit.run(images, workers=0, **options, **chosen)
+    remote = audit.run(images, engine="ray", actors=1, **options, **chosen)
+    assert rows_of(store, remote.run_id) == rows_of(store, local.run_id)
+    with audit.open(store) as opened:
+        kept = opened.sql("SELECT count(DISTINCT index) FROM payloads", run=remote.run_id).fetchone()
+    assert kept == (remote.wrong,)
+
+
+def test_a_spent_budget_ends_the_round(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
+    images, store = pictures(count=22), tmp_path / "lineage"
+    for number, path in enumerate(sorted(images.rglob("*.png"))):
+        if number not in (0, 7, 14, 21):  # those that the estimate is made from
+            with Image.open(path) as picture:
+                picture.resize((96, 72)).save(path)
+    pipeline, _ = write_material(tmp_path)
+    options: dict[str, Any] = {"pipeline": pipeline, "store": store, "batch_size": 2, "capture_budget": 500_000}
+    remote = audit.run(images, engine="ray", **options)
+    assert (remote.status, remote.samples) == ("complete", 22)
+    assert str(remote.capture).startswith("full (auto")
+    assert any("budget was reached" in warning for warning in remote.warnings)
+    local = audit.run(images, workers=0, **options)
+    digests = "SELECT index, stage, digest FROM stage_outputs ORDER BY ALL"
+    with audit.open(store) as opened:
+        assert opened.sql(digests, run=remote.run_id).fetchall() == opened.sql(digests, run=local.run_id).fetchall()
+        levels = opened.sql("SELECT DISTINCT payload FROM stage_outputs", run=remote.run_id).fetchall()
+    assert {"full", "preview"} <= {level for (level,) in levels}
 
 
 def test_a_node_is_killed_in_the_middle(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
@@ -112,3 +144,61 @@ def test_a_sample_that_kills_its_worker_is_a_failed_row(
             9,
             9,
         )
+
+
+def interrupt_at(count: int) -> Callable[[Progress], None]:
+    def progress(now: Progress) -> None:
+        if now.done >= count:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize(("first", "then"), [("local", "ray"), ("ray", "local")])
+def test_a_run_is_resumed_by_the_other_engine(
+    nodes: Any, first: str, then: str, pictures: Callable[..., Path], tmp_path: Path
+) -> None:
+    images, store = pictures(count=31), tmp_path / "lineage"
+    pipeline, checkpoint = write_material(tmp_path)
+    options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": store, "batch_size": 3}
+    whole = audit.run(images, workers=0, **options)
+    begun = audit.run(images, engine=first, progress=interrupt_at(9), workers=0, **options)
+    assert begun.status == "interrupted"
+    assert 9 <= begun.samples < 31
+    assert unlisted(store, begun.run_id) == []
+    done = resume(str(store), begun.run_id, engine=then)
+    assert (done.run_id, done.status, done.samples) == (begun.run_id, "complete", 31)
+    assert (done.graded, done.wrong, done.accuracy) == (whole.graded, whole.wrong, whole.accuracy)
+    assert rows_of(store, done.run_id) == rows_of(store, whole.run_id)
+    with audit.open(store) as opened:
+        assert opened.verify() == []
+
+
+def test_a_model_that_fails_ends_the_run_with_its_sentence(
+    nodes: Any, pictures: Callable[..., Path], tmp_path: Path
+) -> None:
+    pipeline, checkpoint = write_material(tmp_path)
+    pipeline.write_text(pipeline.read_text().replace("self.head(self.conv(x)", "self.conv(self.conv(x)"))
+    with pytest.raises(ModelError, match=r"could not be run on a batch of \(4, 3, 18, 24\)"):
+        audit.run(
+            pictures(count=8),
+            engine="ray",
+            pipeline=pipeline,
+            model=checkpoint,
+            store=tmp_path / "lineage",
+            batch_size=4,
+            capture="digest",
+        )
+    with audit.open(tmp_path / "lineage") as opened:
+        (run,) = opened.runs()
+    assert run.status == "failed"
+    assert "could not be run" in run.warnings[-1]
+
+
+def test_what_does_not_fit_the_cluster(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
+    pipeline, checkpoint = write_material(tmp_path)
+    options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": tmp_path / "lineage"}
+    with pytest.raises(UsageError, match="2 actors with 1 GPUs each do not fit the cluster, which has 0"):
+        audit.run(pictures(), engine="ray", actors=2, gpus_per_actor=1, **options)
+    with pytest.raises(UsageError, match="are Ray's"):
+        audit.run(pictures(), actors=2, **options)
