@@ -35,7 +35,7 @@ class Size(click.ParamType[int]):
 
 
 def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    tags = {}
+    tags: dict[str, str] = {}
     for tag in given:
         key, equals, value = tag.partition("=")
         if not equals or not key:
