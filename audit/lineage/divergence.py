@@ -73,7 +73,7 @@ def find_divergences(
         reason, detail = _explained(a, b, step, why, traces)
         parameters = parameter_changes(step.a, step.b) if step.a and step.b and reason == "parameters" else []
         size = measure(traces, step.at_a, step.at_b, derive=derive and number < _DERIVED)
-        example = {key: value for key, value in examples[0].items() if not key.startswith("visit")}
+        example = dict(examples[0])
         drawn = [_drawn(traces[0][0], step.at_a), _drawn(traces[0][1], step.at_b)] if step.random else [None, None]
         example |= {"drawn_a": drawn[0], "drawn_b": drawn[1]}
         found.append(Divergence(step, count, reason, detail, example, parameters, size))
