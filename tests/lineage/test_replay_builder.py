@@ -95,6 +95,8 @@ def test_a_script_is_replayed_from_another_directory(
     done = audited("trace", "loop", 2, "--export", tmp_path / "out", "--store", store)
     assert done.exit_code == 0, done.stderr
     assert np.load(tmp_path / "out" / "03-shifted.npy").shape == (3, 8, 8)
+    reproducible = audited("check", "loop", "--only", "reproducible", "--json", "--store", store)
+    assert [check["status"] for check in json.loads(reproducible.stdout)["checks"]] == ["pass"], reproducible.stdout
     script.write_text(text.replace("FACTOR = 2", "FACTOR = 3"))
     found = json.loads(audited("replay", "loop", "--json", "--workers", 0, "--store", store).stdout)
     assert {(item["name"], item["reason"]) for item in found["different"]} == {("shifted", "code changed")}

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.errors import DatasetError, ModelError, PipelineError, UsageError
+from audit.sources.builder import can_be_rebuilt
 
 
 class Reproducible(Check):
@@ -45,8 +46,11 @@ class Reproducible(Check):
 
     def _look_for_parts(self, context: Context) -> None:
         """A store may have moved here without its dataset: that is nothing to fail for, and not worth loading torch."""
-        if context.run.recipe.get("kind") != "run":
-            raise Skip("the run was recorded in a loop of its own; replay it with its dataset: store.replay(dataset=…)")
+        if not can_be_rebuilt(context.run.recipe):
+            raise Skip(
+                "the run was recorded in a loop of its own; name what builds its dataset with run.loader(…, builder=…), "
+                "or replay it with the dataset: store.replay(dataset=…)"
+            )
         for part in ("dataset", "pipeline", "model"):
             path = str(context.run.recipe.get(part) or "")
             file = path.rpartition(":")[0] or path
