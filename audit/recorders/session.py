@@ -25,6 +25,7 @@ from audit.recorders.pipeline import Pipeline, find_pipeline
 from audit.recorders.problems import RecordingWarning
 from audit.recorders.provenance import class_names
 from audit.recorders.proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
+from audit.recorders.ranks import rank_tags
 from audit.recorders.watching import WatchedModel
 from audit.records import Run
 from audit.sources.builder import Builder, described
@@ -49,7 +50,8 @@ class Recording:
     ) -> None:
         check_run_name(name)
         details = describe() if describe is not None else {}
-        row = Run(run_id="", sequence=0, started_at="", name=name, tags=dict(tags or {}), capture=capture, **details)
+        tagged = rank_tags() | dict(tags or {})
+        row = Run(run_id="", sequence=0, started_at="", name=name, tags=tagged, capture=capture, **details)
         self._ledger = Ledger(
             store, row, capture=capture, capture_budget=capture_budget, capture_where=capture_where, strict=strict
         )

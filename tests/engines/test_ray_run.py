@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray_training
 from PIL import Image
 from ray_material import ray_nodes, rows_of, unlisted, write_material
 
@@ -202,3 +203,34 @@ def test_what_does_not_fit_the_cluster(nodes: Any, pictures: Callable[..., Path]
         audit.run(pictures(), engine="ray", actors=2, gpus_per_actor=1, **options)
     with pytest.raises(UsageError, match="are Ray's"):
         audit.run(pictures(), actors=2, **options)
+
+
+def test_ray_train_records_through_the_api(nodes: Any, tmp_path: Path) -> None:
+    """Each rank a run of its own in one store, its rank on the rows; 7 samples for two ranks are padded with one."""
+    pytest.importorskip("tensorboardX")
+    from ray import cloudpickle
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    store = tmp_path / "lineage"
+    # The tests' folder is on no worker's path.
+    cloudpickle.register_pickle_by_value(ray_training)
+    TorchTrainer(
+        ray_training.train,
+        train_loop_config={"samples": 7, "store": str(store)},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(storage_path=str(tmp_path / "results")),
+    ).fit()
+    with audit.open(store) as opened:
+        assert sorted((run.name, run.status, run.samples) for run in opened.runs()) == [
+            ("trained-0", "complete", 8),
+            ("trained-1", "complete", 8),
+        ]
+        assert opened.sql("SELECT DISTINCT rank, count(*) FROM samples GROUP BY rank ORDER BY 1").fetchall() == [
+            (0, 8),
+            (1, 8),
+        ]
+        (outcome,) = opened.check("trained-0", only=["coverage"]).outcomes
+    assert (outcome.status, len(outcome.findings)) == ("fail", 2)
+    assert all("padded" in finding.message for finding in outcome.findings)

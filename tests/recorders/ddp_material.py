@@ -22,13 +22,21 @@ def train(rank: int, port: int, store: str, results: Any) -> None:
         with audit.record(store, name=f"rank-{rank}", tags={"rank": str(rank)}, strict=True) as run:
             recorded = _epoch(rank, run)
         results[rank] = (plain, recorded)
+        # 13 samples for two ranks: the sampler pads with one.
+        with audit.record(store, name=f"padded-{rank}", strict=True) as run:
+            for epoch in run.epochs(2):
+                _epoch(rank, run, count=13, seed=epoch)
+        # The same with one left out.
+        with audit.record(store, name=f"dropped-{rank}", strict=True) as run:
+            for epoch in run.epochs(2):
+                _epoch(rank, run, count=13, seed=epoch, drop_last=True)
     finally:
         dist.destroy_process_group()
 
 
-def _epoch(rank: int, run: Any) -> list[list[float]]:
-    dataset, model = Numbers(12), linear()
-    sampler: Any = DistributedSampler(dataset, num_replicas=2, rank=rank, shuffle=True, seed=1)
+def _epoch(rank: int, run: Any, count: int = 12, seed: int = 1, drop_last: bool = False) -> list[list[float]]:
+    dataset, model = Numbers(count), linear()
+    sampler: Any = DistributedSampler(dataset, num_replicas=2, rank=rank, seed=seed, drop_last=drop_last)
     loader: Any = DataLoader(dataset, batch_size=2, sampler=sampler)
     if run is not None:
         loader, model = run.loader(loader), run.model(model)

@@ -9,6 +9,8 @@ import torch.multiprocessing
 from ddp_material import train
 from recording_material import Asked
 
+import audit
+
 
 def test_two_processes(tmp_path: Path) -> None:
     with socket.socket() as probe:
@@ -28,9 +30,32 @@ def test_two_processes(tmp_path: Path) -> None:
         assert plain == recorded
     assert found[0][0][:-2] == found[1][0][:-2]
     ask = Asked(tmp_path / "lineage")
-    assert ask("SELECT name, status, tags['rank'] FROM runs ORDER BY name") == [
-        ("rank-0", "complete", "0"),
-        ("rank-1", "complete", "1"),
+    assert ask("SELECT name, status, tags['rank'], tags['world_size'] FROM runs ORDER BY name") == [
+        (f"{name}-{rank}", "complete", str(rank), "2") for name in ("dropped", "padded", "rank") for rank in (0, 1)
     ]
-    assert ask("SELECT count(*), count(DISTINCT index) FROM lineage WHERE predicted IS NOT NULL") == [(12, 12)]
-    assert ask("SELECT rank, count(*) FROM samples GROUP BY rank ORDER BY rank") == [(0, 6), (1, 6)]
+    # The ranks agreed which runs belong together, recording by recording.
+    groups = ask("SELECT tags['distributed'], list(name ORDER BY name) FROM runs GROUP BY 1 ORDER BY 2")
+    assert [names for _, names in groups] == [
+        ["dropped-0", "dropped-1"],
+        ["padded-0", "padded-1"],
+        ["rank-0", "rank-1"],
+    ]
+    once = "(SELECT * FROM lineage WHERE run_id IN (SELECT run_id FROM runs WHERE name LIKE 'rank-%'))"
+    assert ask(f"SELECT count(*), count(DISTINCT index) FROM {once} WHERE predicted IS NOT NULL") == [(12, 12)]
+    assert ask(f"SELECT rank, count(*) FROM {once} GROUP BY rank ORDER BY rank") == [(0, 6), (1, 6)]
+    with audit.open(tmp_path / "lineage") as store:
+        for run in ("rank-0", "rank-1"):
+            (outcome,) = store.check(run, only=["coverage"]).outcomes
+            assert (outcome.status, outcome.findings) == ("pass", [])
+        (outcome,) = store.check("padded-1", only=["coverage"]).outcomes
+        (dropped,) = store.check("dropped-0", only=["coverage"]).outcomes
+    assert outcome.status == "fail"
+    padded = "samples WHERE run_id IN (SELECT run_id FROM runs WHERE name LIKE 'padded-%')"
+    drawn = ask(f"SELECT epoch, index FROM {padded} GROUP BY ALL HAVING count(DISTINCT rank) > 1 ORDER BY ALL")
+    assert [epoch for epoch, _ in drawn] == [0, 1]
+    assert sorted(finding.index for finding in outcome.findings) == sorted(index for _, index in drawn)
+    assert all("padded" in finding.message for finding in outcome.findings)
+    assert [finding.message.partition(" was drawn by no rank in ")[2] for finding in dropped.findings] == [
+        "epoch 0.",
+        "epoch 1.",
+    ]

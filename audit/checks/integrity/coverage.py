@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import Context
+from audit.checks.integrity import ranks
 
 
 class Coverage(Check):
@@ -21,7 +22,8 @@ class Coverage(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         yield from _missing(context)
         yield from _twice(context)
-        yield from _padding(context)
+        yield from ranks.padding(context)
+        yield from ranks.missing(context)
         yield from _stages(context)
         if context.facts.counts.get("predictions"):
             yield from _predictions(context)
@@ -30,6 +32,8 @@ class Coverage(Check):
 def _missing(context: Context) -> Iterable[Finding]:
     expected = context.run.expected
     if expected is None:
+        if ranks.distributed(context):
+            return
         context.note("how many samples were asked for is not known, so gaps cannot be told")
         return
     query = (
@@ -54,26 +58,6 @@ def _twice(context: Context) -> Iterable[Finding]:
                 threshold=1,
                 sql=context.evidence(table, row["index"]),
             )
-
-
-def _padding(context: Context) -> Iterable[Finding]:
-    if context.value(f"SELECT count(DISTINCT rank) FROM {context.samples}") < 2:
-        return
-    query = (
-        f"SELECT epoch, index, any_value(source) AS source, list_sort(list(DISTINCT rank)) AS ranks "
-        f"FROM {context.samples} GROUP BY epoch, index HAVING count(DISTINCT rank) > 1"
-    )
-    for row in context.offenders(query, "epoch, index"):
-        ranks = ", ".join(map(str, row["ranks"]))
-        yield Finding(
-            f"{row['source']} (index {row['index']}) was drawn by the ranks {ranks} in epoch {row['epoch']}: "
-            "a distributed sampler padded with it, so it counts more than once.",
-            index=row["index"],
-            source=row["source"],
-            value=len(row["ranks"]),
-            threshold=1,
-            sql=context.evidence("samples", row["index"]),
-        )
 
 
 def _stages(context: Context) -> Iterable[Finding]:
