@@ -4,7 +4,7 @@
 
 `training` is ResNet-18 with random augmentation, two workers, SGD. `layers` is the forward pass alone, with statistics of
 one layer, beside a plain hook that saves the layer's output with numpy and, where they are installed, TorchLens and nnsight.
-`memory` trains a small network for 60 epochs and says how much the process grew from the tenth to the last.
+`memory` trains a small network for 120 epochs and says what the process took on the way.
 CPU time of all processes is the figure to trust on a machine that does something else besides.
 """
 
@@ -113,7 +113,7 @@ def _epoch(loader: Any, model: nn.Module) -> None:
         optimizer.step()
 
 
-def _memory(work: Path, epochs: int = 60, samples: int = 2000) -> None:
+def _memory(work: Path, epochs: int = 120, samples: int = 2000) -> None:
     """Over epochs nothing may add up: every sample is visited again and again."""
     process, resident = psutil.Process(), []
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -130,8 +130,10 @@ def _memory(work: Path, epochs: int = 60, samples: int = 2000) -> None:
             resident.append(process.memory_info().rss / 2**20)
     shutil.rmtree(work / "lineage")
     print(
-        f"memory, {epochs} epochs of {samples}: {resident[9]:.0f} MB after 10, {resident[epochs // 2]:.0f} MB after "
-        f"{epochs // 2}, {resident[-1]:.0f} MB after {epochs}",
+        f"memory over {epochs} epochs of {samples}: "
+        + ", ".join(
+            f"{resident[at - 1]:.0f} MB after {at}" for at in (epochs // 12, epochs // 3, 2 * epochs // 3, epochs)
+        ),
         flush=True,
     )
 
