@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -43,7 +44,8 @@ class Hook:
         self._action = action
 
     def __call__(self, module: nn.Module, *given: Any) -> None:
-        if module is self._module():
+        # A model that is being traced computes an example: what is done to its values here would become part of the graph.
+        if module is self._module() and torch._C._get_tracing_state() is None:
             self._action(*given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -123,7 +123,7 @@ class ItemRecorder:
     def _add_rows(self, index: int, visit: Visit, item: Any, origin: Origin | None) -> None:
         position = len(self.indices)
         origin = origin or origin_of(self.dataset, index)
-        label = self._label_of(index, item)
+        label = self._label_of(item)
         label = origin.label if label is None else label
         if label is None and visit.error is None and self._unlabelled is None:
             self._unlabelled = _form(item)
@@ -183,18 +183,22 @@ class ItemRecorder:
         for column in (self.indices, self.digests, self.labels):
             column.pop()
 
-    def _label_of(self, index: int, item: Any) -> int | None:
+    def _label_of(self, item: Any) -> int | None:
         if item is None:
             return None
+        # The same words for every item: a run is marked once with each message.
         try:
-            if callable(self.label):
-                return label_number(self.label(item))
-            return label_number(item[self.label] if self.label is not None else split_item(item)[1])
+            if self.label is None:
+                return label_number(split_item(item)[1])
+            found = self.label(item) if callable(self.label) else item[self.label]
+            number = label_number(found)
         except Exception as error:
-            self.problems.append(
-                f"label={self.label!r} finds no label in sample {index}: {type(error).__name__}: {error}"
-            )
+            looks = _form(item) or f"a {type(item).__name__}"
+            self.problems.append(f"label={self.label!r} finds no label in {looks}: {type(error).__name__}: {error}")
             return None
+        if number is None and found is not None:
+            self.problems.append(f"label={self.label!r} finds a {type(found).__name__}, which is no class number.")
+        return number
 
     def _named(self, label: int | None) -> str | None:
         classes = self.classes

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,8 @@ class LayerPolicy:
             raise UsageError(f"keep is {self.keep!r}.", hint="Use 'stats', 'full' or a function of the tensor.")
         if not isinstance(self.every, int) or self.every < 1:
             raise UsageError(f"every is {self.every!r}.", hint="Give a whole number of steps from 1 up.")
+        if not isinstance(self.budget, (int, float)) or not self.budget >= 0:
+            raise UsageError(f"budget is {self.budget!r}.", hint="Give a number of bytes.")
         if self.when is not None and not callable(self.when) and not isinstance(self.when, str):
             raise UsageError(f"when is {self.when!r}.", hint="Give an SQL condition over predictions, or a function.")
 
@@ -57,6 +60,16 @@ class LayerPolicy:
             raise UsageError(f"when={self.when!r} is no condition over predictions.", hint=error.hint) from error
 
 
+def chosen_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:
+    """`indices` as numbers; None for all samples."""
+    if indices is None:
+        return None
+    try:
+        return frozenset(operator.index(index) for index in indices)
+    except TypeError:
+        raise UsageError(f"indices is {indices!r}.", hint="Give a list of sample numbers, such as [0, 2].") from None
+
+
 def find_layers(model: nn.Module, wanted: Layers) -> dict[str, nn.Module]:
     """The modules that names, globs or types mean; a wish that matches nothing is an error with the nearest names."""
     if isinstance(wanted, (str, type)):
@@ -66,6 +79,11 @@ def find_layers(model: nn.Module, wanted: Layers) -> dict[str, nn.Module]:
     for wish in wanted:
         if isinstance(wish, type):
             matched = {name: module for name, module in named.items() if isinstance(module, wish)}
+        elif not isinstance(wish, str):
+            raise UsageError(
+                f"A layer cannot be chosen by a {type(wish).__name__}.",
+                hint="Give names, patterns such as 'layer4.*', or types such as nn.ReLU.",
+            )
         else:
             pattern = _plain_name(wish)
             matched = {name: module for name, module in named.items() if fnmatch.fnmatchcase(name, pattern)}

@@ -65,8 +65,10 @@ class Ledger:
         self._batch = 0
         self._step = 0
         self._last_step: Step | None = None
-        self._notes = {"again": 0, "unknown": 0, "unclear": 0}
+        self._notes = {"again": 0, "unknown": 0, "changed": 0, "unclear": 0}
         self._told_of_end = False
+        #: Whether any sample has come.
+        self._arrived = False
         mixing.subscribe(self._mixed)
 
     @property
@@ -116,6 +118,7 @@ class Ledger:
             pending = self.intake.unwrap(id(loader), envelope, iteration.epoch, number, iteration)
             if pending is None:
                 return
+            self._arrived = True
             if envelope.mixed is not None:
                 self._parentage.mixed(pending, envelope.mixed)
             if envelope.error is not None:
@@ -132,6 +135,7 @@ class Ledger:
             pending = self.intake.unwrap(key, envelope, epoch, None, None)
             if pending is None:
                 return
+            self._arrived = True
             if self.models and pending.ok:
                 self._waiting.add_loose(pending)
             else:
@@ -146,6 +150,15 @@ class Ledger:
         """Workers can be given the user's dataset, but not the recorded one."""
         with self.problems.caught():
             raise RuntimeError(f"the workers could not be started with the recording: {error}") from error
+
+    def unheard(self, loader: RecordedLoader) -> None:
+        """A loader gave a batch that it fetched with an iterator made before it was recorded."""
+        kind = type(loader._audit_loader).__name__
+        with self.problems.caught():
+            raise RuntimeError(
+                f"batches of this {kind} are not seen: it began to fetch before it was recorded. "
+                "Give it run.dataset(dataset) when it is made, instead of run.loader afterwards."
+            )
 
     # -- what models and optimizers tell ---------------------------------------------------------
 
@@ -179,7 +192,7 @@ class Ledger:
             self._notes["unclear"] += 1
             return None
         if match is None:
-            self._notes["again" if self._last_step is not None else "unknown"] += 1
+            self._notes["again" if self._last_step is not None else "changed" if self._arrived else "unknown"] += 1
             return None
         first, _ = match.rows[0]
         if first.loose and first.batches[match.rows[0][1]] is None:
@@ -330,9 +343,11 @@ class Ledger:
         notes = {
             "again": "calls of a model were of no batch that waits for predictions; of each batch the first call counts.",
             "unknown": "calls of a model came before any recorded batch.",
+            "changed": "calls of a model were of no recorded batch: what came from the loader was split, repeated or joined, and "
+            "changed, on its way to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
             "unclear": "calls of a model could be of more than one batch: several were fetched ahead, and changed on their way "
             "to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
         }
         for kind, count in self._notes.items():
             if count:
-                self.problems.mark(f"{count} {notes[kind]}", loud=kind == "unclear")
+                self.problems.mark(f"{count} {notes[kind]}", loud=kind in ("unclear", "changed"))

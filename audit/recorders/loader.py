@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ class Receiver(Protocol):
     def receive(self, loader: RecordedLoader, envelope: Envelope, iteration: Iteration) -> None: ...
     def broke(self, error: BaseException) -> None: ...
     def unrecordable(self, error: BaseException) -> None: ...
+    def unheard(self, loader: RecordedLoader) -> None: ...
 
 
 class RecordedLoader:
@@ -50,6 +51,7 @@ class RecordedLoader:
         self, loader: DataLoader[Any], pipeline: Pipeline, level: CaptureLevel, receiver: Receiver, label: LabelFinder
     ) -> None:
         self._audit_loader = loader
+        self._audit_base = base_of(loader)
         self._audit_receiver = receiver
         #: With persistent workers a loader keeps its iterator; ours makes envelopes, the user's own must not.
         self._audit_iterator: Any = None
@@ -60,7 +62,7 @@ class RecordedLoader:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return type(self._audit_loader)
+        return self._audit_loader.__class__
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_audit_"):
@@ -92,29 +94,42 @@ class RecordedLoader:
         iteration = self._audit_receiver.begin(self)
         if iteration is None and self._audit_iterator is None:
             return iter(self._audit_loader)
+        if type(self._audit_loader).__iter__ is not DataLoader.__iter__:
+            return OwnIteration(self, iteration)
+        return self._recorded(lambda: iter(self._audit_loader), iteration)
+
+    def _recorded(self, make: Callable[[], Any], iteration: Iteration | None) -> Any:
+        """The iterator that `make` makes, recorded."""
         try:
             with self._recording():
-                iterator = iter(self._audit_loader)
+                iterator = make()
         except Exception as error:
-            return self._unpicklable(error)
+            return self._unpicklable(error, make)
         return RecordedIterator(self, iterator, iteration)
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
+        with self._holding(dataset=self._audit_dataset, collate_fn=self._audit_collate):
+            yield
+
+    @contextlib.contextmanager
+    def _holding(self, **ours: Any) -> Iterator[None]:
         """The loader's attributes refuse to be set once it is made, so its dictionary is asked."""
-        attributes = self._audit_loader.__dict__
-        ours = {"dataset": self._audit_dataset, "collate_fn": self._audit_collate, "_iterator": self._audit_iterator}
+        attributes = self._audit_base.__dict__
+        ours["_iterator"] = self._audit_iterator
         before = {name: attributes[name] for name in ours if name in attributes}
         attributes.update(ours)
         try:
             yield
         finally:
-            self._audit_iterator = attributes["_iterator"]
+            self._audit_iterator = attributes.get("_iterator")
+            for name in ours:
+                attributes.pop(name, None)
             attributes.update(before)
 
-    def _unpicklable(self, error: Exception) -> Any:
+    def _unpicklable(self, error: Exception, make: Callable[[], Any]) -> Any:
         """Workers could not be started. If that is our doing, the loop goes on unrecorded; else it fails, with a reason."""
-        loader = self._audit_loader
+        loader = self._audit_base
         method = getattr(loader.multiprocessing_context, "_name", None) or _start_method()
         if not loader.num_workers or method == "fork":
             raise error
@@ -123,13 +138,20 @@ class RecordedLoader:
         if reason is not None:
             raise reason from error
         self._audit_receiver.unrecordable(error)
-        return iter(loader)
+        return make()
 
 
 def _start_method() -> str | None:
     import multiprocessing
 
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_context().get_start_method()
+
+
+def base_of(loader: Any) -> Any:
+    """The loader that fetches: accelerate's loaders hold another one, and answer for it."""
+    while isinstance(held := getattr(loader, "__dict__", {}).get("base_dataloader"), DataLoader):
+        loader = held
+    return loader
 
 
 def _itself(loader: Any) -> Any:
@@ -155,6 +177,10 @@ class RecordedIterator:
         self._loader = loader
         self._iterator = iterator
         self._iteration = iteration
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._iterator.__class__
 
     def __iter__(self) -> RecordedIterator:
         return self
@@ -183,3 +209,44 @@ class RecordedIterator:
                 envelope.error.reraise()  # type: ignore[no-untyped-call]
             raise envelope.error
         return envelope.data
+
+
+class OwnIteration:
+    """A pass over a loader whose class has an `__iter__` of its own: timm's, accelerate's, one that moves batches.
+
+    It may begin to fetch when it likes, and change what it fetched, so the envelopes are opened below it: whenever its
+    code runs, the loader makes recorded iterators.
+    """
+
+    def __init__(self, loader: RecordedLoader, iteration: Iteration | None) -> None:
+        self._loader = loader
+        self._iteration = iteration
+        self._heard = loader._audit_iterator is not None
+        if self._heard:
+            # Persistent workers: the iterator is that of the pass before.
+            loader._audit_iterator._iteration = iteration
+        with self._hearing():
+            self._iterator = iter(loader._audit_loader)
+
+    def _hearing(self) -> contextlib.AbstractContextManager[None]:
+        return self._loader._holding(_get_iterator=self._make)
+
+    def _make(self) -> Any:
+        self._heard = True
+        base = self._loader._audit_base
+        return self._loader._recorded(lambda: type(base)._get_iterator(base), self._iteration)
+
+    def __iter__(self) -> OwnIteration:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_loader", "_iterator", "_iteration", "_heard"):
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+    def __next__(self) -> Any:
+        with self._hearing():
+            batch = next(self._iterator)
+        if not self._heard and self._iteration is not None:
+            self._loader._audit_receiver.unheard(self._loader)
+        return batch

@@ -14,6 +14,8 @@ from audit.errors import RecordingError
 
 #: A run keeps this many different marks; a loop that fails at every step would fill its row.
 _MOST = 50
+#: So many characters of each: torch lists every kernel it knows in some of its errors.
+_LONGEST = 1000
 
 
 class RecordingWarning(UserWarning):
@@ -29,6 +31,7 @@ class Problems:
 
     def mark(self, message: str, *, loud: bool = True) -> None:
         """Put a mark on the run, once for each message; `loud` warns as well."""
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
         if len(self._marks) >= _MOST or message in self._marks:
             return
         self._marks.append(message)

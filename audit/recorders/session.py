@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit.errors import RecordingError, UsageError
 from audit.identity import check_run_name
 from audit.recorders.item_recorder import ItemRecorder, LabelFinder
-from audit.recorders.layers import LayerHooks, LayerPolicy
+from audit.recorders.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.ledger import Ledger
 from audit.recorders.loader import RecordedLoader, being_iterated
 from audit.recorders.pipeline import Pipeline, find_pipeline
@@ -48,6 +48,12 @@ class Recording:
         tags: Mapping[str, str] | None = None,
         describe: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"name is {name!r}.", hint="A run's name is text.")
+        if tags is not None and not isinstance(tags, Mapping):
+            raise UsageError(f"tags is {tags!r}.", hint='Give a mapping, such as {"purpose": "baseline"}.')
+        if not isinstance(capture_budget, (int, float)) or not capture_budget >= 0:
+            raise UsageError(f"capture_budget is {capture_budget!r}.", hint="Give a number of bytes.")
         check_run_name(name)
         details = describe() if describe is not None else {}
         tagged = rank_tags() | dict(tags or {})
@@ -191,8 +197,12 @@ class Recording:
             raise UsageError(f"run.model takes a torch module, not a {type(model).__name__}.")
         if any(watched.model is model for watched in self._ledger.models):
             raise UsageError("This model is recorded already.", hint="Call run.model once, with all its layers.")
-        chosen = frozenset(indices) if indices is not None else None
-        policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen, when, budget)
+        policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen_samples(indices), when, budget)
+        if layers is None and policy != LayerPolicy(budget=budget):
+            raise UsageError(
+                "keep, backward, per_sample, every, indices and when are about layers, and none are chosen.",
+                hint="Add layers=[...]: names, patterns such as 'layer4.*', or types.",
+            )
         hooks = LayerHooks(model, policy) if layers else None
         self._ledger.watch(WatchedModel(model, hooks, self._ledger.before_call, self._ledger.after_call))
         run = self._ledger.run

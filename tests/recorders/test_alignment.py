@@ -361,6 +361,25 @@ def test_labels_in_an_unknown_place_are_told_of(tmp_path: Path) -> None:
     assert Asked(tmp_path / "b")("SELECT count(*) FROM samples WHERE label <> index % 3 OR label IS NULL") == [(0,)]
     with audit.record(tmp_path / "c") as run, pytest.warns(RecordingWarning, match="finds no label"):
         assert len(list(run.loader(DataLoader(Odd(), 4), label="nowhere"))) == 3
+    # One mark, however many samples there are: it must leave room for others.
+    (mark,) = Asked(tmp_path / "c").warnings
+    assert "'signal', 'species'" in mark
+    with (
+        audit.record(tmp_path / "d") as run,
+        pytest.warns(RecordingWarning, match="a Tensor, which is no class number"),
+    ):
+        list(run.loader(DataLoader(Odd(), 4), label="signal"))
+
+
+def test_calls_that_are_of_no_batch_are_told_of(tmp_path: Path) -> None:
+    run = audit.record(tmp_path / "a")
+    model = run.model(linear())
+    for x, _ in run.loader(DataLoader(Numbers(), 4)):
+        for part in x.chunk(2):
+            model(part * 2)
+    with pytest.warns(RecordingWarning, match=r"^audit: 6 calls .* split.*run\.log"):
+        run.close()
+    assert Asked(tmp_path / "a")("SELECT count(*) FROM predictions") == [(0,)]
 
 
 @settings(max_examples=15)

@@ -178,6 +178,11 @@ def test_a_hook_that_never_fired_is_told_of_and_all_are_gone(tmp_path: Path) -> 
         ({"layers": ["head"], "every": 0}, "from 1 up"),
         ({"layers": ["head"], "when": "los > 1"}, "no condition"),
         ({"layers": ["head"], "when": 3}, "SQL condition"),
+        ({"layers": [nn.ReLU()]}, "by a ReLU"),
+        ({"layers": ["head"], "indices": 5}, "list of sample numbers"),
+        ({"layers": ["head"], "indices": ["a.png"]}, "list of sample numbers"),
+        ({"layers": ["head"], "budget": "1GB"}, "number of bytes"),
+        ({"when": "loss > 1"}, "none are chosen"),
     ],
     ids=str,
 )

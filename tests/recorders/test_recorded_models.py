@@ -84,6 +84,16 @@ def test_compiled_models(tmp_path: Path, order: str) -> None:
     assert ask("SELECT count(*) FROM activations WHERE port = 'output.0'") == [(12,)], ask.warnings
 
 
+def test_a_traced_model(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(two_layers(), layers=["0"])
+        for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
+            # Traces twice and compares the graphs: nothing of ours may be in either.
+            traced = torch.jit.trace(model, x)
+            assert torch.equal(traced(x), model(x))
+    assert Asked(tmp_path / "lineage")("SELECT count(*) FROM predictions") == [(12,)]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixed_precision(tmp_path: Path, dtype: torch.dtype) -> None:
     model = two_layers()

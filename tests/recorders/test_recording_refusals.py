@@ -222,7 +222,14 @@ def test_a_value_that_cannot_be_recorded(tmp_path: Path, strict: bool) -> None:
 
 
 def test_bad_settings(tmp_path: Path) -> None:
-    for options in ({"capture": "everything"}, {"capture_where": "los > 1"}, {"name": "a/b"}):
+    for options in (
+        {"capture": "everything"},
+        {"capture_where": "los > 1"},
+        {"capture_budget": "1GB"},
+        {"name": "a/b"},
+        {"name": 3},
+        {"tags": ["a"]},
+    ):
         with pytest.raises(UsageError):
             audit.record(tmp_path / "lineage", **options)  # type: ignore[arg-type]
 
