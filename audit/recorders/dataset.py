@@ -16,7 +16,7 @@ import torch
 
 from audit.recorders.items import label_number, split_item
 from audit.recorders.observed import Observed, set_current_visit
-from audit.recorders.pipeline import Pipeline, walk
+from audit.recorders.pipeline import Pipeline, find_pipeline, walk
 from audit.recorders.provenance import class_names, origin_of
 from audit.recorders.randomness import Seeder
 from audit.recorders.visit import Visit
@@ -30,6 +30,8 @@ class Instrument:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self._pairs: list[tuple[Any, Any]] | None = None
+        #: Whether the last visit found other transforms in the dataset than this pipeline's.
+        self.changed = False
 
     def _build(self) -> list[tuple[Any, Any]]:
         pairs: list[tuple[Any, Any]] = list(self.pipeline.expanded)
@@ -43,22 +45,25 @@ class Instrument:
     @contextlib.contextmanager
     def watching(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Iterator[Visit]:
         """One visit: stand-ins in the slots, the visit current in this thread."""
-        if self._pairs is None:
+        # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
+        self.changed = not self.pipeline.found.still()
+        if self._pairs is None and not self.changed:
             self._pairs = self._build()
-        visit = Visit(self.pipeline, level, refuse_none=refuse_none)
-        for slot, stand_in in self._pairs:
+        pairs = (self._pairs or []) if not self.changed else []
+        visit = Visit(self.pipeline if not self.changed else find_pipeline(None), level, refuse_none=refuse_none)
+        for slot, stand_in in pairs:
             slot.put(stand_in)
         set_current_visit(visit)
         try:
             yield visit
         finally:
             set_current_visit(None)
-            for slot, _ in reversed(self._pairs):
+            for slot, _ in reversed(pairs):
                 slot.restore()
             visit.end()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"pipeline": self.pipeline, "_pairs": None}
+        return {"pipeline": self.pipeline, "_pairs": None, "changed": False}
 
 
 def _runner(step: Any) -> Any:

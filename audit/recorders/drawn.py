@@ -64,9 +64,26 @@ def says_random(stage: Any) -> bool | None:
             return not plain or getattr(stage, "p", 1.0) < 1
         case "monai":
             return hasattr(stage, "_do_transform") or callable(getattr(stage, "randomize", None))
+        case "torchvision" if _draws(stage):
+            return True
         case "kornia":
             return callable(getattr(stage, "generate_parameters", None)) or hasattr(stage, "_params")
     return None
+
+
+def _draws(stage: Any) -> bool:
+    """Whether a v2 transform has parameters of its own to draw, or is the one that draws without."""
+    asked = getattr(getattr(type(stage), "make_params", None), "__qualname__", "Transform.make_params")
+    return bool(asked != "Transform.make_params") or type(stage).__name__ == "GaussianNoise"
+
+
+def asks_when_fired(stage: Any) -> bool:
+    """Whether a v2 transform always draws through `make_params`: torchvision's own call does, RandAugment's does not."""
+    call = getattr(getattr(type(stage), "forward", None), "__qualname__", "")
+    return callable(getattr(stage, "make_params", None)) and call in (
+        "Transform.forward",
+        "_RandomApplyTransform.forward",
+    )
 
 
 def told_by(stage: Any) -> dict[str, Any] | None:

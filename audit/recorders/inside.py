@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from audit.errors import UsageError
 from audit.recorders.observed import current_visit
 
 T = TypeVar("T")
@@ -64,7 +65,11 @@ def stage(what: str) -> InsideStage: ...
 def stage(what: F) -> F: ...
 def stage(what: Any) -> Any:
     """A block of code, or a function, that is a stage of its own."""
-    return InsideStage(what) if isinstance(what, str) else _decorated(what, what.__name__)
+    if isinstance(what, str):
+        return InsideStage(what)
+    if not callable(what):
+        raise UsageError(f"audit.stage was given {what!r}.", hint="Give a stage's name, or a function.")
+    return _decorated(what, getattr(what, "__name__", type(what).__name__))
 
 
 def _decorated(function: F, name: str) -> F:

@@ -149,6 +149,11 @@ class ItemRecorder:
         self.digests.append(visit.last_digest)
         self.labels.append(label)
         self._add_states(index, position)
+        if self.instrument.changed:
+            self.problems.append(
+                "the transforms of the dataset were changed after it was wrapped: of such samples the stages are not known. "
+                "Change them before run.loader or run.dataset, or record what follows as a run of its own."
+            )
         if visit.problem:
             self.problems.append(f"sample {index}: {visit.problem}")
 

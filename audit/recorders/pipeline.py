@@ -15,7 +15,7 @@ from typing import Any
 from audit.errors import PipelineError
 from audit.recorders import drawn
 from audit.recorders.describe import code_digest_of, name_of, parameters_of, qualname_of
-from audit.recorders.slots import Slot, tuple_slots
+from audit.recorders.slots import Found, Slot, tuple_slots
 from audit.records import Stage
 
 #: Containers that only call their children in order: their output is their last child's.
@@ -49,6 +49,8 @@ class Pipeline:
     loads: list[Slot] = field(default_factory=list)
     #: Slots that hold a composed stand-in for a transform that hides its steps.
     expanded: list[tuple[Slot, Any]] = field(default_factory=list)
+    #: What all the slots held when the stages were found.
+    found: Found = field(default_factory=Found)
 
     @property
     def stages(self) -> list[Stage]:
@@ -98,6 +100,7 @@ class _Finder:
         self.pipeline.reads += [slot for slot in part.reads if slot.identity not in known]
         self.pipeline.loads += [slot for slot in part.loads if slot.identity not in known]
         self.pipeline.expanded += part.expanded
+        self.pipeline.found.add(part.found)
         steps = part.steps[1:]
         signature = tuple((id(step.target), step.stage.path, step.group) for step in steps)
         if (twin := self._parts.get(signature)) is not None:
@@ -116,6 +119,11 @@ class _Finder:
 
     def named(self, dataset: Any, attributes: Sequence[str]) -> None:
         """Stages that the user points out by the attribute that holds them."""
+        if isinstance(attributes, str) or not all(isinstance(name, str) for name in attributes):
+            raise PipelineError(
+                f"stages is {attributes!r}.",
+                hint='Give a list of the names of attributes or methods, such as ["tokenise"].',
+            )
         for number, name in enumerate(attributes, 1):
             if not callable(getattr(dataset, name, None)):
                 raise PipelineError(
@@ -129,20 +137,26 @@ class _Finder:
         if not hasattr(dataset, "__dict__"):
             return
         if callable(getattr(dataset, "read", None)) and callable(getattr(dataset, "source", None)):
-            self.pipeline.reads.append(Slot(dataset, "read"))
+            self._source(self.pipeline.reads, Slot(dataset, "read"))
         for name in _LOADER_ATTRIBUTES:
             if callable(getattr(dataset, name, None)):
-                self.pipeline.loads.append(Slot(dataset, name))
+                self._source(self.pipeline.loads, Slot(dataset, name))
         for name in _TRANSFORM_ATTRIBUTES:
             self._attribute(dataset, name, "")
         for name in _TARGET_ATTRIBUTES:
             self._attribute(dataset, name, "target.")
+
+    def _source(self, slots: list[Slot], slot: Slot) -> None:
+        slots.append(slot)
+        self.pipeline.found.value(slot, slot.get())
 
     def _attribute(self, owner: Any, name: str, prefix: str) -> None:
         value = owner.__dict__.get(name) if hasattr(owner, "__dict__") else None
         if value is None and name in getattr(owner, "_modules", {}):
             value = owner._modules[name]
         if value is None:
+            if name in getattr(owner, "__dict__", {}):
+                self.pipeline.found.value(Slot(owner, name), None)
             return
         if type(value).__name__ == "StandardTransform":
             # torchvision keeps the same two transforms a second time behind `transforms`.
@@ -150,6 +164,7 @@ class _Finder:
             self._attribute(value, "target_transform", "target.")
             return
         if isinstance(value, list):
+            self.pipeline.found.value(Slot(owner, name), value)
             self._children([Slot(value, position) for position in range(len(value))], prefix)
         elif callable(value):
             slot = Slot(owner, name, child=name in getattr(owner, "_modules", {}))
@@ -157,6 +172,7 @@ class _Finder:
 
     def _children(self, slots: list[Slot], prefix: str) -> tuple[tuple[int, ...], ...]:
         """The ordinals of the stages below each child."""
+        self.pipeline.found.children(slots)
         return tuple(
             self._place(slot, slot.get(), f"{prefix}{position}", f"{prefix}{position}.")
             for position, slot in enumerate(slots, 1)
@@ -167,12 +183,13 @@ class _Finder:
 
         `path` names it as a stage, `inside` is the prefix of its children when it is none.
         """
-        slots = child_slots(value)
+        slots, stand_in = child_slots(value), None
         transparent = type(value).__name__ in _TRANSPARENT
         if slots is None and self.expand is not None and (hidden := self.expand(value)) is not None:
             stand_in = Chain([stage for _, stage in hidden])
             self.pipeline.expanded.append((slot, stand_in))
             slots, transparent = child_slots(stand_in), True
+        self.pipeline.found.value(slot, value, stand_in)
         if slots is None:
             return (self._leaf(slot, value, path),)
         children = self._children(slots, inside if transparent else f"{path}.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
+
+from audit.recorders.observed import Observed
 
 _MISSING = object()
 
@@ -107,6 +110,46 @@ class TupleSlot(Slot):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["held"], state["key"])  # type: ignore[misc]
+
+
+class Found:
+    """What sat in the slots when the stages were looked for: a stand-in is for that, and for nothing put there since."""
+
+    def __init__(self) -> None:
+        self._values: list[tuple[Slot, Any, Any]] = []
+        self._lengths: list[tuple[Any, int]] = []
+
+    def value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
+        """A slot, what it holds, and what it holds during a visit where that is no `Observed`."""
+        self._values.append((slot, value, stand_in))
+
+    def children(self, slots: list[Slot]) -> None:
+        """The slots of one container: it has no others."""
+        if slots and not isinstance(slots[0], TupleSlot):
+            self._lengths.append((slots[0]._holder, len(slots)))
+
+    def add(self, other: Found) -> None:
+        """What was found elsewhere, too."""
+        self._values += other._values
+        self._lengths += other._lengths
+
+    def still(self) -> bool:
+        """Whether every slot holds what it held; another visit's stand-in stands for that."""
+        try:
+            return all(_same(slot.get(), value, other) for slot, value, other in self._values) and all(
+                len(holder) == length for holder, length in self._lengths
+            )
+        except (AttributeError, LookupError, TypeError):
+            return False
+
+
+def _same(now: Any, before: Any, stand_in: Any = None) -> bool:
+    if now is before or (now is stand_in and now is not None):
+        return True
+    if type(now) is MethodType:
+        # Made anew each time that it is asked for.
+        return bool(now == before)
+    return type(now) is Observed and _same(now._audit_target, before)
 
 
 def tuple_slots(owner: Any, name: str) -> list[Slot]:

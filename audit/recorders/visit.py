@@ -189,7 +189,7 @@ class Visit:
                 return drawn.as_json(step.target, told)
             if listener is None:
                 return None
-            if listener.heard is None and callable(getattr(step.target, "make_params", None)):
+            if listener.heard is None and drawn.asks_when_fired(step.target):
                 return _NOT_FIRED
             return drawn.as_json(step.target, listener.heard)
         except Exception as error:

@@ -17,6 +17,8 @@ from torchvision import transforms
 from torchvision.transforms import v2
 
 import audit
+from audit.errors import PipelineError, UsageError
+from audit.recorders.session import RecordingWarning
 
 
 class Pictures(Dataset):  # type: ignore[type-arg]
@@ -208,6 +210,59 @@ def test_through_subset_and_concat(tmp_path: Path) -> None:
     ]  # fmt: skip
     names = ask("SELECT index, list(name ORDER BY stage) FROM stage_outputs GROUP BY index ORDER BY index")
     assert [row[1] for row in names] == [["load", "halve"]] * 5 + [["load", "negate", "halve"]] * 2
+
+
+CHANGES: dict[str, Any] = {
+    "another stage": lambda dataset: setattr(dataset, "transform", negate),
+    "another list": lambda dataset: setattr(dataset, "transform", transforms.Compose([negate])),
+    "one more": lambda dataset: dataset.transform.transforms.insert(0, halve),
+    "one less": lambda dataset: dataset.transform.transforms.pop(0),
+    "one other": lambda dataset: dataset.transform.transforms.__setitem__(1, halve),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_transforms_that_are_changed_later_are_those_that_run(tmp_path: Path, change: str) -> None:
+    def loop(wrap: Any) -> list[Any]:
+        dataset = Numbers(4, halve if change == "another stage" else transforms.Compose([halve, negate]))
+        loader = wrap(DataLoader(dataset, 2))
+        before = list(loader)
+        CHANGES[change](dataset)
+        return [before, list(loader)]
+
+    with (
+        audit.record(tmp_path / "lineage") as run,
+        pytest.warns(RecordingWarning, match="changed after it was wrapped"),
+    ):
+        seen = loop(run.loader)
+    torch.testing.assert_close(seen, loop(lambda loader: loader), rtol=0, atol=0)
+    # Of what was not observed nothing is said.
+    names = Asked(tmp_path / "lineage")("SELECT DISTINCT name FROM stage_outputs WHERE epoch = 1")
+    assert names == [("load",)]
+
+
+def test_what_v2_stages_say_of_themselves(tmp_path: Path) -> None:
+    """RandAugment draws past `make_params`: that it was not asked does not mean that it did nothing."""
+    stages = [v2.RandAugment(), v2.JPEG((5, 50)), v2.RandomHorizontalFlip(p=0.0), v2.PILToTensor()]
+    stages += [v2.ToDtype(torch.float32, scale=True), v2.GaussianNoise()]
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        list(run.loader(DataLoader(Pictures(v2.Compose(stages)), 2)))
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT name FROM stages WHERE NOT random ORDER BY stage") == [("load",), ("PILToTensor",), ("ToDtype",)]
+    assert ask("SELECT DISTINCT params FROM stage_outputs WHERE name = 'RandAugment'") == [(None,)]
+    assert ask("SELECT count(*) FROM stage_outputs WHERE name = 'JPEG' AND params IS NULL") == [(0,)]
+    assert ask("SELECT DISTINCT params FROM stage_outputs WHERE name = 'RandomHorizontalFlip'") == [
+        ('{"fired": false}',)
+    ]
+
+
+def test_what_cannot_be_a_stage(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage") as run:
+        for stages in ("transform", [3], ["nowhere"]):
+            with pytest.raises(PipelineError):
+                run.dataset(Numbers(), stages=stages)
+    with pytest.raises(UsageError, match="a stage's name, or a function"):
+        audit.stage(3)  # type: ignore[call-overload]
 
 
 @audit.stage
