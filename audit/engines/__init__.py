@@ -7,6 +7,7 @@ plan         the samples that are left to do, new run or resumed
 underway     counts, budget and end of a run, whoever does the work
 forward      a batch through the model, and its rows
 local        DataLoader workers on this machine
+workers      how their death looks, and when it is heard of
 ray          Ray Data on a cluster: ray_cluster connects, ray_work is what its workers do
 choice       which of the two
 """

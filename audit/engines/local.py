@@ -19,6 +19,7 @@ from audit.engines.forward import Forward, Rows, input_digests, labels_outside
 from audit.engines.plan import Batches, Plan, begin, take_up
 from audit.engines.request import RunRequest
 from audit.engines.underway import PROBED, Recorded, RunUnderWay
+from audit.engines.workers import deaths_wait, died, quiet
 from audit.errors import PipelineError
 from audit.recorders.budget import Decision, decide
 from audit.recorders.dataset import Batch, CaptureLevel, RecordedDataset, as_is
@@ -100,7 +101,9 @@ class LocalRun(RunUnderWay):
         batches = Batches([int(self.indices[place]) for place in places], PROBED)
         try:
             fetched = next(_started(self._loader(self._recorded_dataset(CaptureLevel("full")), batches)))
-        except RuntimeError:
+        except Exception as error:
+            if not died(error):
+                raise
             return self.decided(0, 0)
         return self.decided(fetched.payload_bytes, len(fetched.ok))
 
@@ -126,10 +129,11 @@ class LocalRun(RunUnderWay):
             try:
                 for fetched in _started(self._loader(self.recorded, Batches(indices, size))):
                     received += 1
-                    yield fetched
+                    with deaths_wait():
+                        yield fetched
                 return
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
+            except Exception as error:
+                if not died(error):
                     raise
                 indices = indices[received * size :]
                 stuck = stuck + 1 if received == 0 else 1
@@ -146,6 +150,7 @@ class LocalRun(RunUnderWay):
             batch_sampler=batches,
             num_workers=workers,
             collate_fn=as_is,
+            worker_init_fn=quiet,
             multiprocessing_context=self.request.start_method if workers else None,
             pin_memory=self.request.device.startswith("cuda"),
         )
@@ -154,7 +159,9 @@ class LocalRun(RunUnderWay):
         try:
             alone: Batch = next(_started(self._loader(self.recorded, Batches([index], 1))))
             return alone
-        except RuntimeError:
+        except Exception as error:
+            if not died(error):
+                raise
             return self.recorded.died(index)
 
     def _take(self, fetched: Batch) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit import values
 from audit.engines.assemble import assemble, expand_preset
 from audit.engines.request import RunRequest
+from audit.engines.workers import deaths_wait, died, quiet
 from audit.errors import DatasetError, PipelineError, UsageError
 from audit.recorders.dataset import Instrument, as_is
 from audit.recorders.fetching import fetches_batches
@@ -238,10 +239,11 @@ def replay_all(
             try:
                 for outcomes in _loader(what, batches, workers):
                     received += 1
-                    yield from outcomes
+                    with deaths_wait():
+                        yield from outcomes
                 break
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
+            except Exception as error:
+                if not died(error):
                     raise
                 for task in batches[received]:
                     yield _alone(what, task)
@@ -261,6 +263,7 @@ def _loader(what: Pipelined, batches: list[list[Task]], workers: int) -> DataLoa
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=as_is,
+        worker_init_fn=quiet,
     )
 
 
@@ -269,8 +272,8 @@ def _alone(what: Pipelined, task: Task) -> Outcome:
         (outcome,) = next(iter(_loader(what, [[task]], 1)))
         made: Outcome = outcome
         return made
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except Exception as error:
+        if not died(error):
             raise
         visit = Visit(what.pipeline, "digest")
         # In the words of the recording, so that a sample that kills its worker each time is the same each time.

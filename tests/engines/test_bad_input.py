@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,40 @@ def test_a_worker_that_is_killed(
     if always:
         assert failed[0]["failed_stage"] == "worker"
         assert "killed" in failed[0]["error"]
+
+
+def test_a_worker_that_dies_with_a_batch_in_its_hands(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    """What it had made and not handed over is gone with it: the loader then finds a connection that nobody answers."""
+    marker, died = tmp_path / "begun", tmp_path / "died"
+    pipeline = write_pipeline(
+        f"import os, signal, time\n"
+        f"def deadly(value):\n"
+        f"    if os.path.exists({str(marker)!r}) and not os.path.exists({str(died)!r}):\n"
+        f"        time.sleep(1)\n"
+        f"        open({str(died)!r}, 'w').close()\n"
+        f"        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"    return transforms.functional.pil_to_tensor(value)\n"
+        f"transform = [deadly]\n"
+    )
+
+    def slow(progress: Any) -> None:
+        if progress.done and not died.exists():
+            # While the loop is busy the worker makes the next batches, and dies over one of them.
+            marker.touch()
+            for _ in range(600):
+                if died.exists():
+                    break
+                time.sleep(0.1)
+            time.sleep(0.5)
+
+    recorded = audit.run(
+        pictures(count=12), pipeline=pipeline, store=tmp_path / "lineage", workers=1, batch_size=2, progress=slow
+    )
+    assert died.exists()
+    assert (recorded.status, recorded.failed) == ("complete", 0)
+    assert [row["index"] for row in samples(tmp_path / "lineage")] == list(range(12))
 
 
 def test_datasets_that_cannot_be(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""Worker processes of a loader: how their death looks, when it is heard of, and what they say when they are ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+
+def died(error: BaseException) -> bool:
+    """Whether a loader raised this because a worker is gone.
+
+    One that dies with a batch in its hands leaves a connection that nobody answers, and no word about workers.
+    """
+    if isinstance(error, RuntimeError):
+        return "DataLoader worker" in str(error)
+    return isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
+
+
+@contextmanager
+def deaths_wait() -> Iterator[None]:
+    """Hear of deaths when this ends, and not in the middle of what is done meanwhile.
+
+    torch raises from a signal handler, wherever the main thread happens to be: while rows are written, or in the user's code.
+    """
+    handler: Any = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        heard.append(number)
+
+    signal.signal(signal.SIGCHLD, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+    if heard:
+        handler(signal.SIGCHLD, None)
+
+
+def quiet(_: int) -> None:
+    """For a worker when it starts: a batch that nobody takes any more, because the run was interrupted, is no error."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, (ConnectionError, EOFError)):
+            before(kind, error, trace)
+
+    sys.excepthook = hook
