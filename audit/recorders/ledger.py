@@ -318,7 +318,9 @@ class Ledger:
         if self._optimizers is not None:
             self._optimizers.remove()
         for channel in self.channels:
-            channel.close()
+            # torch's handler raises in the main thread, wherever that is, when a worker has died: here it waits for rows.
+            with self.problems.caught():
+                channel.close()
         with self.problems.caught(), self._lock:
             self._parentage.settle(self._waiting.newest)
             self._closed = True

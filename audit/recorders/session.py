@@ -246,6 +246,9 @@ class Recording:
         try:
             return self._ledger.close(status)
         except Exception as error:
+            # As every reader of the store will find it.
+            self._ledger.run.status = "interrupted"
+            self._ledger.problems.mark(f"The recording is incomplete: {error}", loud=False)
             if self.strict:
                 raise RecordingError(f"The recording could not be finished: {error}") from error
             warnings.warn(f"audit: the recording is incomplete: {error}", RecordingWarning, stacklevel=2)

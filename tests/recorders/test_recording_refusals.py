@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import audit
 from audit.errors import RecordingError, UsageError
+from audit.recorders.forking import DELIVERING
 from audit.recorders.problems import RecordingWarning
 
 
@@ -176,6 +177,44 @@ def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
     assert rows == [0, 1, 2, 3] or (wrap == "loader" and not rows)
 
 
+def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
+    """torch tells of it by an error in the main thread, wherever that is: the run is ended all the same."""
+    told = threading.Event()
+
+    def tell(*_: Any) -> None:
+        told.set()
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    def hold() -> None:
+        with DELIVERING:
+            held.set()
+            told.wait(30)
+
+    held = threading.Event()
+    run = audit.record(tmp_path / "lineage")
+    batches = iter(DataLoader(run.dataset(Numbers(40)), 4, num_workers=1))
+    next(batches)
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    # Their rows have been sent, and wait to be taken in.
+    list(batches)
+    before = signal.signal(signal.SIGUSR1, tell)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.warns(RecordingWarning, match="killed by signal"):
+            run.close("failed")
+    finally:
+        timer.cancel()
+        told.set()
+        signal.signal(signal.SIGUSR1, before)
+        holder.join()
+    ask = Asked(tmp_path / "lineage")
+    assert ask.status == "failed"
+    assert any("killed by signal" in mark for mark in ask.warnings)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_store_that_can_no_longer_be_written(tmp_path: Path, strict: bool) -> None:
     """A file where the parts should go; the loop goes on, loudly, and strictly it stops."""
@@ -195,6 +234,8 @@ def test_a_store_that_can_no_longer_be_written(tmp_path: Path, strict: bool) -> 
     else:
         with pytest.warns(RecordingWarning), run:
             assert loop() == 200
+    assert run.run.status == "interrupted"
+    assert run.run.warnings
 
 
 @pytest.mark.parametrize("strict", [False, True])
