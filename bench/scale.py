@@ -86,6 +86,14 @@ def audit_diff(location: str, rows: int) -> Iterator[Question]:
         yield lambda: store.diff("a", "b").as_json()
 
 
+def audit_checks(location: str, rows: int) -> Iterator[Question]:
+    """Every default check; those that read source files or replay have nothing to read here."""
+    import audit
+
+    with audit.open(location) as store:
+        yield lambda: store.check(record=False).outcomes
+
+
 def duckdb_query(location: str, rows: int) -> Iterator[Question]:
     """The same SQL over the same files, given to DuckDB by their paths."""
     import audit
@@ -164,6 +172,7 @@ QUESTIONS = {
     "trace": {"audit": audit_trace, "DuckDB": duckdb_trace, "pandas": pandas_trace, "SQLite": sqlite_trace},
     "gallery": {"audit": audit_gallery},
     "open": {"audit": audit_open},
+    "checks": {"audit": audit_checks},
     "diff": {"audit": audit_diff},
     "open runs": {"audit": audit_open},
 }
@@ -183,7 +192,7 @@ def ask(question: str, who: str, location: str, rows: int) -> dict[str, float]:
     for answer in QUESTIONS[question][who](location, rows):
         answer()
         first, worked = time.perf_counter() - begun, time.process_time()
-        for _ in range(1 if question == "diff" else REPEATS):
+        for _ in range(1 if question in ("diff", "checks") else REPEATS):
             start = time.perf_counter()
             answer()
             times.append(time.perf_counter() - start)
@@ -277,7 +286,7 @@ def survey(folder: Path, many_rows: list[int], many: list[int], with_sqlite: boo
     print(
         "\n| question | who | size | first (ms) | again (ms) | processor (ms) | peak (MB) |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
-    for question in ("query", "trace", "gallery", "open"):
+    for question in ("query", "trace", "gallery", "open", "checks"):
         for who in QUESTIONS[question]:
             for rows, location in stores.items():
                 if who == "SQLite":
