@@ -24,7 +24,12 @@ from audit.errors import AuditError, MissingExtra, UsageError
 #: Starting takes 3 to 20 seconds; one start in thirty was seen to hang.
 _PATIENCE = 180.0
 _REACH = 10.0
-_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    # Whatever asks something of Ray after its end would start another cluster, without a word.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+}
 
 
 class Cluster:
