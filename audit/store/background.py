@@ -23,8 +23,9 @@ class BackgroundWriter:
         self._limit = limit
         self._waiting: deque[tuple[Work, int]] = deque()
         self._bytes = 0
-        self._closed = False
+        self._status: Status | None = None
         self._changed = threading.Condition()
+        self._ended = threading.Event()
         self.error: Exception | None = None
         # A daemon, so that an abandoned recording cannot keep the interpreter from ending.
         self._thread = threading.Thread(target=self._drain, name="audit-writer", daemon=True)
@@ -40,18 +41,21 @@ class BackgroundWriter:
             self._changed.notify_all()
 
     def finish(self, status: Status) -> Run:
-        """Wait until all is written, then end the run. Raises what the thread could not write."""
+        """Wait until all is written and the run is ended. Raises what the thread could not write."""
         with self._changed:
-            self._closed = True
+            self._status = status
             self._changed.notify_all()
+        try:
+            self._ended.wait()
+        except BaseException:
+            # Ctrl-C, or a handler of torch's that raises where a worker has died: the run is ended all the same.
+            self._ended.wait()
+            raise
+        # Not before: `join` that is interrupted takes a thread for ended that is not.
         self._thread.join()
         if self.error is not None:
-            self._writer.abandon()
             raise self.error
-        try:
-            return self._writer.finish(status)
-        finally:
-            self._writer.abandon()
+        return self._writer.run
 
     @property
     def run(self) -> Run:
@@ -59,18 +63,28 @@ class BackgroundWriter:
         return self._writer.run
 
     def _drain(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting and not self._closed:
-                    self._changed.wait()
-                if not self._waiting:
-                    return
-                work, size = self._waiting.popleft()
-            try:
-                if self.error is None:
-                    work(self._writer)
-            except Exception as error:
-                self.error = error
-            with self._changed:
-                self._bytes -= size
-                self._changed.notify_all()
+        try:
+            while (taken := self._next()) is not None:
+                work, size = taken
+                self._try(work)
+                with self._changed:
+                    self._bytes -= size
+                    self._changed.notify_all()
+            self._try(lambda writer: writer.finish(self._status or "failed"))
+            self._writer.abandon()
+        finally:
+            self._ended.set()
+
+    def _next(self) -> tuple[Work, int] | None:
+        """The next piece of work; None when there will be no more."""
+        with self._changed:
+            while not self._waiting and self._status is None:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+    def _try(self, work: Work | Callable[[RunWriter], Run]) -> None:
+        try:
+            if self.error is None:
+                work(self._writer)
+        except Exception as error:
+            self.error = error

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from store_cases import STAGES, record, stage_table, visit_tables, write_forever
 
 import audit
 from audit.errors import AuditError, NotFound, StoreBusy, StoreError, StoreReadOnly
+from audit.store.background import BackgroundWriter
 from audit.store.filesystem import LocalFilesystem, filesystem_for
 from audit.store.writer import RunWriter
 
@@ -313,3 +315,34 @@ def test_a_store_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(AuditError) as refused:
         filesystem_for("ftp://host/lineage")
     assert refused.value.hint
+
+
+def test_an_end_that_is_interrupted_ends_the_run_all_the_same(tmp_path: Path) -> None:
+    """A signal's handler raises in the main thread while the last rows are being written."""
+    slow, told = threading.Event(), threading.Event()
+    writer = RunWriter.create(str(tmp_path / "lineage"))
+    background = BackgroundWriter(writer)
+
+    def work(_: RunWriter) -> None:
+        slow.wait(30)
+
+    background.submit(work)
+
+    def tell(*_: object) -> None:
+        told.set()
+        slow.set()
+        raise RuntimeError("a worker is gone")
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(RuntimeError, match="a worker is gone"):
+            background.finish("complete")
+    finally:
+        timer.cancel()
+        slow.set()
+        signal.signal(signal.SIGUSR1, before)
+    assert told.is_set()
+    with audit.open(tmp_path / "lineage") as store:
+        assert [run.status for run in store.runs()] == ["complete"]
