@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import NotFound
+from audit.integrations import facts
 from audit.records import Run
 from audit.store.reader import Reader
 
@@ -24,6 +25,20 @@ def has_pictures(reader: Reader, run: Run) -> bool:
         parameters=[run.run_id],
     ).fetchone()
     return found is not None
+
+
+def worst_strips(reader: Reader, run: Run, most: int) -> Iterator[tuple[int, dict[str, Any], Image]]:
+    """The worst mistakes that have pictures: place among the mistakes, row, and film strip."""
+    for place, row in enumerate(facts.mistakes(reader, run, most) if has_pictures(reader, run) else []):
+        strip = film_strip(reader, run, row)
+        if strip is not None:
+            yield place, row, strip
+
+
+def taken_for(row: dict[str, Any]) -> str:
+    """A mistake in words; classes without names have their numbers."""
+    names = [row[f"{what}_name"] or row[what] for what in ("label", "predicted")]
+    return f"{names[0]} taken for {names[1]}"
 
 
 def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:

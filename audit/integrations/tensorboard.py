@@ -14,7 +14,7 @@ from typing import Any
 from audit import plainjson
 from audit.errors import MissingExtra
 from audit.integrations import facts
-from audit.integrations.strips import film_strip, has_pictures
+from audit.integrations.strips import taken_for, worst_strips
 from audit.records import Run
 from audit.store.reader import Reader
 
@@ -62,15 +62,9 @@ def _histogram(writer: Any, tag: str, values: list[float], epoch: int) -> None:
 def _pictures(writer: Any, reader: Reader, run: Run) -> None:
     import numpy as np
 
-    if not has_pictures(reader, run):
-        return
-    for number, row in enumerate(facts.mistakes(reader, run, MISTAKES)):
-        strip = film_strip(reader, run, row)
-        if strip is not None:
-            label = row["label_name"] or row["label"]
-            predicted = row["predicted_name"] or row["predicted"]
-            tag = f"mistakes/{number:02d} index {row['index']}, {label} taken for {predicted}"
-            writer.add_image(tag, np.asarray(strip), row["epoch"], dataformats="HWC")
+    for number, row, strip in worst_strips(reader, run, MISTAKES):
+        tag = f"mistakes/{number:02d} index {row['index']}, {taken_for(row)}"
+        writer.add_image(tag, np.asarray(strip), row["epoch"], dataformats="HWC")
 
 
 def _writer(folder: str) -> Any:

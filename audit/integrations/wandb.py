@@ -17,7 +17,7 @@ from typing import Any
 from audit import plainjson
 from audit.errors import MissingExtra
 from audit.integrations import facts
-from audit.integrations.strips import film_strip, has_pictures
+from audit.integrations.strips import taken_for, worst_strips
 from audit.records import Run
 from audit.store.reader import Reader
 
@@ -114,10 +114,5 @@ def _table(wandb: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> 
 
 
 def _pictures(wandb: Any, reader: Reader, run: Run) -> list[Any]:
-    pictures = []
-    for row in facts.mistakes(reader, run, MISTAKES) if has_pictures(reader, run) else []:
-        strip = film_strip(reader, run, row)
-        if strip is not None:
-            caption = f"{row['source']}: {row['label_name']} taken for {row['predicted_name']}"
-            pictures.append(wandb.Image(strip, caption=caption))
-    return pictures
+    found = worst_strips(reader, run, MISTAKES)
+    return [wandb.Image(strip, caption=f"{row['source']}: {taken_for(row)}") for _, row, strip in found]

@@ -15,6 +15,7 @@ from audit.recorders.loader import Iteration
 from audit.recorders.pending import Pending
 from audit.recorders.pipeline import Pipeline
 from audit.recorders.problems import Problems
+from audit.recorders.ranks import rank
 from audit.recorders.stages import StageRegister
 from audit.recorders.visits import VisitCounter
 from audit.records import Run
@@ -99,13 +100,6 @@ class Intake:
         if any(label is not None for label in envelope.labels):
             return envelope.labels
         return _batch_labels(envelope.data, envelope.count)
-
-
-def rank() -> int | None:
-    """This process's rank where training is distributed."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_rank())
-    return None
 
 
 def _batch_labels(data: Any, count: int) -> list[int | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from audit.recorders.activations import activation_table
 from audit.recorders.clock import EpochClock
 from audit.recorders.envelope import Envelope
 from audit.recorders.forking import WRITING
-from audit.recorders.intake import Intake, rank
+from audit.recorders.intake import Intake
 from audit.recorders.items import label_number
 from audit.recorders.levels import CapturePlan
 from audit.recorders.loader import Iteration, RecordedLoader
@@ -31,6 +32,7 @@ from audit.recorders.pipeline import Pipeline
 from audit.recorders.predictions import prediction_columns
 from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.proxy import Channel
+from audit.recorders.ranks import rank
 from audit.recorders.stages import StageRegister
 from audit.recorders.steps import Step
 from audit.recorders.watching import WatchedModel
@@ -39,6 +41,25 @@ from audit.store import batch as rows
 from audit.store.background import BackgroundWriter
 from audit.store.selection import Selection
 from audit.store.writer import RunWriter
+
+#: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
+_NOTES = {
+    "again": (
+        "calls of a model were of no batch that waits for predictions; of each batch the first call counts.",
+        False,
+    ),
+    "unknown": ("calls of a model came before any recorded batch.", False),
+    "changed": (
+        "calls of a model were of no recorded batch: what came from the loader was split, repeated or joined, and "
+        "changed, on its way to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
+        True,
+    ),
+    "unclear": (
+        "calls of a model could be of more than one batch: several were fetched ahead, and changed on their way "
+        "to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
+        True,
+    ),
+}
 
 
 class Ledger:
@@ -65,7 +86,7 @@ class Ledger:
         self._batch = 0
         self._step = 0
         self._last_step: Step | None = None
-        self._notes = {"again": 0, "unknown": 0, "changed": 0, "unclear": 0}
+        self._notes: Counter[str] = Counter()
         self._told_of_end = False
         #: Whether any sample has come.
         self._arrived = False
@@ -342,14 +363,6 @@ class Ledger:
                     self.problems.mark(f"The hook on layer {layer} never fired: nothing of it is recorded.")
             if watched.layers is not None and watched.layers.problem:
                 self.problems.mark(f"Layer values could not be recorded, the first: {watched.layers.problem}")
-        notes = {
-            "again": "calls of a model were of no batch that waits for predictions; of each batch the first call counts.",
-            "unknown": "calls of a model came before any recorded batch.",
-            "changed": "calls of a model were of no recorded batch: what came from the loader was split, repeated or joined, and "
-            "changed, on its way to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
-            "unclear": "calls of a model could be of more than one batch: several were fetched ahead, and changed on their way "
-            "to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
-        }
-        for kind, count in self._notes.items():
-            if count:
-                self.problems.mark(f"{count} {notes[kind]}", loud=kind in ("unclear", "changed"))
+        for kind, (text, loud) in _NOTES.items():
+            if count := self._notes[kind]:
+                self.problems.mark(f"{count} {text}", loud=loud)

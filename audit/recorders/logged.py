@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from audit.recorders.intake import rank
+from audit.recorders.ranks import rank
 from audit.store import batch
 
 

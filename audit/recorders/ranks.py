@@ -1,4 +1,4 @@
-"""Which recordings of a distributed loop belong together: each rank has a run of its own, and all of them the same group.
+"""Ranks of a distributed loop, and which of their recordings belong together: each rank has a run of its own, and all of them the same group.
 
 The ranks agree on the group through the key-value store that they met at, one by one: nothing is collective, so that a
 rank that records nothing is never waited for.
@@ -18,11 +18,19 @@ GROUP = "distributed"
 _recordings = count()
 
 
+def rank() -> int | None:
+    """This process's rank where training is distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return int(dist.get_rank())
+    return None
+
+
 def rank_tags() -> dict[str, str]:
     """Tags for the run of this rank: `rank`, `world_size` and the group; nothing where there is only one."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
+    own = rank()
+    if own is None or dist.get_world_size() < 2:
         return {}
-    tags = {"rank": str(dist.get_rank()), "world_size": str(dist.get_world_size())}
+    tags = {"rank": str(own), "world_size": str(dist.get_world_size())}
     # The n-th recording of one rank belongs to the n-th of the others.
     key = f"audit/recording/{next(_recordings)}"
     with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):

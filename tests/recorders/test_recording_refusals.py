@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from interrupting import raised_by_a_signal
 from recording_material import Asked, Numbers, linear
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -179,18 +180,13 @@ def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
 
 def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     """torch tells of it by an error in the main thread, wherever that is: the run is ended all the same."""
-    told = threading.Event()
-
-    def tell(*_: Any) -> None:
-        told.set()
-        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+    held, told = threading.Event(), threading.Event()
 
     def hold() -> None:
         with DELIVERING:
             held.set()
             told.wait(30)
 
-    held = threading.Event()
     run = audit.record(tmp_path / "lineage")
     batches = iter(DataLoader(run.dataset(Numbers(40)), 4, num_workers=1))
     next(batches)
@@ -199,17 +195,10 @@ def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     held.wait(30)
     # Their rows have been sent, and wait to be taken in.
     list(batches)
-    before = signal.signal(signal.SIGUSR1, tell)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
-    try:
-        timer.start()
-        with pytest.warns(RecordingWarning, match="killed by signal"):
-            run.close("failed")
-    finally:
-        timer.cancel()
-        told.set()
-        signal.signal(signal.SIGUSR1, before)
-        holder.join()
+    killed = "DataLoader worker (pid 1) is killed by signal: Killed."
+    with raised_by_a_signal(killed, told, after=0.5), pytest.warns(RecordingWarning, match="killed by signal"):
+        run.close("failed")
+    holder.join()
     ask = Asked(tmp_path / "lineage")
     assert ask.status == "failed"
     assert any("killed by signal" in mark for mark in ask.warnings)

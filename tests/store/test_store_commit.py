@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interrupting import raised_by_a_signal
 from store_cases import STAGES, record, stage_table, visit_tables, write_forever
 
 import audit
@@ -255,7 +255,7 @@ def test_a_full_disk_is_told_and_the_store_still_opens(tiny_disk: Path) -> None:
 def test_a_file_size_limit_is_told_too(tmp_path: Path) -> None:
     code = f"""
         import resource, signal, sys
-        sys.path[:0] = [{str(ROOT)!r}, {str(HERE)!r}]
+        sys.path[:0] = [{str(ROOT)!r}, {str(HERE)!r}, {str(HERE.parent)!r}]
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         import store_cases
         from pathlib import Path
@@ -319,30 +319,16 @@ def test_a_store_of_an_unknown_kind_is_refused() -> None:
 
 def test_an_end_that_is_interrupted_ends_the_run_all_the_same(tmp_path: Path) -> None:
     """A signal's handler raises in the main thread while the last rows are being written."""
-    slow, told = threading.Event(), threading.Event()
-    writer = RunWriter.create(str(tmp_path / "lineage"))
-    background = BackgroundWriter(writer)
+    told = threading.Event()
+    background = BackgroundWriter(RunWriter.create(str(tmp_path / "lineage")))
 
     def work(_: RunWriter) -> None:
-        slow.wait(30)
+        told.wait(30)
 
     background.submit(work)
-
-    def tell(*_: object) -> None:
-        told.set()
-        slow.set()
-        raise RuntimeError("a worker is gone")
-
-    before = signal.signal(signal.SIGUSR1, tell)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
-    try:
-        timer.start()
+    with raised_by_a_signal("a worker is gone", told, after=0.3):
         with pytest.raises(RuntimeError, match="a worker is gone"):
             background.finish("complete")
-    finally:
-        timer.cancel()
-        slow.set()
-        signal.signal(signal.SIGUSR1, before)
-    assert told.is_set()
+        assert told.is_set()
     with audit.open(tmp_path / "lineage") as store:
         assert [run.status for run in store.runs()] == ["complete"]
