@@ -123,6 +123,19 @@ def test_no_import_cycles() -> None:
         visit(name, ())
 
 
+def test_every_thread_is_named_after_us() -> None:
+    """So that a stack dump, and the test that no thread outlives a recording, can tell ours from others."""
+    started = 0
+    for module, path in modules():
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", None) == "Thread":
+                names = [word.value for word in call.keywords if word.arg == "name"]
+                assert names, f"{module} starts a thread without a name"
+                assert all(isinstance(n, ast.Constant) and str(n.value).startswith("audit-") for n in names), module
+                started += 1
+    assert started
+
+
 def test_the_facade_is_the_truth() -> None:
     assert len(audit.__all__) <= 15
     for name in audit.__all__:

@@ -296,15 +296,21 @@ def test_the_estimate_knows_datasets_and_epochs(tmp_path: Path) -> None:
 
 
 def test_no_thread_or_hook_outlives_the_recording(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
+    def ours() -> dict[threading.Thread, str]:
+        # Other libraries of this process start threads when they like; every one of ours is named after us.
+        return {thread: thread.name for thread in threading.enumerate() if thread.name.startswith("audit-")}
+
+    before = ours()
     model = linear()
     with audit.record(tmp_path / "lineage", strict=True) as run:
         run.model(model)
         for x, _ in DataLoader(run.dataset(Numbers()), 4, num_workers=1):
             model(x)
-    fresh = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in fresh:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in fresh)
+        started = {name for thread, name in ours().items() if thread not in before}
+    assert started == {"audit-writer", "audit-channel"}
+    left = [thread for thread in ours() if thread not in before]
+    for thread in left:
+        thread.join(60)
+    assert [thread.name for thread in left if thread.is_alive()] == []
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
