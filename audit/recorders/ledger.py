@@ -27,6 +27,7 @@ from audit.recorders.loader import Iteration, RecordedLoader
 from audit.recorders.logged import logged_tables
 from audit.recorders.optimizers import OptimizerWatch
 from audit.recorders.parentage import Parentage
+from audit.recorders.passes import Passes, draws_of
 from audit.recorders.pending import Pending, Unclear, Waiting, row_digests
 from audit.recorders.pipeline import Pipeline
 from audit.recorders.predictions import prediction_columns
@@ -81,6 +82,7 @@ class Ledger:
         self.models: list[WatchedModel] = []
         self._optimizers: OptimizerWatch | None = None
         self.intake = Intake(row, self.problems, self.plan, StageRegister(row.run_id, self._submit))
+        self.passes = Passes(lambda: self.run)
         self._parentage = Parentage(row.run_id, self._submit)
         self._waiting = Waiting(self._write, self._spill)
         self._batch = 0
@@ -123,7 +125,7 @@ class Ledger:
     def begin(self, loader: RecordedLoader) -> Iteration | None:
         """A loader is iterated anew; None when that is not recorded any more."""
         if self.open:
-            return Iteration(self.clock.begin(id(loader)))
+            return Iteration(self.clock.begin(id(loader)), draws=draws_of(loader._audit_base))
         if not self._told_of_end and os.getpid() == self._process:
             self._told_of_end = True
             warnings.warn("audit: the recording is closed; this loop is not recorded.", RecordingWarning, stacklevel=4)
@@ -161,6 +163,13 @@ class Ledger:
                 self._waiting.add_loose(pending)
             else:
                 self._write(pending)
+
+    def ended(self, loader: RecordedLoader, iteration: Iteration) -> None:
+        """A pass over a loader has come to its end."""
+        if self.open and iteration.draws is not None:
+            with self.problems.caught(), self._lock:
+                draws, iteration.draws = iteration.draws, None
+                self.passes.whole(id(loader), iteration.epoch, draws)
 
     def broke(self, error: BaseException) -> None:
         """A loader raised by itself: a worker died, or took too long."""

@@ -21,6 +21,7 @@ from audit.recorders.dataset import CaptureLevel
 from audit.recorders.envelope import Envelope
 from audit.recorders.fetching import RecordedIterable, RecordedMap, RecordingCollate
 from audit.recorders.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.passes import Draws
 from audit.recorders.pickling import why_not_picklable
 from audit.recorders.pipeline import Pipeline
 
@@ -32,6 +33,8 @@ class Iteration:
     epoch: int
     #: Items of an iterable dataset so far: their order is their index.
     arrived: int = 0
+    #: What it is to draw, where that is known.
+    draws: Draws | None = None
 
 
 class Receiver(Protocol):
@@ -39,6 +42,7 @@ class Receiver(Protocol):
 
     def begin(self, loader: RecordedLoader) -> Iteration | None: ...
     def receive(self, loader: RecordedLoader, envelope: Envelope, iteration: Iteration) -> None: ...
+    def ended(self, loader: RecordedLoader, iteration: Iteration) -> None: ...
     def broke(self, error: BaseException) -> None: ...
     def unrecordable(self, error: BaseException) -> None: ...
     def unheard(self, loader: RecordedLoader) -> None: ...
@@ -194,16 +198,27 @@ class RecordedIterator:
         return getattr(self._iterator, name)
 
     def __next__(self) -> Any:
-        receiver = self._loader._audit_receiver
         try:
-            envelope = next(self._iterator)
+            return self._opened(self._next())
+        except StopIteration:
+            # Of the loader, or of the dataset: whoever iterates cannot tell, and takes either for the end.
+            if self._iteration is not None:
+                self._loader._audit_receiver.ended(self._loader, self._iteration)
+            raise
+
+    def _next(self) -> Envelope:
+        try:
+            envelope: Envelope = next(self._iterator)
+            return envelope
         except StopIteration:
             raise
         except BaseException as error:
-            receiver.broke(error)
+            self._loader._audit_receiver.broke(error)
             raise
+
+    def _opened(self, envelope: Envelope) -> Any:
         if self._iteration is not None:
-            receiver.receive(self._loader, envelope, self._iteration)
+            self._loader._audit_receiver.receive(self._loader, envelope, self._iteration)
         if envelope.error is not None:
             if isinstance(envelope.error, ExceptionWrapper):
                 envelope.error.reraise()  # type: ignore[no-untyped-call]

@@ -21,6 +21,7 @@ from audit.recorders.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.ledger import Ledger
 from audit.recorders.loader import RecordedLoader, being_iterated
+from audit.recorders.passes import length_of, sampler_of
 from audit.recorders.pipeline import Pipeline, find_pipeline
 from audit.recorders.problems import RecordingWarning
 from audit.recorders.provenance import class_names
@@ -109,7 +110,7 @@ class Recording:
         pipeline = find_pipeline(loader.dataset, expand=_expand)
         wrapped = RecordedLoader(loader, pipeline, self._ledger.plan.level, self._ledger, label)
         self._loaders.append(wrapped)
-        self._register(id(wrapped), pipeline, loader.dataset, how)
+        self._register(id(wrapped), pipeline, loader.dataset, how, type(sampler_of(wrapped._audit_base)).__name__)
         return wrapped  # type: ignore[return-value]
 
     def _check_loader(self, loader: Any) -> None:
@@ -166,8 +167,11 @@ class Recording:
         self._register(id(channel), pipeline, dataset, how)
         return kind(ItemRecorder(dataset, pipeline, self._ledger.plan.level, label), channel)
 
-    def _register(self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any]) -> None:
+    def _register(
+        self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any], sampler: str | None = None
+    ) -> None:
         self._ledger.add_source(key, pipeline, how["split"], _length(dataset))
+        self._ledger.passes.add(key, how["split"], length_of(dataset), sampler)
         run = self._ledger.run
         if how not in (known := run.recipe.setdefault("builders", [])):
             known.append(how)

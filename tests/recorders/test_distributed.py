@@ -55,7 +55,6 @@ def test_two_processes(tmp_path: Path) -> None:
     assert [epoch for epoch, _ in drawn] == [0, 1]
     assert sorted(finding.index for finding in outcome.findings) == sorted(index for _, index in drawn)
     assert all("padded" in finding.message for finding in outcome.findings)
-    assert [finding.message.partition(" was drawn by no rank in ")[2] for finding in dropped.findings] == [
-        "epoch 0.",
-        "epoch 1.",
-    ]
+    # What the sampler's drop_last leaves out is said, and fails nobody's build.
+    assert (dropped.status, dropped.findings) == ("pass", [])
+    assert "1 of 13 samples were left out of an epoch" in dropped.notes[0]

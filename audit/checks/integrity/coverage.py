@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from audit.checks.base import Check, Finding
+from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.integrity import ranks
+from audit.checks.integrity import drawn, ranks
 
 
 class Coverage(Check):
@@ -16,14 +16,18 @@ class Coverage(Check):
     group = "integrity"
     description = (
         "Every index asked for was recorded exactly once, with all stages and one prediction; "
-        "samples that a distributed sampler repeated as padding are found."
+        "samples that a distributed sampler repeated as padding are found. In a loop of your own every sample is asked "
+        "for by a pass that went to its end with torch's sequential, random or distributed sampler, less what `drop_last` "
+        "drops; what other samplers and loops that break off leave out is said beside the outcome."
+    )
+    options = settings(
+        every_sample=Option(False, "Whether a sample that no epoch of such a loop drew is told, whatever the sampler.")
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         yield from _missing(context)
         yield from _twice(context)
         yield from ranks.padding(context)
-        yield from ranks.missing(context)
         yield from _stages(context)
         if context.facts.counts.get("predictions"):
             yield from _predictions(context)
@@ -32,9 +36,7 @@ class Coverage(Check):
 def _missing(context: Context) -> Iterable[Finding]:
     expected = context.run.expected
     if expected is None:
-        if ranks.distributed(context):
-            return
-        context.note("how many samples were asked for is not known, so gaps cannot be told")
+        yield from drawn.missing(context)
         return
     query = (
         f"SELECT range AS index FROM range({int(expected)}) WHERE range NOT IN "

@@ -52,15 +52,24 @@ def padding(context: Context) -> Iterable[Finding]:
         )
 
 
+def unknowable(context: Context, runs: list[Run]) -> str | None:
+    """Why it cannot be known what these runs drew between them, or None."""
+    several = distributed(context)
+    here = {int(run.tags.get("rank", -1)) for run in runs}
+    absent = set(range(int(context.run.tags.get("world_size", 1)))) - here if several else set()
+    if absent:
+        return f"rank {', '.join(map(str, sorted(absent)))} recorded nothing"
+    if any(run.status != "complete" for run in runs):
+        return "not all ranks finished" if several else "the run did not finish"
+    return None
+
+
 def missing(context: Context) -> Iterable[Finding]:
-    """Samples that no rank drew in an epoch, though the dataset has them."""
+    """Samples that no rank drew in an epoch, though another epoch did, or there is a greater one: all that is known
+    of a run that does not tell what its loaders were to draw."""
     runs = ranks_of(context)
-    if not distributed(context):
-        return
-    absent = set(range(int(context.run.tags.get("world_size", 1)))) - {int(run.tags.get("rank", -1)) for run in runs}
-    if absent or any(run.status != "complete" for run in runs):
-        which = f"rank {', '.join(map(str, sorted(absent)))} recorded nothing" if absent else "not all ranks finished"
-        context.note(f"{which}, so what no rank drew cannot be told")
+    if why := unknowable(context, runs):
+        context.note(f"{why}, so what no rank drew cannot be told")
         return
     samples = samples_of(context, runs)
     query = (

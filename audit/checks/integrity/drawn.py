@@ -1,0 +1,137 @@
+"""What the loaders of a recorded loop were to draw, and what they drew: of one process, or of all ranks between them.
+
+A pass that went to its end, of a sampler that draws everything, leaves out nothing but what `drop_last` drops. Other
+samplers, and loops that break off, may leave out what they like: that is told beside the outcome, and is no finding
+unless the configuration says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from audit.checks.base import Finding
+from audit.checks.context import Context, literal
+from audit.checks.integrity import ranks
+from audit.records import Run
+
+
+@dataclass(slots=True)
+class Pledge:
+    """What whole passes of one epoch and split were to draw, over all ranks."""
+
+    length: int
+    asked: int = 0
+    dropped: int = 0
+
+    @property
+    def spare(self) -> int:
+        """How many samples may be missing: dropped with a last batch, or not asked for from anyone."""
+        return self.dropped + max(0, self.length - self.asked)
+
+
+def missing(context: Context) -> Iterable[Finding]:
+    """Samples that were to be drawn in an epoch, and were not."""
+    runs = ranks.ranks_of(context)
+    if not any("loaders" in run.recipe for run in runs):
+        # Recorded before loaders told what they draw.
+        if ranks.distributed(context):
+            yield from ranks.missing(context)
+        else:
+            context.note("how many samples were asked for is not known, so gaps cannot be told")
+        return
+    if why := ranks.unknowable(context, runs):
+        context.note(f"{why}, so what was not drawn cannot be told")
+        return
+    drawn = _Drawn(context, runs)
+    for split, length in sorted(drawn.lengths, key=str):
+        yield from drawn.gaps(split, length)
+    yield from drawn.never()
+
+
+class _Drawn:
+    """The draws of some runs, one for each rank."""
+
+    def __init__(self, context: Context, runs: list[Run]) -> None:
+        self._context = context
+        self._names = [run.run_id for run in runs]
+        listed = ", ".join(map(literal, self._names)) or "NULL"
+        self._samples = f"(SELECT epoch, split, index FROM samples WHERE run_id IN ({listed}))"
+        self._loaders = [loader for run in runs for loader in run.recipe.get("loaders", ())]
+        self._pledges: dict[tuple[str | None, int], dict[int, Pledge]] = {}
+        for run in runs:
+            self._take(run)
+
+    @property
+    def lengths(self) -> Iterable[tuple[str | None, int]]:
+        """For which splits something was pledged, and out of how many samples."""
+        return self._pledges.keys()
+
+    def _take(self, run: Run) -> None:
+        """Add what one rank pledged. Of several loaders of one split and length the one that draws least counts."""
+        own: dict[tuple[str | None, int, int], Pledge] = {}
+        for loader in run.recipe.get("loaders", ()):
+            for one in loader["passes"]:
+                for epoch in range(one["first"], one["last"] + 1):
+                    least = own.setdefault(
+                        (loader["split"], one["length"], epoch), Pledge(one["length"], one["asked"], one["dropped"])
+                    )
+                    least.asked = min(least.asked, one["asked"])
+                    least.dropped = max(least.dropped, one["dropped"])
+        for (split, length, epoch), pledge in own.items():
+            total = self._pledges.setdefault((split, length), {}).setdefault(epoch, Pledge(length))
+            total.asked += pledge.asked
+            total.dropped += pledge.dropped
+
+    def gaps(self, split: str | None, length: int) -> Iterable[Finding]:
+        """What whole passes owe."""
+        pledges = self._pledges[split, length]
+        rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)} AND index BETWEEN 0 AND {length - 1}"
+        counts: Mapping[int, int] = {
+            row["epoch"]: row["indices"]
+            for row in self._ask(f"SELECT epoch, count(DISTINCT index) AS indices FROM {rows} GROUP BY epoch")
+        }
+        left = {epoch: length - counts.get(epoch, 0) for epoch in pledges}
+        if spared := [left[epoch] for epoch, pledge in pledges.items() if 0 < left[epoch] <= pledge.spare]:
+            self._context.note(
+                f"up to {max(spared):,} of {length:,} samples were left out of an epoch, as drop_last and a rank that "
+                "breaks off do"
+            )
+        owing = [epoch for epoch, pledge in pledges.items() if left[epoch] > pledge.spare]
+        if not owing:
+            return
+        query = (
+            f"SELECT e.epoch, i.index FROM (SELECT unnest({owing}) AS epoch) e "
+            f"CROSS JOIN (SELECT unnest(range({length})) AS index) i "
+            f"ANTI JOIN (FROM {rows}) s ON s.epoch = e.epoch AND s.index = i.index"
+        )
+        said = "drawn by no rank" if ranks.distributed(self._context) else "not drawn"
+        for row in self._context.offenders(query, "epoch, index", runs=self._names):
+            yield Finding(
+                f"Sample {row['index']} was {said} in epoch {row['epoch']}, though the loader went to its end.",
+                index=row["index"],
+                sql=query,
+            )
+
+    def never(self) -> Iterable[Finding]:
+        """What no epoch drew, though a dataset has it."""
+        lengths: dict[str | None, int] = {}
+        for loader in self._loaders:
+            if loader["length"] is not None:
+                lengths[loader["split"]] = max(loader["length"], lengths.get(loader["split"], 0))
+        for split, length in lengths.items():
+            rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)}"
+            query = f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})"
+            yield from self._undrawn(split, length, query)
+
+    def _undrawn(self, split: str | None, length: int, query: str) -> Iterable[Finding]:
+        if self._context.options["every_sample"]:
+            for row in self._context.offenders(query, runs=self._names):
+                yield Finding(f"Sample {row['index']} was drawn in no epoch.", index=row["index"], sql=query)
+        elif left := self._ask(f"SELECT count(*) AS left FROM ({query})")[0]["left"]:
+            which = f" of {split}" if split else ""
+            self._context.note(f"{left:,} of the {length:,} samples{which} were drawn in no epoch")
+
+    def _ask(self, query: str) -> list[dict[str, Any]]:
+        return self._context.rows(query, runs=self._names)

@@ -1,0 +1,111 @@
+"""What a whole pass over a loader draws, and which passes were whole: what the check `coverage` holds the rows against.
+
+Only torch's own samplers are known to draw every sample. Any other may leave some out on purpose, and promises nothing;
+nor does a pass that the loop broke off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from audit.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What a whole pass draws: every index below `length`, or this rank's share of them."""
+
+    length: int
+    #: How many the sampler gives, repeated ones included.
+    asked: int
+    #: Of them, those of a last batch that `drop_last` drops.
+    dropped: int
+
+
+def draws_of(loader: Any) -> Draws | None:
+    """What a pass over this loader is to draw; None where its sampler promises nothing."""
+    with contextlib.suppress(Exception):
+        # Lengths are the user's code.
+        batches, sampler = loader.batch_sampler, sampler_of(loader)
+        length = _drawn_from(sampler)
+        if length is None:
+            return None
+        asked = len(sampler)
+        dropped = asked % batches.batch_size if batches is not None and batches.drop_last else 0
+        return Draws(length, asked, dropped)
+    return None
+
+
+def _drawn_from(sampler: Any) -> int | None:
+    kind = type(sampler)
+    if kind is DistributedSampler:
+        return len(sampler.dataset)
+    if kind is SequentialSampler:
+        return len(sampler.data_source)
+    if kind is RandomSampler and not sampler.replacement and len(sampler) >= len(sampler.data_source):
+        return len(sampler.data_source)
+    return None
+
+
+def sampler_of(loader: Any) -> Any:
+    """What decides which samples come: with a batch sampler of the user's own the loader's sampler is not asked."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return loader.sampler
+    return batches.sampler if type(batches) is BatchSampler else batches
+
+
+def length_of(dataset: Any) -> int | None:
+    """How many samples a dataset has, where it tells; an iterable one's length is no promise of indices."""
+    if isinstance(dataset, IterableDataset):
+        return None
+    try:
+        return len(dataset)
+    except Exception:
+        return None
+
+
+class Passes:
+    """Keeps `loaders` in the recipe of a run (docs/FORMAT.md).
+
+    Never changed in place, always replaced: the writer's thread may be reading it.
+    """
+
+    def __init__(self, run: Callable[[], Run]) -> None:
+        self._run = run
+        #: By a loader's key, where it stands in the list.
+        self._places: dict[int, int] = {}
+
+    def add(self, key: int, split: str | None, length: int | None, sampler: str | None) -> None:
+        """A loader, or a dataset without one."""
+        known = self._known()
+        facts = {"split": split, "length": length, "sampler": sampler}
+        place = next((n for n, one in enumerate(known) if facts.items() <= one.items()), len(known))
+        if place == len(known):
+            self._replace([*known, facts | {"passes": []}])
+        self._places[key] = place
+
+    def whole(self, key: int, epoch: int, draws: Draws) -> None:
+        """A pass over a loader has come to its end."""
+        known = self._known()
+        place = self._places[key]
+        passes, numbers = list(known[place]["passes"]), asdict(draws)
+        last = passes[-1] if passes else None
+        if last is not None and numbers.items() <= last.items() and last["last"] <= epoch <= last["last"] + 1:
+            passes[-1] = last | {"last": epoch}
+        else:
+            passes.append({"first": epoch, "last": epoch, **numbers})
+        known[place] = known[place] | {"passes": passes}
+        self._replace(known)
+
+    def _known(self) -> list[dict[str, Any]]:
+        return list(self._run().recipe.get("loaders", ()))
+
+    def _replace(self, loaders: list[dict[str, Any]]) -> None:
+        run = self._run()
+        run.recipe = run.recipe | {"loaders": loaders}
