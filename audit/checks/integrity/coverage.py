@@ -16,12 +16,12 @@ class Coverage(Check):
     group = "integrity"
     description = (
         "Every index asked for was recorded exactly once, with all stages and one prediction; "
-        "samples that a distributed sampler repeated as padding are found. In a loop of your own every sample is asked "
-        "for by a pass that went to its end with torch's sequential, random or distributed sampler, less what `drop_last` "
-        "drops; what other samplers and loops that break off leave out is said beside the outcome."
+        "samples that a distributed sampler repeated as padding are found."
     )
     options = settings(
-        every_sample=Option(False, "Whether a sample that no epoch of such a loop drew is told, whatever the sampler.")
+        every_sample=Option(
+            False, "Whether a sample that no epoch of a loop of your own drew is told, whatever its sampler."
+        )
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
