@@ -148,12 +148,13 @@ class Context:
 
         Rows with an index and without a source are given theirs: looking up a few is cheaper than joining millions.
         """
-        text = f"SELECT *, count(*) OVER () AS total_ FROM ({query}) ORDER BY {order} LIMIT {self.most}"
-        rows = self.facts.query(text, runs=runs)
-        if rows:
-            self.unlisted += rows[0]["total_"] - len(rows)
-            if "index" in rows[0] and "source" not in rows[0]:
-                self.name(rows)
+        rows = self.facts.query(f"FROM ({query}) ORDER BY {order} LIMIT {self.most}", runs=runs)
+        if len(rows) == self.most:
+            # Counting them in the same query would hold them all.
+            total = self.facts.query(f"SELECT count(*) AS total FROM ({query})", runs=runs)[0]["total"]
+            self.unlisted += total - len(rows)
+        if rows and "index" in rows[0] and "source" not in rows[0]:
+            self.name(rows)
         return rows
 
     def name(self, rows: Sequence[dict[str, Any]]) -> None:

@@ -100,6 +100,13 @@ class Relation:
             self._begin()
             return self._connection.sql(self._query, params=self._parameters or None).to_arrow_table()
 
+    def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
+        """Arrow record batches of at most so many rows, for results larger than memory."""
+        with translated(self._files):
+            self._begin()
+            relation = self._connection.sql(self._query, params=self._parameters or None)
+            yield from relation.to_arrow_reader(rows)
+
     def df(self) -> Any:
         """A pandas DataFrame."""
         _need("pandas", "A pandas DataFrame")

@@ -99,7 +99,7 @@ def test_nothing_has_drifted_from_itself(counts: dict[str, int]) -> None:
 
 def _doubtful(store: Path) -> list[int]:
     with Reader(str(store)) as reader:
-        return [row["index"] for row in label_issues(Context(Facts(reader, reader.run()), {}))]
+        return label_issues(Context(Facts(reader, reader.run()), {}))["index"].to_pylist()
 
 
 def test_doubtful_labels_are_those_that_cleanlab_doubts(tmp_path: Path) -> None:

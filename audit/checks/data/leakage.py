@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.content import contents, contents_of
+from audit.checks.content import contents, contents_of, recurring
 from audit.checks.context import Context
 
 
@@ -31,11 +31,11 @@ class Leakage(Check):
 def _splits(context: Context) -> Iterable[Finding]:
     shared = (
         f"SELECT content, list_sort(list(DISTINCT split)) AS splits, arg_min(source, split) AS first, "
-        f"min(split) AS home FROM {contents(context)} "
-        "WHERE content IS NOT NULL AND split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1"
+        f"min(split) AS home FROM {recurring(context)} "
+        "WHERE split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1"
     )
     query = (
-        f"SELECT s.index, s.source, s.split, d.splits, d.first FROM {contents(context)} s "
+        f"SELECT s.index, s.source, s.split, d.splits, d.first FROM {recurring(context)} s "
         f"JOIN ({shared}) d USING (content) WHERE s.split <> d.home"
     )
     for row in context.offenders(query):

@@ -3,7 +3,7 @@
 Confident learning (Northcutt et al., 2021) over what was recorded: a class's threshold is the mean probability that
 its samples are given for it; a sample whose probability for another class passes that class's threshold, and passes
 its own label's, is counted there. The tests hold this against the package cleanlab, which needs pandas and
-scikit-learn and some gigabytes for a million samples; this is one pass over an array.
+scikit-learn and some gigabytes for a million samples; this is two passes over batches of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+
+Array = np.ndarray[Any, Any]
+
+#: Fewer predictions say nothing about a class's threshold.
+_FEWEST = 20
+_DOUBTS = pa.schema(
+    [("epoch", pa.int32()), ("index", pa.int64()), ("visit", pa.int32()), ("label", pa.int64()),
+     ("suggested", pa.int64()), ("own", pa.float32()), ("other", pa.float32())]
+)  # fmt: skip
 
 
 class LabelIssues(Check):
@@ -34,12 +47,13 @@ class LabelIssues(Check):
         if agreed is None or agreed < context.options["min_accuracy"]:
             raise Skip(f"the model agrees with {agreed or 0:.0%} of the labels, too few to judge them")
         ranked = label_issues(context, context.options["margin"])
-        strong = [row for row in ranked if row["other"] >= context.options["min_confidence"]]
-        context.note(f"{len(ranked):,} labels are doubtful, {len(strong):,} of them strongly")
-        context.unlisted += max(0, len(strong) - context.most)
-        context.name(strong[: context.most])
+        strong = ranked.filter(pc.greater_equal(ranked["other"], context.options["min_confidence"]))
+        context.note(f"{ranked.num_rows:,} labels are doubtful, {strong.num_rows:,} of them strongly")
+        context.unlisted += max(0, strong.num_rows - context.most)
+        rows = strong.slice(0, context.most).to_pylist()
+        context.name(rows)
         classes = context.run.classes or []
-        for row in strong[: context.most]:
+        for row in rows:
             label, given = (classes[n] if n < len(classes) else str(n) for n in (row["label"], row["suggested"]))
             yield Finding(
                 f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
@@ -52,32 +66,38 @@ class LabelIssues(Check):
             )
 
 
-def label_issues(context: Context, margin: float = 2.0) -> list[dict[str, Any]]:
-    """Every doubtful label, most doubtful first: index, label, suggested, and the probability of both.
+def label_issues(context: Context, margin: float = 2.0) -> pa.Table:
+    """Every doubtful label, most doubtful first: its visit, label, suggested, and the probability of both.
 
     A margin above 1 leaves confident learning to itself.
     """
-    import numpy as np
-
-    table = context.reader.sql(
-        f"SELECT epoch, index, visit, label, probabilities FROM {context.predictions} "
-        "WHERE label >= 0 AND label < len(probabilities) AND isfinite(list_sum(probabilities))",
-        run=[context.run.run_id],
-    ).arrow()
-    if table.num_rows < 20:
-        return []
-    labels = table["label"].to_numpy()
-    lists = table["probabilities"].combine_chunks()
-    flat = lists.flatten().to_numpy(zero_copy_only=False)
-    if len(flat) % len(labels):
-        return []
-    given = flat.reshape(len(labels), -1)
-    rows = np.arange(len(labels))
-    own = given[rows, labels]
-    counts = np.bincount(labels, minlength=given.shape[1])
-    sums = np.bincount(labels, weights=own, minlength=given.shape[1])
+    judged = (
+        f"(FROM {context.predictions} WHERE label >= 0 AND label < len(probabilities) "
+        "AND isfinite(list_sum(probabilities)))"
+    )
+    classes = context.rows(
+        "SELECT label, count(*) AS samples, avg(probabilities[label + 1]) AS mean, "
+        f"min(len(probabilities)) AS fewest, max(len(probabilities)) AS most FROM {judged} GROUP BY label"
+    )
+    widths = {row[end] for row in classes for end in ("fewest", "most")}
+    if len(widths) != 1 or sum(row["samples"] for row in classes) < _FEWEST:
+        return _DOUBTS.empty_table()
     # A class without samples has no threshold: nothing can be said to belong to it.
-    thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf).astype(np.float32)
+    thresholds = np.full(widths.pop(), np.inf, np.float32)
+    thresholds[[row["label"] for row in classes]] = [row["mean"] for row in classes]
+    wanted = f"SELECT epoch, index, visit, label, probabilities FROM {judged}"
+    batches = context.reader.sql(wanted, run=[context.run.run_id]).arrow_batches()
+    doubts = pa.Table.from_batches((_doubtful(batch, thresholds, margin) for batch in batches), _DOUBTS)
+    # By the ratio, not the difference: a sure model's mistakes lie at 0.95, its wrong labels at 0.9999.
+    ratio = np.maximum(doubts["own"].to_numpy(), np.float32(1e-12)) / doubts["other"].to_numpy()
+    return doubts.take(np.lexsort((*(doubts[key].to_numpy() for key in ("visit", "index", "epoch")), ratio)))
+
+
+def _doubtful(batch: pa.RecordBatch, thresholds: Array, margin: float) -> pa.RecordBatch:
+    labels = batch["label"].to_numpy()
+    rows = np.arange(len(labels))
+    given = batch["probabilities"].flatten().to_numpy(zero_copy_only=False).reshape(len(labels), len(thresholds))
+    own = given[rows, labels]
     confident = np.where(given >= thresholds, given, -1.0)
     suggested = confident.argmax(axis=1)
     best = given.argmax(axis=1)
@@ -85,20 +105,9 @@ def label_issues(context: Context, margin: float = 2.0) -> list[dict[str, Any]]:
     apart = (given[rows, best] - own >= margin) & (confident[rows, suggested] <= 0)
     suggested = np.where(apart, best, suggested)
     chosen = np.flatnonzero(((confident[rows, suggested] > 0) | apart) & (suggested != labels))
-    # By the ratio, not the difference: a sure model's mistakes lie at 0.95, its wrong labels at 0.9999.
-    ratio = np.maximum(own[chosen], np.float32(1e-12)) / given[chosen, suggested[chosen]]
-    order = chosen[np.argsort(ratio, kind="stable")]
-    keys = {key: table[key].to_numpy() for key in ("epoch", "index", "visit")}
-    return [
-        {
-            **{key: int(column[n]) for key, column in keys.items()},
-            "label": int(labels[n]),
-            "suggested": int(suggested[n]),
-            "own": float(own[n]),
-            "other": float(given[n, suggested[n]]),
-        }
-        for n in order
-    ]
+    told = {"suggested": suggested[chosen], "own": own[chosen], "other": given[chosen, suggested[chosen]]}
+    columns = {name: batch[name].take(pa.array(chosen)) for name in ("epoch", "index", "visit", "label")} | told
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name]).cast(f.type) for f in _DOUBTS], schema=_DOUBTS)
 
 
 CHECK = LabelIssues
