@@ -64,3 +64,15 @@ def test_a_shift_is_found_where_some_stretches_stand_for_all(tmp_path: Path, mon
     assert len(shifts) == 1
     places = int(shifts[0].message.split(" places")[0].rsplit(" ", 1)[1])
     assert 50 < places < 300, "a part of the six hundred was looked at"
+
+
+@pytest.mark.parametrize("apart", [1, 7, 10**6])
+def test_a_visit_recorded_twice_is_found_however_far_apart_indices_lie(tmp_path: Path, apart: int) -> None:
+    made = world(30)
+    for rows in made.tables.values():
+        for row in rows:
+            row |= {"index": row["index"] * apart} if "index" in row else {}
+    made.run.expected = None
+    made.tables["samples"].append(dict(made.sample(4 * apart)))
+    found = outcome_of(made.write(tmp_path / "lineage"), "coverage")
+    assert [finding.index for finding in found.findings if "recorded 2 times" in finding.message] == [4 * apart]

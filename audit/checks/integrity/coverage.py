@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.checks.fingerprint import VISIT, distinct_indices, fingerprints, same, unique_visits
 from audit.checks.integrity import drawn, ranks
 
 
@@ -38,16 +39,18 @@ def _missing(context: Context) -> Iterable[Finding]:
     if expected is None:
         yield from drawn.missing(context)
         return
-    query = (
-        f"SELECT range AS index FROM range({int(expected)}) WHERE range NOT IN "
-        f"(SELECT index FROM samples WHERE run_id = {context.run_literal})"
-    )
+    recorded = f"FROM samples WHERE run_id = {context.run_literal}"
+    if context.value(f"SELECT {distinct_indices(expected)} {recorded}") == expected:
+        return
+    query = f"SELECT range AS index FROM range({expected}) WHERE range NOT IN (SELECT index {recorded})"
     for row in context.offenders(query):
         yield Finding(f"Sample {row['index']} was never recorded.", index=row["index"], sql=query)
 
 
 def _twice(context: Context) -> Iterable[Finding]:
     for table, noun in (("samples", "sample"), ("predictions", "prediction")):
+        if unique_visits(context, table):
+            continue
         query = (
             f"SELECT epoch, index, visit, count(*) AS times FROM {table} WHERE run_id = {context.run_literal} "
             "GROUP BY epoch, index, visit HAVING count(*) > 1"
@@ -68,6 +71,8 @@ def _stages(context: Context) -> Iterable[Finding]:
         "SELECT epoch, index, visit, count(*) AS outputs, bit_or(1::BIGINT << least(stage, 61)) AS stages "
         f"FROM stage_outputs WHERE run_id = {context.run_literal} GROUP BY epoch, index, visit"
     )
+    if _all_have_all_stages(context):
+        return
     sets = context.rows(f"SELECT stages, outputs, count(*) AS visits FROM ({visits}) GROUP BY stages, outputs")
     total = sum(row["visits"] for row in sets)
     common = {row["stages"] for row in sets if row["visits"] >= max(2, 0.05 * total)}
@@ -80,6 +85,17 @@ def _stages(context: Context) -> Iterable[Finding]:
         yield from _incomplete(context, visits, found["stages"], found["outputs"], lost)
     if total < context.run.samples:
         yield from _without_stages(context)
+
+
+def _all_have_all_stages(context: Context) -> bool:
+    """Whether every stage has one output of each sample that did not fail: in most runs, and cheaper to tell."""
+    samples = f"samples WHERE run_id = {context.run_literal}"
+    outputs = (
+        f"(FROM stage_outputs WHERE run_id = {context.run_literal}) "
+        f"ANTI JOIN (FROM {samples} AND status <> 'ok') USING ({VISIT})"
+    )
+    whole = fingerprints(context, VISIT, f"(FROM {samples} AND status = 'ok')")
+    return all(found in whole for found in fingerprints(context, VISIT, outputs, "stage"))
 
 
 def _incomplete(context: Context, visits: str, stages: int, outputs: int, lost: list[int]) -> Iterable[Finding]:
@@ -119,6 +135,8 @@ def _without_stages(context: Context) -> Iterable[Finding]:
 def _predictions(context: Context) -> Iterable[Finding]:
     """In an epoch and split that has predictions, every sample that did not fail has one, and nothing else has."""
     predictions = f"(FROM predictions WHERE run_id = {context.run_literal})"
+    if same(context, VISIT, f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok')", predictions):
+        return
     graded = (
         f"SELECT DISTINCT s.epoch, s.split FROM {context.samples} s SEMI JOIN {predictions} USING (epoch, index, visit)"
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from audit.checks.base import Finding
 from audit.checks.context import Context, literal
+from audit.checks.fingerprint import distinct_indices
 from audit.checks.integrity import ranks
 from audit.records import Run
 
@@ -90,7 +91,7 @@ class _Drawn:
         rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)} AND index BETWEEN 0 AND {length - 1}"
         counts: Mapping[int, int] = {
             row["epoch"]: row["indices"]
-            for row in self._ask(f"SELECT epoch, count(DISTINCT index) AS indices FROM {rows} GROUP BY epoch")
+            for row in self._ask(f"SELECT epoch, {distinct_indices(length)} AS indices FROM {rows} GROUP BY epoch")
         }
         left = {epoch: length - counts.get(epoch, 0) for epoch in pledges}
         if spared := [left[epoch] for epoch, pledge in pledges.items() if 0 < left[epoch] <= pledge.spare]:
@@ -122,6 +123,8 @@ class _Drawn:
                 lengths[loader["split"]] = max(loader["length"], lengths.get(loader["split"], 0))
         for split, length in lengths.items():
             rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)}"
+            if self._ask(f"SELECT {distinct_indices(length)} AS indices FROM {rows}")[0]["indices"] == length:
+                continue
             query = f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})"
             yield from self._undrawn(split, length, query)
 

@@ -35,6 +35,8 @@ def padding(context: Context) -> Iterable[Finding]:
     """Samples that two ranks drew in one epoch."""
     runs = ranks_of(context)
     samples, names = samples_of(context, runs), [run.run_id for run in runs]
+    if not context.rows(f"SELECT min(rank) < max(rank) AS several FROM {samples}", runs=names)[0]["several"]:
+        return
     query = (
         f"SELECT epoch, index, any_value(source) AS source, list_sort(list(DISTINCT rank)) AS ranks "
         f"FROM {samples} GROUP BY epoch, split, index HAVING count(DISTINCT rank) > 1"
