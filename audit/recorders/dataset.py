@@ -16,11 +16,13 @@ import torch
 
 from audit.recorders.items import label_number, split_item
 from audit.recorders.observed import Observed, set_current_visit
+from audit.recorders.parcel import parcel
 from audit.recorders.pipeline import Pipeline, find_pipeline, walk
 from audit.recorders.provenance import class_names, origin_of
 from audit.recorders.randomness import Seeder
+from audit.recorders.sample_row import add_sample
 from audit.recorders.visit import Visit
-from audit.records import LEVELS, Columns, Level
+from audit.records import LEVELS, Level
 from audit.store import batch
 
 
@@ -168,7 +170,6 @@ class RecordedDataset:
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """One batch; called by the DataLoader in a worker."""
         samples, outputs, payloads = (batch.columns(name) for name in ("samples", "stage_outputs", "payloads"))
-        worker = torch.utils.data.get_worker_info()
         ok: list[int] = []
         inputs: list[Any] = []
         labels: list[int | None] = []
@@ -178,7 +179,7 @@ class RecordedDataset:
         for position, index in enumerate(indices):
             visit, value, label = self.visit(index)
             visit.write(index, position, outputs, payloads)
-            self._sample_row(samples, index, position, visit, label, worker.id if worker else None)
+            add_sample(samples, index, position, visit, origin_of(self.dataset, index), label, self.classes)
             if visit.problem:
                 problems.append(f"sample {index}: {visit.problem}")
             if visit.error is not None:
@@ -191,8 +192,7 @@ class RecordedDataset:
                 if self.want_inputs:
                     inputs.append(value)
         payload_bytes = sum(len(data) for data in payloads.data["data"])
-        packed = batch.pack({"samples": samples, "stage_outputs": outputs, "payloads": payloads})
-        records = torch.frombuffer(packed, dtype=torch.uint8)
+        records = parcel({"samples": samples, "stage_outputs": outputs, "payloads": payloads})
         return Batch(list(indices), ok, labels, _stack(inputs), last_kind, records, payload_bytes, problems, failures)
 
     def died(self, index: int) -> Batch:
@@ -200,8 +200,8 @@ class RecordedDataset:
         visit = Visit(self.instrument.pipeline, "digest")
         visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
         samples = batch.columns("samples")
-        self._sample_row(samples, index, 0, visit, None, None)
-        records = torch.frombuffer(batch.pack({"samples": samples}), dtype=torch.uint8)
+        add_sample(samples, index, 0, visit, origin_of(self.dataset, index), None, self.classes)
+        records = parcel({"samples": samples})
         failure = f"Sample {index} failed: {visit.error}"
         return Batch([index], [], [], None, None, records, 0, [], [failure])
 
@@ -233,29 +233,6 @@ class RecordedDataset:
             visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
         elif 0 not in visit.rows and visit.problem is None:
             visit.loaded(value)
-
-    def _sample_row(
-        self, samples: Columns, index: int, position: int, visit: Visit, label: int | None, worker: int | None
-    ) -> None:
-        origin = origin_of(self.dataset, index)
-        label = origin.label if label is None else label
-        named = self.classes is not None and label is not None and 0 <= label < len(self.classes)
-        samples.add(
-            index=index,
-            position=position,
-            split=origin.split,
-            source=origin.source,
-            root=origin.root,
-            source_raw=origin.raw,
-            source_digest=visit.source_digest,
-            source_bytes=visit.source_bytes,
-            label=label,
-            label_name=self.classes[label] if named and self.classes and label is not None else None,
-            status="ok" if visit.error is None else "failed",
-            failed_stage=visit.failed_stage,
-            error=visit.error,
-            worker=worker,
-        )
 
 
 def _stack(inputs: list[Any]) -> Any:

@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
 
 from audit.recorders.dataset import CaptureLevel, Instrument
 from audit.recorders.envelope import Envelope
 from audit.recorders.generators import Watch
 from audit.recorders.items import label_number, split_item
 from audit.recorders.mixing import Weights
+from audit.recorders.parcel import parcel
 from audit.recorders.pipeline import Pipeline
 from audit.recorders.provenance import Origin, class_names, origin_of
+from audit.recorders.sample_row import add_sample
 from audit.recorders.visit import INSIDE, Visit
 from audit.store import batch
 
@@ -127,24 +128,8 @@ class ItemRecorder:
         label = origin.label if label is None else label
         if label is None and visit.error is None and self._unlabelled is None:
             self._unlabelled = _form(item)
-        worker = get_worker_info()
         visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"])
-        self._tables["samples"].add(
-            index=index,
-            position=position,
-            split=origin.split,
-            source=origin.source,
-            root=origin.root,
-            source_raw=origin.raw,
-            source_digest=visit.source_digest,
-            source_bytes=visit.source_bytes,
-            label=label,
-            label_name=self._named(label),
-            status="ok" if visit.error is None else "failed",
-            failed_stage=visit.failed_stage,
-            error=visit.error,
-            worker=worker.id if worker else None,
-        )
+        add_sample(self._tables["samples"], index, position, visit, origin, label, self.classes)
         self.indices.append(index)
         self.digests.append(visit.last_digest)
         self.labels.append(label)
@@ -205,17 +190,16 @@ class ItemRecorder:
             self.problems.append(f"label={self.label!r} finds a {type(found).__name__}, which is no class number.")
         return number
 
-    def _named(self, label: int | None) -> str | None:
-        classes = self.classes
-        return classes[label] if classes and label is not None and 0 <= label < len(classes) else None
-
-    def envelope(self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None) -> Envelope:
+    def envelope(
+        self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None, by_loader: bool = True
+    ) -> Envelope:
         """Everything recorded since the last one, beside the batch it belongs to."""
         problems = self.problems
-        payload_bytes, packed = 0, bytearray(1)
+        payload_bytes, records = 0, torch.zeros(1, dtype=torch.uint8)
         try:
             payload_bytes = sum(len(item) for item in self._tables["payloads"].data["data"])
-            packed = batch.pack(self._tables) or packed
+            if self.indices:
+                records = parcel(self._tables, by_loader=by_loader)
         except Exception as trouble:
             problems.append(f"the rows of samples {self.indices[:8]} were lost: {type(trouble).__name__}: {trouble}")
             self.indices, self.digests, self.labels = [], [], []
@@ -223,7 +207,7 @@ class ItemRecorder:
             data,
             self.indices if indexed else None,
             len(self.indices),
-            torch.frombuffer(packed, dtype=torch.uint8),
+            records,
             self.digests,
             self.labels,
             payload_bytes,

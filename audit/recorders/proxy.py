@@ -167,7 +167,7 @@ class RecordedDatasetProxy(StandIn):
             yield
         finally:
             if recorder.indices or recorder.problems:
-                self._audit_channel.send(recorder.envelope(None, indexed=True))
+                self._audit_channel.send(recorder.envelope(None, indexed=True, by_loader=False))
 
 
 class RecordedIterableProxy(RecordedDatasetProxy):

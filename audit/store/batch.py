@@ -8,7 +8,7 @@ main process knows (run, epoch, batch number, how often an index was drawn) is s
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,19 @@ from audit.records import Columns
 from audit.store.schema import SCHEMAS
 
 _STAMPED = {"run_id", "epoch", "visit", "batch"}
-_HEADER = struct.Struct("<16sQ")
+#: A table's name, the length of its stream, and that of the payloads behind it.
+_HEADER = struct.Struct("<16sQQ")
+_BLOBS = "data"
+_LONGEST = np.iinfo(np.int32).max
 
 
 def _packed_schema(table: str) -> pa.Schema:
-    fields = [field for field in SCHEMAS[table] if field.name not in _STAMPED]
+    # Payloads are no part of the stream, which has their lengths: each is copied once, to where it is wanted.
+    fields = [
+        field if field.name != _BLOBS else pa.field(_BLOBS, pa.int64())
+        for field in SCHEMAS[table]
+        if field.name not in _STAMPED
+    ]
     if table != "samples" and "index" in SCHEMAS[table].names and "position" not in SCHEMAS[table].names:
         # The place in the batch is how a row finds its visit number again.
         fields.append(pa.field("position", pa.int32()))
@@ -39,40 +47,34 @@ def columns(table: str) -> Columns:
     return Columns(tuple(PACKED[table].names))
 
 
-def pack(tables: Mapping[str, Columns]) -> bytearray:
-    """The rows as bytes: for each table its name, its length and an Arrow stream."""
-    streams = [(name, _record_batch(name, rows)) for name, rows in tables.items() if rows.rows]
-    sizes = [_stream_size(record) for _, record in streams]
-    packed = bytearray(sum(_HEADER.size + size for size in sizes))
-    at = 0
-    for (name, record), size in zip(streams, sizes, strict=True):
-        _HEADER.pack_into(packed, at, name.encode(), size)
+def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearray) -> Any:
+    """The rows as bytes in memory that `allocate` gives: for each table its name, an Arrow stream and its payloads."""
+    streams = [
+        (name, _record_batch(name, rows), rows.data.get(_BLOBS, ())) for name, rows in tables.items() if rows.rows
+    ]
+    sizes = [(_stream_size(record), sum(map(len, filter(None, blobs)))) for _, record, blobs in streams]
+    packed = allocate(sum(_HEADER.size + size + payload for size, payload in sizes))
+    view, at = memoryview(packed), 0
+    for (name, record, blobs), (size, payload) in zip(streams, sizes, strict=True):
+        _HEADER.pack_into(view, at, name.encode(), size, payload)
         at += _HEADER.size
-        # Straight into its place: payloads are large, and each copy of them would cost as much as hashing them.
-        _write_stream(pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(packed)[at : at + size])), record)
+        _write_stream(pa.FixedSizeBufferWriter(pa.py_buffer(view[at : at + size])), record)
         at += size
+        for blob in filter(None, blobs):
+            view[at : at + len(blob)] = blob
+            at += len(blob)
     return packed
 
 
 def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
     schema = PACKED[name]
-    arrays = [
-        _blobs(rows.data[field.name]) if field.name == "data" else pa.array(rows.data[field.name], field.type)
-        for field in schema
-    ]
+    arrays = [pa.array(_lengths(rows, field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _blobs(values: list[bytes | None]) -> pa.Array:
-    """Payloads as one column: joined once, instead of appended one by one."""
-    if None in values:
-        return pa.array(values, pa.binary())
-    offsets = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
-    if offsets[-1] > np.iinfo(np.int32).max:
-        return pa.array(values, pa.binary())
-    joined = pa.py_buffer(b"".join(value or b"" for value in values))
-    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets.astype(np.int32)), joined])
+def _lengths(rows: Columns, name: str) -> Sequence[Any]:
+    values = rows.data[name]
+    return values if name != _BLOBS else [None if value is None else len(value) for value in values]
 
 
 def _stream_size(record: pa.RecordBatch) -> int:
@@ -92,12 +94,33 @@ def unpack(buffer: Any) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
     at = 0
     while at < whole.size:
-        name, size = _HEADER.unpack(whole.slice(at, _HEADER.size).to_pybytes())
+        name, size, payload = _HEADER.unpack(whole.slice(at, _HEADER.size).to_pybytes())
         at += _HEADER.size
         with pa.ipc.open_stream(whole.slice(at, size)) as stream:
-            tables[name.rstrip(b"\0").decode()] = stream.read_all()
+            table = stream.read_all()
         at += size
+        if _BLOBS in table.column_names:
+            blobs = _blobs(table[_BLOBS].combine_chunks(), whole.slice(at, payload))
+            table = table.set_column(table.schema.get_field_index(_BLOBS), _BLOBS, blobs)
+        at += payload
+        tables[name.rstrip(b"\0").decode()] = table
     return tables
+
+
+def _blobs(lengths: pa.Array, joined: pa.Buffer) -> pa.ChunkedArray:
+    """Payloads of these lengths, one behind the other in `joined`: in pieces that 32-bit offsets can reach."""
+    ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(), dtype=np.int64)
+    pieces, first, begun = [], 0, 0
+    while first < len(lengths):
+        last = max(first + 1, int(np.searchsorted(ends, begun + _LONGEST, side="right")))
+        offsets = np.concatenate(([0], ends[first:last] - begun)).astype(np.int32)
+        valid = lengths.slice(first, last - first).is_valid()
+        piece = pa.Array.from_buffers(
+            pa.binary(), last - first, [valid.buffers()[1], pa.py_buffer(offsets), joined.slice(begun)]
+        )
+        pieces.append(piece)
+        first, begun = last, int(ends[last - 1])
+    return pa.chunked_array(pieces, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,17 @@ def test_a_packed_batch_unpacks_to_the_same_rows(data: st.DataObject) -> None:
         assert same_rows([came], [expected])
 
 
+def test_payloads_beyond_what_offsets_reach_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_LONGEST", 10)
+    blobs = [b"four", b"", b"sixsix", b"more than ten bytes", None, b"x"]
+    gathered = batch.columns("payloads")
+    for position, blob in enumerate(blobs):
+        gathered.add(index=position, position=position, stage=0, data=blob)
+    column = batch.unpack(batch.pack({"payloads": gathered}))["payloads"]["data"]
+    assert column.to_pylist() == blobs
+    assert [len(piece) for piece in column.chunks] == [3, 1, 2]
+
+
 _PLACES = [
     b"sq[1]", b"star*", b"what?", b"{a,b}", b"it's", b'say "hi"', b"new\nline", "☃ 🐍".encode(), b"two  spaces ",
     b"not-utf8-\xff\xfe", b"run_id=x", b"a%20b#c", b"--store", b"~", b"$HOME", b"back\\slash",
