@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,8 +66,10 @@ class RunUnderWay(ABC):
             status = "complete"
         except KeyboardInterrupt:
             status = "interrupted"
-        except StoreError:
-            self.writer.abandon()
+        except StoreError as error:
+            self.warn(f"The run stopped: {error.message}")
+            with contextlib.suppress(StoreError):
+                self.end("interrupted")
             raise
         except BaseException as error:
             self.warn(f"The run stopped: {error}")

@@ -5,6 +5,7 @@ Loaders, datasets and models tell it what happens (see loader.py, proxy.py and w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from audit.errors import plainly
 from audit.models.outputs import logits_of
 from audit.recorders import mixing
 from audit.recorders.activations import activation_table
@@ -342,6 +344,19 @@ class Ledger:
 
     def close(self, status: str) -> Run:
         """Write what is left and end the run; every hook is gone."""
+        try:
+            self._take_in_the_rest()
+        except BaseException as error:
+            # Strict, or Ctrl-C. Nobody must take the run for one that goes on.
+            self._closed = True
+            self.problems.mark(f"The run stopped: {plainly(error)}", loud=False)
+            with contextlib.suppress(Exception):
+                self._background.finish("interrupted")
+            raise
+        self._closed = True
+        return self._background.finish(status)  # type: ignore[arg-type]
+
+    def _take_in_the_rest(self) -> None:
         mixing.unsubscribe(self._mixed)
         for watched in self.models:
             watched.remove()
@@ -358,8 +373,6 @@ class Ledger:
                 self._write(pending)
             self.intake.stages.write_rest()
             self._conclude()
-        self._closed = True
-        return self._background.finish(status)  # type: ignore[arg-type]
 
     def _conclude(self) -> None:
         """Say what was not seen: nothing that was asked for is missing without a word."""

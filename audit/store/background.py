@@ -70,8 +70,10 @@ class BackgroundWriter:
                 with self._changed:
                     self._bytes -= size
                     self._changed.notify_all()
-            self._try(lambda writer: writer.finish(self._status or "failed"))
-            self._writer.abandon()
+            if self.error is None:
+                self._try(lambda writer: writer.finish(self._status or "failed"))
+            else:
+                self._writer.abandon(self.error)
         finally:
             self._ended.set()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from audit.errors import NotFound, StoreError
+from audit.errors import NotFound, StoreError, plainly
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.filesystem import Filesystem, filesystem_for
@@ -91,12 +91,17 @@ class RunWriter:
         self._pending: dict[str, list[pa.Table]] = {}
         self._pending_bytes = 0
         self._pending_rows = 0
+        #: What the pending rows add to the counts.
+        self._gathered = Tally()
         self._interval = FIRST_INTERVAL
         self._longest = LONGEST_INTERVAL
         self._last_flush = time.monotonic()
         self._begun = time.monotonic()
         self._seconds_before = manifest.run.seconds or 0.0
-        self._correct = manifest.run.graded - manifest.run.wrong
+        run = manifest.run
+        self._tally = Tally(run.samples, run.failed, run.graded, run.graded - run.wrong)
+        #: Of the rows that a part in the manifest holds.
+        self._listed = self._tally
 
     @classmethod
     def create(cls, location: str, run: Run | None = None) -> RunWriter:
@@ -171,7 +176,9 @@ class RunWriter:
                 self._pending.setdefault(name, []).append(table)
                 self._pending_bytes += table.nbytes
                 self._pending_rows += table.num_rows
-        self._count(Tally.of(tables))
+        tally = Tally.of(tables)
+        self._gathered += tally
+        self._count(tally)
         if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or self._waited():
             self.flush()
 
@@ -184,7 +191,7 @@ class RunWriter:
                     f"{path}, which another process wrote, is not to be found in {self.location}.",
                     hint="The store must be one place for all machines: a shared folder, or s3://bucket/prefix.",
                 )
-        self._manifest.parts.extend(parts)
+        self._list(parts, tally)
         self._count(tally)
         if self._waited():
             self.flush()
@@ -194,10 +201,18 @@ class RunWriter:
 
     def flush(self) -> None:
         """Write what has gathered as parts and commit them."""
-        parts = [self._write_part(name, pa.concat_tables(tables)) for name, tables in self._pending.items()]
-        self._manifest.parts.extend(parts)
-        self._pending.clear()
-        self._pending_bytes = self._pending_rows = 0
+        parts: list[Part] = []
+        try:
+            for name, tables in self._pending.items():
+                parts.append(self._write_part(name, pa.concat_tables(tables)))
+        except (StoreError, OSError):
+            # No commit will list them: on a full disk their room is wanted to say why.
+            for part in parts:
+                with suppress(StoreError, OSError):
+                    self._filesystem.remove(f"{run_folder(self.run.run_id)}/{part.file}")
+            raise
+        self._list(parts, self._gathered)
+        self._forget()
         self._commit()
         self._last_flush = time.monotonic()
         # Long runs commit more rarely, so that the manifest stays small against the data.
@@ -211,26 +226,57 @@ class RunWriter:
         try:
             self.run.status = status
             self.run.finished_at = datetime.now(UTC).isoformat()
-            self.flush()
+            try:
+                self.flush()
+            except Exception as error:
+                self._give_up(error)
+                raise
             if sweep:
                 remove_unlisted(self._filesystem, self._manifest, BLOCK)
         finally:
             self._held.close()
         return self.run
 
-    def abandon(self) -> None:
-        """Let go of the run without another commit (the store can no longer be written)."""
-        self._held.close()
+    def abandon(self, error: Exception | None = None) -> None:
+        """Let go of the run without another commit of rows; `error` is why, and the run says so if it can still be written."""
+        try:
+            if error is not None:
+                self._give_up(error)
+        finally:
+            self._held.close()
+
+    def _give_up(self, error: Exception) -> None:
+        """Say on the run that it was interrupted, and by what; rows that no part holds are not counted any more."""
+        self._forget()
+        self._tally = self._listed
+        self._show()
+        run = self.run
+        run.status, run.finished_at = "interrupted", datetime.now(UTC).isoformat()
+        reason = f"The run stopped: {plainly(error)}"
+        if reason not in run.warnings:
+            run.warnings.append(reason)
+        # Whatever keeps it from being written: what stopped the run is the error to be told.
+        with suppress(Exception):
+            self._commit()
+
+    def _list(self, parts: Sequence[Part], tally: Tally) -> None:
+        self._manifest.parts.extend(parts)
+        self._listed += tally
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._pending_bytes = self._pending_rows = 0
+        self._gathered = Tally()
 
     def _count(self, tally: Tally) -> None:
-        run = self.run
-        run.samples += tally.samples
-        run.failed += tally.failed
-        if tally.graded:
-            self._correct += tally.correct
-            run.graded += tally.graded
-            run.wrong = run.graded - self._correct
-            run.accuracy = self._correct / run.graded
+        self._tally += tally
+        self._show()
+
+    def _show(self) -> None:
+        run, tally = self.run, self._tally
+        run.samples, run.failed, run.graded = tally.samples, tally.failed, tally.graded
+        run.wrong = tally.graded - tally.correct
+        run.accuracy = tally.correct / tally.graded if tally.graded else None
 
     def _write_part(self, name: str, table: pa.Table) -> Part:
         number = sum(part.table == name for part in self._manifest.parts)

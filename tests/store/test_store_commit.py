@@ -209,20 +209,6 @@ def test_runs_begun_at_once_all_appear(tmp_path: Path) -> None:
         assert len({run.run_id for run in store.runs()}) == 8
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Any:
-    """A file system of one megabyte."""
-    place = tmp_path / "tiny"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("a small file system cannot be mounted here: " + mounted.stderr.decode().strip())
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
 def _write_until_refused(place: Path) -> tuple[RunWriter, StoreError]:
     writer = RunWriter.create(str(place))
 
