@@ -12,7 +12,7 @@ from typing import Any
 from audit.engines.request import RunRequest
 from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError
 from audit.models import LoadedModel, compare_classes, load
-from audit.models.presets import ConvertRGB, flatten_preset
+from audit.models.presets import ConvertRGB, expand_preset, flatten_preset
 from audit.recorders.pipeline import Chain, Pipeline, find_pipeline
 from audit.recorders.provenance import class_names
 from audit.sources import Options, dataset_digest, open_dataset
@@ -78,11 +78,6 @@ def _load(request: RunRequest, module: ModuleType | None) -> LoadedModel | None:
         device=request.device,
         builder=getattr(module, "model", None),
     )
-
-
-def expand_preset(value: Any) -> list[tuple[str, Any]] | None:
-    """The stages that a torchvision preset hides, or None for anything else."""
-    return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None
 
 
 def pipeline_builder(spec: str) -> Any:

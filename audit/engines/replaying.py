@@ -11,10 +11,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from audit import values
-from audit.engines.assemble import assemble, expand_preset
+from audit.engines.assemble import assemble
 from audit.engines.request import RunRequest
 from audit.engines.workers import deaths_wait, died, quiet
 from audit.errors import DatasetError, PipelineError, UsageError
+from audit.models.presets import expand_preset
 from audit.recorders.dataset import Instrument, as_is
 from audit.recorders.fetching import fetches_batches
 from audit.recorders.generators import Restorer, State, global_sources, own_worker

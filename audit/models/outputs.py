@@ -13,7 +13,10 @@ import torch
 
 from audit.errors import UnclearOutput
 
-_HINT = "Wrap the model so that it returns one (N, C) tensor of logits, and name it as --model FILE.py:function."
+_HINT = (
+    "Wrap it in a module that returns one (N, C) tensor of logits; "
+    "to `audit run` that is given as --model FILE.py:function, with the function that makes it."
+)
 
 
 def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:

@@ -118,3 +118,8 @@ def flatten_preset(preset: Any) -> list[Stage]:
         raise ModelError(f"A preset must be callable, but this is a {type(preset).__name__}.", hint="Give a transform.")
     name = getattr(preset, "__name__", type(preset).__name__)
     return [("ToTensor" if name == "MaybeToTensor" else name, preset)]
+
+
+def expand_preset(value: Any) -> list[Stage] | None:
+    """The stages that a torchvision preset hides; None for anything else, which shows its own."""
+    return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
+
+from audit.errors import UsageError
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
 INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "input_ids", "data")
@@ -35,3 +38,14 @@ def label_number(label: Any) -> int | None:
         return int(value) if isinstance(value, (bool, int)) or float(value).is_integer() else None
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
+
+
+def whole_number(value: Any, what: str, *, least: int = 0) -> int:
+    """What a user gave as a whole number; an error that names it where it is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UsageError(f"{what} is {value!r}.", hint=f"Give a whole number, {least} or more.")
+    return number

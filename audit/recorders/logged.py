@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from audit.errors import UsageError
+from audit.recorders.items import label_number, whole_number
 from audit.recorders.ranks import rank
 from audit.store import batch
 
@@ -32,3 +36,48 @@ def logged_tables(
         "samples": batch.table_of("samples", samples),
         "predictions": batch.table_of("predictions", predictions | shared | {"step": [step] * count}),
     }
+
+
+def checked(
+    indices: Any, logits: Any, labels: Any, epoch: Any
+) -> tuple[list[int], torch.Tensor, list[Any] | None, int | None]:
+    """What `run.log` was given, as it is wanted; an error that says which of it is wrong."""
+    numbers = [label_number(index) for index in _listed(indices) or [None]]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        raise UsageError(
+            f"run.log was given indices={_shown(indices)}.",
+            hint="Give the samples' places in the dataset: whole numbers, at least one.",
+        )
+    try:
+        tensor = torch.as_tensor(logits)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"run.log was given logits={_shown(logits)}.", hint="Give a tensor, an array or lists of numbers, (N, C)."
+        ) from error
+    shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if not tensor.is_floating_point() or len(shape) not in (1, 2) or shape[0] != len(known):
+        raise UsageError(
+            f"run.log was given logits of the shape {shape}, {kind}, for {len(known)} indices.",
+            hint="Give floating-point numbers: a row of logits, or a single one, for each index.",
+        )
+    given = None if labels is None else _listed(labels)
+    if labels is not None and (given is None or len(given) != len(known)):
+        raise UsageError(
+            f"run.log was given labels={_shown(labels)} for {len(known)} indices.",
+            hint="Give a class number, or None, for each index; or no labels at all.",
+        )
+    return known, tensor, given, None if epoch is None else whole_number(epoch, "The epoch given to run.log")
+
+
+def _listed(values: Any) -> list[Any] | None:
+    """The values one by one; None where they are none."""
+    try:
+        return None if isinstance(values, (str, bytes)) else list(values)
+    except TypeError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else f"{text[:100]}…"

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-from audit.errors import RecordingError
+from audit.errors import AuditError, RecordingError
 
 #: A run keeps this many different marks; a loop that fails at every step would fill its row.
 _MOST = 50
@@ -50,6 +50,8 @@ class Problems:
         except RecordingWarning:
             raise
         except Exception as error:
+            # Errors of ours are sentences, and say what to do next.
+            text = str(error) if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
             if self.strict:
-                raise RecordingError(f"Recording failed: {type(error).__name__}: {error}") from error
-            self.mark(f"Recording failed: {type(error).__name__}: {error}")
+                raise RecordingError(f"Recording failed: {text}") from error
+            self.mark(f"Recording failed: {text}")

@@ -11,16 +11,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from audit.errors import RecordingError, UsageError
+from audit.errors import RecordingError, UsageError, plainly
 from audit.identity import check_run_name
+from audit.models.presets import expand_preset
 from audit.recorders.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.items import whole_number
 from audit.recorders.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.ledger import Ledger
 from audit.recorders.loader import RecordedLoader, being_iterated
+from audit.recorders.logged import checked
 from audit.recorders.passes import length_of, sampler_of
 from audit.recorders.pipeline import Pipeline, find_pipeline
 from audit.recorders.problems import RecordingWarning
@@ -107,7 +109,7 @@ class Recording:
         self._require_open()
         self._check_loader(loader)
         how = described(builder, split)
-        pipeline = find_pipeline(loader.dataset, expand=_expand)
+        pipeline = find_pipeline(loader.dataset, expand=expand_preset)
         wrapped = RecordedLoader(loader, pipeline, self._ledger.plan.level, self._ledger, label)
         self._loaders.append(wrapped)
         self._register(id(wrapped), pipeline, loader.dataset, how, type(sampler_of(wrapped._audit_base)).__name__)
@@ -152,15 +154,11 @@ class Recording:
         `label`, `split` and `builder` are those of `loader`.
         """
         self._require_open()
-        if isinstance(dataset, DataLoader) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
-            raise UsageError(
-                f"run.dataset takes a Dataset, not a {type(dataset).__name__}.",
-                hint="Use run.loader for a DataLoader." if isinstance(dataset, DataLoader) else None,
-            )
+        _check_dataset(dataset)
         if _is_recorded(dataset):
             raise UsageError("This dataset is recorded already.", hint="Call run.dataset once for each dataset.")
         how = described(builder, split)
-        pipeline = find_pipeline(dataset, expand=_expand, stages=stages)
+        pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages)
         channel = Channel(lambda envelope: self._ledger.receive_loose(id(channel), envelope))
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._ledger.channels.append(channel)
@@ -219,7 +217,11 @@ class Recording:
 
     def epochs(self, count: int) -> Iterator[int]:
         """`range(count)`, with the recording told which epoch it is."""
+        count = whole_number(count, "The number of epochs")
         self._ledger.intake.expected_epochs = max(count, 1)
+        return self._told_epochs(count)
+
+    def _told_epochs(self, count: int) -> Iterator[int]:
         for number in range(count):
             self.epoch(number)
             yield number
@@ -227,13 +229,13 @@ class Recording:
 
     def epoch(self, number: int) -> None:
         """Say which epoch the rows belong to from now on."""
-        self._ledger.set_epoch(number)
+        self._ledger.set_epoch(whole_number(number, "The epoch"))
 
     def log(self, *, indices: Sequence[int], logits: Any, labels: Any = None, epoch: int | None = None) -> None:
         """Predictions of a loop that fits nothing else: logits (N, C) of the samples with these indices."""
         self._require_open()
         with self._ledger.problems.caught():
-            self._ledger.log([int(n) for n in indices], torch.as_tensor(logits), labels, epoch)
+            self._ledger.log(*checked(indices, logits, labels, epoch))
 
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:
         """Say which samples each place of the last batch was mixed from: for each place, (index, weight) pairs."""
@@ -252,10 +254,12 @@ class Recording:
         except Exception as error:
             # As every reader of the store will find it.
             self._ledger.run.status = "interrupted"
-            self._ledger.problems.mark(f"The recording is incomplete: {error}", loud=False)
+            # The writer's hint is for `audit run`: a loop of the user's own cannot be resumed.
+            reason, safe = plainly(error), "What was committed before is safe."
+            self._ledger.problems.mark(f"The run stopped: {reason}", loud=False)
             if self.strict:
-                raise RecordingError(f"The recording could not be finished: {error}") from error
-            warnings.warn(f"audit: the recording is incomplete: {error}", RecordingWarning, stacklevel=2)
+                raise RecordingError(f"The recording could not be finished: {reason}", hint=safe) from error
+            warnings.warn(f"audit: the recording is incomplete: {reason} {safe}", RecordingWarning, stacklevel=2)
             return self._ledger.run
 
     def __enter__(self) -> Recording:
@@ -275,6 +279,19 @@ class Recording:
             raise UsageError("This recording is closed.", hint="Begin another with audit.record(...).")
 
 
+def _check_dataset(dataset: Any) -> None:
+    kind, hint = type(dataset).__name__, "Give the object that a DataLoader would be made of."
+    if isinstance(dataset, DataLoader):
+        hint = "Use run.loader for a DataLoader."
+    elif isinstance(dataset, type):
+        kind, hint = f"class ({dataset.__name__})", "Make one of it, and give that."
+    elif isinstance(dataset, (str, bytes)):
+        hint = "Open it first, for instance with torchvision.datasets.ImageFolder(path); audit.run takes a path."
+    elif hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):
+        return
+    raise UsageError(f"run.dataset takes a Dataset, not a {kind}.", hint=hint)
+
+
 def _is_recorded(dataset: Any) -> bool:
     """Whether a recorded dataset lies somewhere in this one."""
     for _ in range(20):
@@ -287,12 +304,6 @@ def _is_recorded(dataset: Any) -> bool:
         if dataset is None:
             return False
     return False
-
-
-def _expand(value: Any) -> list[tuple[str, Any]] | None:
-    from audit.models.presets import flatten_preset
-
-    return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None
 
 
 def _length(dataset: Any) -> int:

@@ -36,10 +36,64 @@ def test_what_is_no_loader_dataset_or_model(run: Any) -> None:
         run.loader(Numbers())
     with pytest.raises(UsageError, match=r"run\.loader for a DataLoader"):
         run.dataset(DataLoader(Numbers()))
-    with pytest.raises(UsageError, match="takes a Dataset, not a int"):
-        run.dataset(3)
+    for wrong, said in ((3, "not a int"), ("images", "not a str. Open it"), (Numbers, r"not a class \(Numbers\)")):
+        with pytest.raises(UsageError, match=said):
+            run.dataset(wrong)
     with pytest.raises(UsageError, match="torch module"):
         run.model(lambda x: x)
+
+
+def test_what_is_no_epoch(run: Any) -> None:
+    for wrong in ("3", 1.5, -1, None):
+        with pytest.raises(UsageError, match=r"number of epochs is .* Give a whole number"):
+            run.epochs(wrong)
+        with pytest.raises(UsageError, match=r"epoch is .* Give a whole number"):
+            run.epoch(wrong)
+    assert list(run.epochs(torch.tensor(2))) == [0, 1]
+
+
+LOGITS = torch.zeros(2, 3)
+WRONG_LOGS: list[tuple[dict[str, Any], str]] = [
+    ({"indices": 3, "logits": LOGITS}, "indices=3. Give"),
+    ({"indices": ["a", "b"], "logits": LOGITS}, "indices="),
+    ({"indices": [], "logits": torch.zeros(0, 3)}, "at least one"),
+    ({"indices": [0, 1], "logits": "abc"}, "logits='abc'. Give"),
+    ({"indices": [0, 1], "logits": [[1.0, 2.0], [1.0]]}, "logits="),
+    ({"indices": [0, 1], "logits": torch.zeros(3, 3)}, r"shape \(3, 3\), float32, for 2 indices"),
+    ({"indices": [0, 1], "logits": [[1, 2], [3, 4]]}, "int64, for 2 indices"),
+    ({"indices": [0, 1], "logits": LOGITS, "labels": [0]}, r"labels=\[0\] for 2 indices"),
+    ({"indices": [0, 1], "logits": LOGITS, "labels": 4}, "labels=4 for 2 indices"),
+    ({"indices": [0, 1], "logits": LOGITS, "epoch": "a"}, "epoch given to run.log is 'a'"),
+]
+
+
+def test_what_cannot_be_logged(tmp_path: Path) -> None:
+    """It is said what was wrong; the loop goes on, and strictly it stops."""
+    with audit.record(tmp_path / "loose") as loose, audit.record(tmp_path / "strict", strict=True) as strict:
+        for given, said in WRONG_LOGS:
+            with pytest.warns(RecordingWarning, match=said):
+                loose.log(**given)
+            with pytest.raises(RecordingError, match=said):
+                strict.log(**given)
+        loose.log(indices=torch.tensor([4.0, 5.0]), logits=[[0.0, 1.0], [1.0, 0.0]], labels=(1, None), epoch=2)
+    ask = Asked(tmp_path / "loose")
+    assert ask("SELECT epoch, index, label, predicted FROM predictions ORDER BY index") == [
+        (2, 4, 1, 1),
+        (2, 5, None, 0),
+    ]
+    assert len([text for text in ask.warnings if text.startswith("Recording failed: ")]) == len(WRONG_LOGS)
+
+
+def test_an_unclear_output_is_told_to_who_can_change_it(tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x, x
+
+    with audit.record(tmp_path / "lineage") as run:
+        model = run.model(Pair())
+        for x, _ in run.loader(DataLoader(Numbers(4), 4)):
+            with pytest.warns(RecordingWarning, match="more than one entry .* Wrap it in a module that returns one"):
+                model(x)
 
 
 def test_wrapping_twice(run: Any) -> None:
