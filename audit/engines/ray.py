@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from audit.engines import ray_work
 from audit.engines.plan import Plan, begin, take_up
-from audit.engines.ray_cluster import Cluster, connected
+from audit.engines.ray_cluster import Cluster, Room, connected
 from audit.engines.ray_work import Job, Share, Written
 from audit.engines.request import RunRequest
 from audit.engines.underway import PROBED, Recorded, RunUnderWay
-from audit.errors import AuditError, UsageError
+from audit.errors import AuditError
 from audit.recorders.budget import Decision, decide
 from audit.recorders.dataset import CaptureLevel, RecordedDataset
 from audit.records import Level, Run, Status
@@ -32,26 +32,35 @@ _TASK_SAMPLES = 4096
 _TASKS_PER_CORE = 4
 _TASK_SECONDS = 60.0
 _GPU_BATCHES = 16
+#: When the first so many samples have all killed their workers, it is not the samples that do it.
+_HOPELESS = 6
 
 
 def run(request: RunRequest) -> Run:
     """Record a new run; gives its row as committed."""
     with connected(request.address) as cluster:
-        return RayRun(begin(request), cluster).go()
+        room = cluster.room()
+        # Before there is a run: what does not fit leaves none behind.
+        actors = room.actors(request.actors, request.gpus_per_actor)
+        return RayRun(begin(request), cluster, room, actors).go()
 
 
 def resume(store: str, reference: str | None, **changes: Any) -> Run:
     """Continue an interrupted run, whichever engine began it."""
     with connected(changes.get("address")) as cluster:
-        return RayRun(take_up(store, reference, **changes), cluster).go()
+        room = cluster.room()
+        actors = room.actors(changes.get("actors"), changes.get("gpus_per_actor") or 0)
+        return RayRun(take_up(store, reference, **changes), cluster, room, actors).go()
 
 
 class RayRun(RunUnderWay):
     """One run under way on a cluster."""
 
-    def __init__(self, plan: Plan, cluster: Cluster) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, room: Room, actors: int) -> None:
         super().__init__(plan)
         self.cluster = cluster
+        self.room = room
+        self.actors = actors
         self.numbers = plan.numbers()
         self.seconds_each = 0.0
         size = self.request.batch_size
@@ -65,14 +74,12 @@ class RayRun(RunUnderWay):
         return self.writer.finish(status, sweep=True)
 
     def record(self) -> None:
-        resources = self.cluster.resources()
-        self.actors = self._actors(resources)
         if (stages := self.stages_table()) is not None:
             self.writer.append({"stages": stages})
         decision = self._decide()
         self.writer.run.capture = str(decision)
         job = self._job(decision.level)
-        per_task = self._per_task(resources)
+        per_task = self._per_task()
         while self.left:
             if self._round(job, per_task):
                 job = replace(job, level="preview")
@@ -101,21 +108,9 @@ class RayRun(RunUnderWay):
             },
         )
 
-    def _actors(self, resources: Mapping[str, float]) -> int:
-        """How many models: as asked, else one for each share of the GPUs, or for every four cores."""
-        each, gpus = self.request.gpus_per_actor, resources.get("GPU", 0)
-        fitting = int(gpus // each) if each else int(resources.get("CPU", 0) // 4)
-        actors = self.request.actors or max(1, fitting)
-        if actors * each > gpus:
-            raise UsageError(
-                f"{actors} actors with {each:g} GPUs each do not fit the cluster, which has {gpus:g}.",
-                hint="Give fewer --actors, or less with --gpus-per-actor.",
-            )
-        return actors
-
-    def _per_task(self, resources: Mapping[str, float]) -> int:
+    def _per_task(self) -> int:
         """Batches of one task: enough tasks for every core to have several, and none of more than a minute or so."""
-        tasks = max(1, int(resources.get("CPU", 1))) * _TASKS_PER_CORE
+        tasks = self.room.cores * _TASKS_PER_CORE
         samples = min(_TASK_SAMPLES, _TASK_SECONDS / self.seconds_each if self.seconds_each else _TASK_SAMPLES)
         most = max(1, int(samples // self.request.batch_size))
         return min(most, max(1, -(-len(self.left) // tasks)))
@@ -232,6 +227,12 @@ class RayRun(RunUnderWay):
         self.writer.append(stamp.apply(rows.unpack(fetched.records.numpy())))
         del self.left[number]
         self.count(Recorded(1, 1, failures=fetched.failures))
+        if self.done == self.failed >= _HOPELESS:
+            raise AuditError(
+                f"Every worker of Ray died, at each of the first {self.failed} samples: what ends them is not a sample "
+                "but the pipeline, the model, or a library that they load.",
+                hint="See it with: --engine local --workers 0 --limit 1. Ray's own logs tell whether memory ran out.",
+            )
 
 
 #: Ray Data without its own bars and messages. A block that is lost is no error, as it is asked for again; and so is all

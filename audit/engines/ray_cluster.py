@@ -17,12 +17,15 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from audit.errors import AuditError, MissingExtra, UsageError
 
 #: Starting takes 3 to 20 seconds; one start in thirty was seen to hang.
 _PATIENCE = 180.0
+#: One that runs answers within seconds, or never: it is another's, with another token, or about to end.
+_ANSWER = 60.0
 _REACH = 10.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -32,17 +35,49 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a cluster has: cores in all, and GPUs machine by machine, as a model cannot be on two."""
+
+    cores: int
+    gpus: tuple[float, ...] = ()
+
+    def actors(self, asked: int | None, each: float) -> int:
+        """How many models, with so many GPUs for each: as asked, else all that fit, or one for every four cores.
+
+        Raises where there is not room enough: Ray would wait for it, for ever.
+        """
+        if not self.cores:
+            raise UsageError(
+                "The cluster has no core for a task.", hint="Start its nodes with cores: ray start --num-cpus N …"
+            )
+        if not each:
+            return asked or max(1, self.cores // 4)
+        fitting = sum(int(gpus // each) for gpus in self.gpus)
+        if not fitting or (asked or 1) > fitting:
+            has = " + ".join(f"{gpus:g}" for gpus in self.gpus if gpus) or "none"
+            less = (
+                f"Give --actors {fitting}, or less with --gpus-per-actor" if fitting else "Leave --gpus-per-actor out"
+            )
+            raise UsageError(
+                f"{asked or 1} × {each:g} GPUs do not fit the cluster, whose machines have {has}.",
+                hint=f"{less}{'' if fitting else ', or give less: without it the model runs on ordinary cores'}.",
+            )
+        return asked or fitting
+
+
 class Cluster:
     """A connection to a cluster."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop: Callable[[], None] | None = stop
 
-    def resources(self) -> dict[str, float]:
-        """What the cluster has in all, as it is now."""
+    def room(self) -> Room:
+        """What its machines have, as it is now."""
         import ray
 
-        return {name: float(amount) for name, amount in ray.cluster_resources().items()}
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return Room(sum(int(node.get("CPU", 0)) for node in alive), tuple(node.get("GPU", 0) for node in alive))
 
     def close(self) -> None:
         """Let go of it; a cluster of our own ends here, with whatever its workers were doing."""
@@ -83,7 +118,7 @@ def _attach(address: str) -> Cluster:
         return Cluster(lambda: None)
     _check_reachable(address)
     try:
-        _init(address=address)
+        _init(_ANSWER, address=address)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"There is no Ray cluster to be reached at {address}: {_first_line(error)}",
@@ -112,7 +147,7 @@ def _own() -> Cluster:
     undo.callback(shutil.rmtree, folder, ignore_errors=True)
     undo.callback(ray.shutdown)
     try:
-        _init(address="local", include_dashboard=False, _temp_dir=folder)
+        _init(_PATIENCE, address="local", include_dashboard=False, _temp_dir=folder)
     except (ConnectionError, RuntimeError, ValueError) as error:
         undo.close()
         raise AuditError(
@@ -124,7 +159,7 @@ def _own() -> Cluster:
     return Cluster(undo.close)
 
 
-def _init(**options: Any) -> None:
+def _init(patience: float, **options: Any) -> None:
     """`ray.init`, quiet and with a limit. Ray takes SIGTERM for itself; it is given back."""
     import ray
 
@@ -132,14 +167,14 @@ def _init(**options: Any) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with _hushed() as said:
         done = _within(
-            _PATIENCE,
+            patience,
             lambda: ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options),
         )
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
     if not done:
         raise AuditError(
-            f"Ray did not start within {_PATIENCE:.0f} seconds.{said()}", hint="Try again; or use --engine local."
+            f"Ray did not answer within {patience:.0f} seconds.{said()}", hint="Try again; or use --engine local."
         )
 
 

@@ -252,6 +252,8 @@ def _told(work: Callable[[], T]) -> T | AuditError:
     try:
         return work()
     except AuditError as error:
+        # What is amiss there (a file, a credential, a package) may be in order where the driver runs.
+        error.hint = f"{error.hint or ''} Said by a worker of Ray on {socket.gethostname()}.".strip()
         return error
     except Exception as error:
         return AuditError(f"A worker of Ray on {socket.gethostname()} failed: {type(error).__name__}: {error}")

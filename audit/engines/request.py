@@ -81,8 +81,10 @@ class RunRequest:
             raise UsageError("address, actors and gpus_per_actor are Ray's.", hint="Give --engine ray too.")
         if self.actors is not None and self.actors < 1:
             raise UsageError(f"actors is {self.actors}.", hint="Give a whole number from 1 up.")
-        if self.gpus_per_actor < 0:
-            raise UsageError(f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a number from 0 up.")
+        if self.gpus_per_actor < 0 or (self.gpus_per_actor > 1 and self.gpus_per_actor % 1):
+            raise UsageError(
+                f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a share of one, such as 0.5, or a whole number."
+            )
 
     def recipe(self) -> dict[str, Any]:
         """What is needed to rebuild the pipeline later, elsewhere and in another process."""

@@ -15,6 +15,7 @@ import torch
 
 import audit
 from audit.engines.ray_cluster import prepare_own
+from audit.store.filesystem import filesystem_for
 
 # Before anything imports ray: it reads the environment only once.
 prepare_own()
@@ -94,7 +95,7 @@ def write_material(
     return pipeline, checkpoint
 
 
-def rows_of(store: Path, run: str) -> dict[str, list[Any]]:
+def rows_of(store: Path | str, run: str) -> dict[str, list[Any]]:
     """Everything that a run holds, as text, in a stable order."""
     with audit.open(store) as opened:
         return {
@@ -103,12 +104,14 @@ def rows_of(store: Path, run: str) -> dict[str, list[Any]]:
         }
 
 
-def unlisted(store: Path, run_id: str) -> list[str]:
-    """Files of a run that its manifest does not list."""
+def unlisted(store: Path | str, run_id: str) -> list[str]:
+    """Parts of a run that its manifest does not list."""
     with audit.open(store) as opened:
         listed = {part.file for part in opened.manifest(run_id).parts}
-    folder = store / "runs" / run_id
-    return sorted({str(path.relative_to(folder)) for path in folder.rglob("*.parquet")} - listed)
+    files, folder = filesystem_for(str(store)), f"runs/{run_id}"
+    tables = [name for name in files.list(folder) if files.is_folder(f"{folder}/{name}")]
+    there = {f"{table}/{name}" for table in tables for name in files.list(f"{folder}/{table}")}
+    return sorted(there - listed)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import ipaddress
 import os
 import signal
 import subprocess
@@ -12,10 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-from ray_material import gone, write_material
+from ray_material import gone, ray_processes, write_material
 
 import audit
+from audit.engines.choice import resume
+from audit.errors import MissingExtra, UsageError
 
 pytest.importorskip("ray.data")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -30,25 +34,16 @@ def command(*arguments: str | Path, **environment: str) -> subprocess.Popen[byte
     )
 
 
-def test_without_a_cluster_and_without_ray(pictures: Callable[..., Path], tmp_path: Path) -> None:
-    images = pictures()
-    process = command("--dataset", images, "--engine", "ray", "--address", "127.0.0.1:9", "--store", tmp_path / "s")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert b"There is no Ray cluster to be reached at 127.0.0.1:9" in errors
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'ray':\n"
-        "            raise ModuleNotFoundError('No module named ray')\n"
-        "sys.meta_path.insert(0, Absent())\n"
-    )
-    process = command("--dataset", images, "--engine", "ray", "--store", tmp_path / "s", PYTHONPATH=str(tmp_path))
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert b"pip install 'audit-lineage[ray]'" in errors
-    assert not (tmp_path / "s").exists()
+def test_without_a_cluster_and_without_ray(
+    pictures: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, store = pictures(), tmp_path / "lineage"
+    with pytest.raises(UsageError, match=r"There is no Ray cluster to be reached at 127\.0\.0\.1:9"):
+        audit.run(images, engine="ray", address="127.0.0.1:9", store=store)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'audit-lineage\[ray\]'"):
+        audit.run(images, engine="ray", store=store)
+    assert not store.exists()
 
 
 def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path: Path) -> None:
@@ -69,6 +64,7 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
     watchdog.start()
     while process.poll() is None and not samples_in(store):
         time.sleep(0.05)
+    heard, told = listening(token)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     watchdog.cancel()
@@ -77,15 +73,28 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
     assert b"Traceback" not in errors
     assert gone(token)
     assert list(home.iterdir()) == []
-    done = subprocess.run(
-        [sys.executable, "-m", "audit", "run", "--resume", "last", "--store", str(store), "--json"],
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["status"] == "complete"
+    # Its processes are heard on this machine alone, tell nobody, and serve no dashboard.
+    assert heard
+    assert all(ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback for address in heard)
+    assert told == {"0"}
+    done = resume(str(store), None)
+    assert done.status == "complete"
     with audit.open(store) as opened:
         counts = opened.sql("SELECT count(*), count(DISTINCT index) FROM samples").fetchone()
     assert counts == (24, 24)
+
+
+def listening(mark: str) -> tuple[list[str], set[str | None]]:
+    """Where the processes of a Ray session listen, and what they were told of usage statistics."""
+    addresses, told = [], set()
+    for number in ray_processes(mark):
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(number)
+            found = process.net_connections("inet")
+            addresses += [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
+            if "raylet" in process.name() or "gcs" in process.name() or "dashboard.py" in " ".join(process.cmdline()):
+                told.add(process.environ().get("RAY_USAGE_STATS_ENABLED"))
+    return addresses, told
 
 
 def samples_in(store: Path) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,40 @@ from ray_material import ray_nodes, rows_of, unlisted, write_material
 
 import audit
 from audit.engines.choice import resume
+from audit.engines.ray_cluster import Room
 from audit.engines.request import Progress
-from audit.errors import ModelError, UsageError
+from audit.errors import ModelError, PipelineError, RecordingError, UsageError
 
 pytest.importorskip("ray.data")
 pytestmark = pytest.mark.xdist_group("ray")
 
+sys.path.append(str(Path(__file__).parent.parent / "objectstore"))  # its S3 server
+
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
+def service() -> Iterator[Any]:
+    """An S3 server that this process and all that it starts know from the environment; None where it cannot be had."""
+    try:
+        import boto3  # noqa: F401
+        from object_service import KEY, SECRET, Service
+
+        service = Service()
+    except ImportError:
+        yield None
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", service.endpoint)
+        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(service: Any) -> Iterator[Any]:
+    """One cluster for all tests here. Its workers have the environment that it was started in."""
     with ray_nodes(2) as cluster:
         yield cluster
 
@@ -39,8 +66,8 @@ def test_rows_are_those_of_the_local_engine(nodes: Any, pictures: Callable[..., 
     chosen = {"capture": "full", "capture_where": "NOT correct"}
     expected_chosen = rows_of(store, audit.run(images, workers=0, **options, **chosen).run_id)
     assert 0 < len(expected_chosen["payloads"]) < len(expected["payloads"])
-    for actors in (1, 2, 3):
-        only = chosen if actors == 2 else {}
+    for actors in (1, 3):  # two: where a node is killed
+        only = chosen if actors == 3 else {}
         remote = audit.run(images, engine="ray", actors=actors, name=f"ray-{actors}", **options, **only)
         assert (remote.status, remote.samples, remote.failed) == ("complete", 22, 1)
         assert (remote.graded, remote.wrong, remote.accuracy) == (local.graded, local.wrong, local.accuracy)
@@ -48,7 +75,7 @@ def test_rows_are_those_of_the_local_engine(nodes: Any, pictures: Callable[..., 
         assert unlisted(store, remote.run_id) == []
     with audit.open(store) as opened:
         assert opened.verify() == []
-        difference = opened.diff("local", "ray-3")
+        difference = opened.diff("local", "ray-1")
         assert (difference.matched, difference.first_divergent_stage, difference.regressions) == (22, {}, 0)
 
 
@@ -93,12 +120,23 @@ def test_a_node_is_killed_in_the_middle(nodes: Any, pictures: Callable[..., Path
     assert unlisted(store, remote.run_id) == []
 
 
-def test_recorders_and_models_are_killed(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
-    images, store, present = pictures(count=40), tmp_path / "lineage", tmp_path / "present"
+def test_recorders_and_models_are_killed_while_they_work_in_a_bucket(
+    nodes: Any, service: Any, pictures: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Pictures and store in a bucket, whose credentials reach the workers through the environment and go nowhere else."""
+    if service is None:
+        pytest.skip("needs boto3 and moto[server]")
+    import boto3
+    from object_service import KEY, SECRET
+
+    bucket, client, present = service.bucket(), boto3.client("s3"), tmp_path / "present"
+    for path in (images := pictures(count=40)).rglob("*.png"):
+        client.upload_file(str(path), bucket, f"images/{path.relative_to(images)}")
     present.mkdir()
     pipeline, checkpoint = write_material(tmp_path, pause=0.02, pids=present)
+    dataset, store = f"s3://{bucket}/images", f"s3://{bucket}/lineage"
     options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": store, "batch_size": 2}
-    local = audit.run(images, workers=0, **options)
+    local = audit.run(dataset, workers=0, **options)
     for left in present.iterdir():
         left.unlink()
     killed: list[str] = []
@@ -109,11 +147,16 @@ def test_recorders_and_models_are_killed(nodes: Any, pictures: Callable[..., Pat
             os.kill(int(one.name.partition("-")[2]), signal.SIGKILL)
             killed.append(role)
 
-    remote = audit.run(images, engine="ray", actors=1, progress=progress, **options)
+    remote = audit.run(dataset, engine="ray", actors=1, progress=progress, **options)
     assert killed == ["recorder", "model"]
     assert (remote.status, remote.samples) == ("complete", 40)
     assert rows_of(store, remote.run_id) == rows_of(store, local.run_id)
     assert unlisted(store, remote.run_id) == []
+    listed = client.list_objects_v2(Bucket=bucket, Prefix="lineage/")["Contents"]
+    kept = [client.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in listed]
+    logs = [path.read_bytes() for path in Path(nodes.head_node.get_logs_dir_path()).rglob("*") if path.is_file()]
+    assert logs
+    assert not [text for text in kept + logs if SECRET.encode() in text or KEY.encode() in text]
 
 
 def test_a_sample_that_kills_its_worker_is_a_failed_row(
@@ -146,6 +189,26 @@ def interrupt_at(count: int) -> Callable[[Progress], None]:
     return progress
 
 
+def resumed_by_command(store: Path, run_id: str, cluster: str) -> None:
+    """From another process, which finds the cluster by itself."""
+    command = [
+        "run",
+        "--resume",
+        run_id,
+        "--store",
+        str(store),
+        "--engine",
+        "ray",
+        "--address",
+        "auto",
+        "--actors",
+        "1",
+    ]
+    environment = os.environ | {"RAY_ADDRESS": cluster}
+    done = subprocess.run([sys.executable, "-m", "audit", *command], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(("first", "then"), [("local", "ray"), ("ray", "local")])
 def test_a_run_is_resumed_by_the_other_engine(
     nodes: Any, first: str, then: str, pictures: Callable[..., Path], tmp_path: Path
@@ -158,8 +221,13 @@ def test_a_run_is_resumed_by_the_other_engine(
     assert begun.status == "interrupted"
     assert 9 <= begun.samples < 31
     assert unlisted(store, begun.run_id) == []
-    done = resume(str(store), begun.run_id, engine=then)
-    assert (done.run_id, done.status, done.samples) == (begun.run_id, "complete", 31)
+    if then == "ray":
+        resumed_by_command(store, begun.run_id, nodes.address)
+    else:
+        resume(str(store), begun.run_id)
+    with audit.open(store) as opened:
+        done = opened.run(begun.run_id)
+    assert (done.status, done.samples) == ("complete", 31)
     assert (done.graded, done.wrong, done.accuracy) == (whole.graded, whole.wrong, whole.accuracy)
     assert rows_of(store, done.run_id) == rows_of(store, whole.run_id)
     with audit.open(store) as opened:
@@ -190,10 +258,55 @@ def test_a_model_that_fails_ends_the_run_with_its_sentence(
 def test_what_does_not_fit_the_cluster(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
     pipeline, checkpoint = write_material(tmp_path)
     options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": tmp_path / "lineage"}
-    with pytest.raises(UsageError, match="2 actors with 1 GPUs each do not fit the cluster, which has 0"):
+    with pytest.raises(UsageError, match=r"2 × 1 GPUs do not fit .* have none\. Leave --gpus-per-actor out"):
         audit.run(pictures(), engine="ray", actors=2, gpus_per_actor=1, **options)
     with pytest.raises(UsageError, match="are Ray's"):
         audit.run(pictures(), actors=2, **options)
+    with pytest.raises(UsageError, match=r"gpus_per_actor is 1\.5"):
+        audit.run(pictures(), engine="ray", gpus_per_actor=1.5, **options)
+    assert not (tmp_path / "lineage").exists()
+
+
+def test_how_many_models_fit_the_machines() -> None:
+    """A model is on one machine: GPUs of two do not add up."""
+    assert [Room(cores).actors(None, 0) for cores in (1, 7, 8)] == [1, 1, 2]
+    room = Room(16, (4.0, 1.0, 0.0))
+    assert (room.actors(None, 1), room.actors(None, 2), room.actors(None, 0.5), room.actors(3, 1)) == (5, 2, 10, 3)
+    for asked, each, text in (
+        (3, 2, r"3 × 2 GPUs do not fit .* have 4 \+ 1\. Give --actors 2"),
+        (None, 5, r"1 × 5 GPUs do not fit"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            room.actors(asked, each)
+    with pytest.raises(UsageError, match="no core"):
+        Room(0, (8.0,)).actors(None, 1)
+
+
+def test_what_goes_wrong_in_a_worker_is_told_with_its_place(
+    nodes: Any, pictures: Callable[..., Path], tmp_path: Path
+) -> None:
+    images, store = pictures(count=6), tmp_path / "lineage"
+    sound, _ = write_material(tmp_path)
+    options: dict[str, Any] = {"engine": "ray", "store": store, "batch_size": 2, "limit": 4}
+    elsewhere = sound.with_name(f"{sound.stem}_elsewhere.py")
+    elsewhere.write_text(
+        f"{sound.read_text()}\nif os.getpid() != {os.getpid()}:\n    raise RuntimeError('no licence')\n"
+    )
+    with pytest.raises(PipelineError, match=r"no licence.*Said by a worker of Ray on "):
+        audit.run(images, pipeline=elsewhere, **options)
+    failing = sound.with_name(f"{sound.stem}_failing.py")
+    failing.write_text(
+        sound.read_text().replace("def shifted(array):", "def shifted(array):\n    assert len(array) != 9, 'odd'")
+    )
+    with Image.open(path := sorted(images.rglob("*.png"))[1]) as picture:
+        picture.resize((24, 9)).save(path)
+    options |= {"pipeline": failing, "capture": "full"}
+    done = audit.run(images, **options)
+    assert (done.status, done.samples, done.failed) == ("complete", 4, 1)
+    local = audit.run(images, **options | {"engine": "local", "workers": 0})
+    assert rows_of(store, done.run_id) == rows_of(store, local.run_id)
+    with pytest.raises(RecordingError, match="failed at shifted: AssertionError: odd"):
+        audit.run(images, strict=True, **options)
 
 
 def test_ray_train_records_through_the_api(nodes: Any, tmp_path: Path) -> None:
