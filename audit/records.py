@@ -5,7 +5,7 @@ They cross every layer, so they depend on nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Status = Literal["running", "complete", "interrupted", "failed"]
@@ -62,7 +62,7 @@ class Run:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Run:
         """The row as read back; keys of a later minor version are left aside."""
-        known = {f.name for f in fields(cls)}
+        known = cls.__dataclass_fields__
         return cls(**{key: value for key, value in row.items() if key in known})
 
 

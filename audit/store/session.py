@@ -68,7 +68,6 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
     """Every table and view over these runs."""
     connection = duckdb.connect(":memory:")
     files = PartFilesystem(filesystem)
-    exposed = files.expose(manifests)
     for table, schema in SCHEMAS.items():
         files.hold(table, _empty_file(schema))
     files.hold("runs", _file(runs_table([manifest.run for manifest in manifests])))
@@ -87,6 +86,8 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
     complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
     for view, body in {**VIEWS, "latest": latest_view(complete[-1] if complete else None)}.items():
         connection.execute(f"CREATE VIEW {view} AS {body}")
+    # Only now: DuckDB lists all files of a table for every view that is made over it.
+    exposed = files.expose(manifests)
     return Session(connection, files, exposed, Lookup(files.open))
 
 
@@ -120,12 +121,12 @@ def runs_table(runs: list[Run]) -> pa.Table:
     """The `runs` table, made from the manifests, in the order the runs were begun."""
     rows = []
     for run in runs:
-        row = run.as_json()
+        row = {name: getattr(run, name) for name in RUNS.names}
         for column in ("started_at", "finished_at"):
             row[column] = datetime.fromisoformat(row[column]) if row[column] else None
         for column in ("versions", "recipe"):
             row[column] = json.dumps(row[column])
         row["tags"] = list(row["tags"].items())
-        row["wrong"] = row["wrong"] if row["graded"] else None
-        rows.append({name: row[name] for name in RUNS.names})
+        row["wrong"] = row["wrong"] if run.graded else None
+        rows.append(row)
     return pa.Table.from_pylist(rows, schema=RUNS)
