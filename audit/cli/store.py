@@ -45,23 +45,36 @@ def verify(run: str | None, store: str | None, as_json: bool) -> int:
 @click.argument("run", required=False)
 @json_option
 @common
-def compact(run: str | None, store: str | None, as_json: bool) -> None:
-    """Merge the small parts of a run (every run, unless one is named) and sort its rows by index."""
+def compact(run: str | None, store: str | None, as_json: bool) -> int:
+    """Merge the small parts of a run (every run, unless one is named) and sort its rows by index. Exit code 1 when a run
+    could not be merged; the others are."""
     from dataclasses import asdict
 
     from audit import plainjson
     from audit.api import open as open_store
+    from audit.errors import AuditError
 
+    merged = []
+    failed = 0
     with open_store(store) as opened:
-        chosen = [run] if run else [row.run_id for row in opened.runs() if row.status != "running"]
-        merged = [opened.compact(reference) for reference in chosen]
+        for reference in [run] if run else [row.run_id for row in opened.runs() if row.status != "running"]:
+            try:
+                item = opened.compact(reference)
+            except AuditError as error:
+                if run:
+                    raise
+                failed += 1
+                click.secho(f"audit: {reference} was not merged: {error}", fg="red", err=True)
+                continue
+            merged.append(asdict(item))
+            if not as_json:
+                click.echo(
+                    f"{item.run_id}  {item.parts_before} parts → {item.parts_after}, "
+                    f"{item.bytes_before:,} → {item.bytes_after:,} bytes"
+                )
     if as_json:
-        click.echo(plainjson.dumps([asdict(item) for item in merged]))
-        return
-    for item in merged:
-        click.echo(
-            f"{item.run_id}  {item.parts_before} parts → {item.parts_after}, {item.bytes_before:,} → {item.bytes_after:,} bytes"
-        )
+        click.echo(plainjson.dumps(merged))
+    return 1 if failed else 0
 
 
 @store.command()

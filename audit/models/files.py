@@ -39,6 +39,8 @@ _LEGACY_TORCH = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 def require_file(spec: str) -> Path:
     """The regular, readable, non-empty file of that name; anything else is an error that says what it is."""
     path = Path(spec)
+    if "://" in spec and not path.exists():  # it may hold a password, so it is not repeated
+        raise ModelError("A model is read from a file here, not from an address.", hint=f"Download it first. {_WANTED}")
     try:
         status = path.stat()
     except (OSError, ValueError) as error:

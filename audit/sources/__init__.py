@@ -7,7 +7,7 @@
     tensors            .pt, .npz
     torchvision_named  torchvision:NAME
     huggingface        hf:PATH
-    remote             s3://, gs://, az://
+    remote             s3://, gs://, az:// (file:// is a path)
     python             FILE.py, module:function
 
     base      FileDataset, Source, and the table of kinds
@@ -48,6 +48,7 @@ from audit.sources.base import (
 from audit.sources.decode import pil_rgb_loader
 from audit.sources.missing import missing_path
 from audit.sources.names import printable
+from audit.store.filesystem import local_path
 
 __all__ = [
     "SOURCES",
@@ -88,6 +89,7 @@ def open_dataset(
     meant where a name could mean two things.
     """
     text = os.path.expanduser(os.fspath(spec))
+    text = local_path(text) or text  # file://…
     if not text:
         raise DatasetError("The dataset has no name.", hint="Give a folder, a manifest, or one of the other kinds.")
     if "\0" in text:
@@ -102,6 +104,8 @@ def open_dataset(
         if candidate.recognise(text):
             return candidate.open_source(text, options)
     if not os.path.exists(text):
+        if "://" in text:  # an address that may hold a password: refused without repeating it
+            return remote.open_source(text, options)
         raise missing_path(text)
     taken = "; ".join(candidate.description for candidate in SOURCES.values())
     raise DatasetError(

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
@@ -216,17 +217,27 @@ class LocalFilesystem(Filesystem):
         return False
 
 
-def filesystem_for(location: str) -> Filesystem:
-    """The filesystem that a store's location names."""
-    if location.startswith("file://"):
-        location = location[len("file://") :]
+#: With a slash too few, too, as `Path` leaves it.
+_FILE_URL = re.compile(r"file://(?:localhost(?=/))?(.*)|file:(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+def local_path(location: str) -> str | None:
+    """The directory that a location names, file://… among them; None for anything else with a scheme."""
     from audit.store.object_location import is_remote
 
-    if "://" in location or is_remote(location):
-        from audit.store.object_store import object_filesystem
+    if found := _FILE_URL.fullmatch(location):
+        return found[1] or found[2] or ""
+    return None if "://" in location or is_remote(location) else location
 
-        return object_filesystem(location)
-    return LocalFilesystem(location)
+
+def filesystem_for(location: str) -> Filesystem:
+    """The filesystem that a store's location names."""
+    path = local_path(location)
+    if path is not None:
+        return LocalFilesystem(path)
+    from audit.store.object_store import object_filesystem
+
+    return object_filesystem(location)
 
 
 def _flush_directory(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from audit.records import Part
-from audit.store.manifest import Manifest, lock_path, manifest_path, read_manifest, run_folder
+from audit.store.manifest import Manifest, locked_manifest, manifest_path, run_folder
 from audit.store.reader import Reader
 from audit.store.schema import SCHEMAS
 from audit.store.writer import write_parquet
@@ -24,9 +24,7 @@ _TABLE = "findings"
 def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Put these rows in the place of the run's earlier findings. StoreReadOnly or StoreBusy where that cannot be."""
     filesystem = reader.filesystem
-    with filesystem.lock(lock_path(run_id)):
-        # Read under the lock: a commit of another process since the store was opened must not be undone.
-        manifest = read_manifest(filesystem, run_id)
+    with locked_manifest(filesystem, run_id) as manifest:
         before = [part.file for part in manifest.parts if part.table == _TABLE]
         manifest.parts = [part for part in manifest.parts if part.table != _TABLE]
         if rows:

@@ -11,7 +11,6 @@ import threading
 import time
 from typing import Generic, TypeVar
 
-from audit.store.filesystem import Filesystem
 from audit.store.manifest import RUNS_FOLDER, lock_path, manifest_path
 from audit.store.reader import Reader
 
@@ -56,13 +55,15 @@ def committed(reader: Reader) -> tuple[object, ...]:
     """A value that changes when a run was begun, committed, finished, checked, compacted or removed."""
     filesystem = reader.filesystem
     open_ended = {run.run_id for run in reader.runs() if run.status != "complete"}
-    return tuple(_run_state(filesystem, run_id, run_id in open_ended) for run_id in filesystem.list(RUNS_FOLDER))
-
-
-def _run_state(filesystem: Filesystem, run_id: str, open_ended: bool) -> tuple[object, ...]:
-    try:
-        digest = hashlib.sha256(filesystem.read(manifest_path(run_id))).digest()
-    except (FileNotFoundError, NotADirectoryError):
-        return run_id, None
+    run_ids = filesystem.list(RUNS_FOLDER)
+    contents = filesystem.read_each([manifest_path(run_id) for run_id in run_ids])
     # A writer that dies says nothing, but lets go of its lock.
-    return run_id, digest, open_ended and filesystem.is_locked(lock_path(run_id))
+    return tuple(
+        (run_id, _state(data), run_id in open_ended and filesystem.is_locked(lock_path(run_id)))
+        for run_id, data in zip(run_ids, contents, strict=True)
+    )
+
+
+def _state(manifest: bytes | Exception) -> object:
+    # One that cannot be read must not hide the others: the reader tells what is wrong with it.
+    return type(manifest) if isinstance(manifest, Exception) else hashlib.sha256(manifest).digest()

@@ -30,6 +30,7 @@ from audit import plainjson
 from audit.errors import AuditError, QueryError
 from audit.store.freshness import committed
 from audit.store.landlock import restrict
+from audit.store.object_location import package_of
 from audit.store.reader import Reader, Relation
 from audit.store.writer import write_parquet
 
@@ -38,6 +39,12 @@ _PARENT_DEATH_SIGNAL = 1
 _LONGEST_CELL = 2_000
 #: How many processors and how much memory there are; without them DuckDB ends the process when it connects.
 _NEEDED_BY_DUCKDB = ("/proc/self/cgroup", "/sys/fs/cgroup", "/sys/devices/system/cpu/online")
+#: Where clients of object stores find credentials, the service's address and what proves it.
+_NEEDED_BY_CLIENTS = (
+    *("~/.aws", "~/.config/gcloud", "~/.azure"),
+    *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/run/systemd/resolve"),
+    *("/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/lib", "/lib", "/lib64"),
+)
 _LARGEST_FILE = 256 * 2**20
 
 
@@ -87,6 +94,9 @@ def _import_what_is_loaded_late(location: str) -> None:
     for zone in ("UTC", "Etc/UTC"):  # reads a file the first time; the process is told to live in UTC
         with contextlib.suppress(Exception):
             sys.modules["pytz"].timezone(zone)
+    if (package := package_of(location)) is not None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(package)
     if os.path.isdir(location):
         # Reading the manifests imports what our own reader loads late; it starts no thread, unlike a connection.
         with contextlib.suppress(AuditError):
@@ -185,10 +195,17 @@ def _confine(settings: dict[str, Any]) -> int:
         sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") != "PathFinder"]
         readable = [location]
     else:
-        # A client of an object store imports as it goes, and needs the network: libraries can be read, no other file.
-        readable = [folder for folder in sys.path if os.path.isdir(folder)]
-    readable += filter(os.path.exists, _NEEDED_BY_DUCKDB)
+        # A client of an object store imports as it goes, and needs the network and its credentials: no other file.
+        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        libraries = [folder for folder in sys.path if folder != os.getcwd()]  # which `python -m` puts there
+        readable = [own, *libraries, *map(os.path.expanduser, _NEEDED_BY_CLIENTS), *_named_files()]
+    readable = list(filter(os.path.exists, [*readable, *_NEEDED_BY_DUCKDB]))
     return restrict(readable, network=not os.path.isdir(location)) if settings["landlock"] else 0
+
+
+def _named_files() -> list[str]:
+    """Files that the environment names to such a client: AWS_CONFIG_FILE, GOOGLE_APPLICATION_CREDENTIALS…"""
+    return [value for value in os.environ.values() if os.path.isabs(value) and os.path.isfile(value)]
 
 
 def _limit(settings: dict[str, Any]) -> None:

@@ -14,14 +14,22 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.errors import StoreDamaged
+from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
-from audit.store.manifest import Manifest, lock_path, manifest_path, read_manifest, remove_unlisted, run_folder
+from audit.store.manifest import (
+    Manifest,
+    lock_path,
+    locked_manifest,
+    manifest_path,
+    remove_unlisted,
+    run_folder,
+)
 from audit.store.reader import Reader
 from audit.store.writer import part_of
 
-#: Merged parts hold about this much, so that memory stays bounded whatever the run's size.
+#: Merged parts hold at most about this much, so that memory stays bounded whatever the run's size.
 _PART_BYTES = 128 * 2**20
+_PART_ROWS = 1_000_000
 _ORDER = ("epoch", "index", "visit", "stage")
 
 
@@ -51,29 +59,37 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
     """Merge a run's small parts and sort their rows by index, in one commit."""
     run_id = reader.run(reference).run_id
     filesystem = reader.filesystem
-    with filesystem.lock(lock_path(run_id)):
-        manifest = read_manifest(filesystem, run_id)
+    with locked_manifest(filesystem, run_id) as manifest:
         before = list(manifest.parts)
-        remove_unlisted(filesystem, manifest)
-        tables = dict.fromkeys(part.table for part in before)
-        manifest.parts = [part for table in tables for part in _merged(reader, manifest, table)]
-        if manifest.parts != before:
+        merged: list[Part] = []
+        try:
+            for table in dict.fromkeys(part.table for part in before):
+                merged.extend(_merged(reader, manifest, table))
+        except StoreError:
+            # Nothing was committed: on a full disk what was merged so far would only be in the way.
+            for part in merged:
+                if part not in before:
+                    filesystem.remove(f"{run_folder(run_id)}/{part.file}")
+            raise
+        manifest.parts = merged
+        if merged != before:
             manifest.commit += 1
             filesystem.replace(manifest_path(run_id), manifest.dump())
-    reader.refresh()
-    return Compacted(
-        run_id, len(before), len(manifest.parts), sum(p.bytes for p in before), sum(p.bytes for p in manifest.parts)
-    )
+        # Last, so that nothing is deleted that a damaged part could still be restored from.
+        remove_unlisted(filesystem, manifest, keep=before)
+    reader.take(manifest)
+    return Compacted(run_id, len(before), len(merged), sum(p.bytes for p in before), sum(p.bytes for p in merged))
 
 
 def _merged(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:
     """A table's parts, neighbours merged up to a size; a part that is large already stays as it is."""
     group: list[Part] = []
     for part in [part for part in manifest.parts if part.table == table]:
-        if group and sum(p.bytes for p in group) + part.bytes > _PART_BYTES:
+        larger = [*group, part]
+        if sum(p.bytes for p in larger) > _PART_BYTES or sum(p.rows for p in larger) > _PART_ROWS:
             yield from _merge(reader, manifest, group)
-            group = []
-        group.append(part)
+            larger = [part]
+        group = larger
     yield from _merge(reader, manifest, group)
 
 

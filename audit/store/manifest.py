@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from audit.errors import NotAStore, StoreDamaged, StoreError, StoreNotFound, StoreTooNew, UsageError
+from audit.errors import NotAStore, NotFound, StoreDamaged, StoreError, StoreNotFound, StoreTooNew, UsageError
 from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
@@ -70,7 +72,7 @@ def check_run_id(run_id: str) -> str:
 
 
 def _part(row: dict[str, Any]) -> Part:
-    part = Part(**{f.name: row[f.name] for f in fields(Part) if f.name in row})
+    part = Part(**{name: row[name] for name in Part.__dataclass_fields__ if name in row})
     found = _PART_FILE.fullmatch(part.file)
     if found is None or found[1] != part.table:
         raise ValueError(f"{part.file!r} is no part of {part.table}")
@@ -168,6 +170,21 @@ def read_manifest(filesystem: Filesystem, run_id: str, data: bytes | Exception |
     return manifest
 
 
+@contextmanager
+def locked_manifest(filesystem: Filesystem, run_id: str) -> Iterator[Manifest]:
+    """A run's manifest for who changes it: under its lock, as the last commit left it, or NotFound."""
+    gone = NotFound(f"The run {run_id} is no longer in the store {filesystem.location}.", hint="See: audit runs")
+    # Asked before the lock, which would make the run's folder.
+    if not filesystem.exists(manifest_path(run_id)):
+        raise gone
+    with filesystem.lock(lock_path(run_id)):
+        try:
+            manifest = read_manifest(filesystem, run_id)
+        except FileNotFoundError:
+            raise gone from None
+        yield manifest
+
+
 def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreError]]:
     """Every run in the order they were begun, and what could not be read.
 
@@ -193,11 +210,13 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     return manifests, damaged
 
 
-def remove_unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> None:
+def remove_unlisted(
+    filesystem: Filesystem, manifest: Manifest, prefix: str = "", *, keep: Collection[Part] = ()
+) -> None:
     """Delete files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a
     killed writer or a lost attempt left behind. Only for who holds the run's lock."""
     folder = run_folder(manifest.run.run_id)
-    listed = {part.file for part in manifest.parts}
+    listed = {part.file for part in (*manifest.parts, *keep)}
     for table in SCHEMAS:
         for name in filesystem.list(f"{folder}/{table}"):
             if f"{table}/{name}" not in listed and name.lstrip(".").startswith(prefix):

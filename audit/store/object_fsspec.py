@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from audit.store.object_client import Blob, ConditionFailed, Forbidden, ObjectClient, OutcomeUnknown
+from audit.store.object_client import Blob, ConditionFailed, Forbidden, NoBucket, ObjectClient, OutcomeUnknown
 
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 
@@ -46,8 +46,11 @@ class FsspecClient(ObjectClient):
         return int(facts["size"])
 
     def put(self, key: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
-        with _sorted_errors():
-            self._filesystem.pipe_file(self._path(key), data, mode="create" if absent else "overwrite")
+        try:
+            with _sorted_errors():
+                self._filesystem.pipe_file(self._path(key), data, mode="create" if absent else "overwrite")
+        except FileNotFoundError:  # nothing but the bucket itself can be missing
+            raise NoBucket("missing") from None
         return None
 
     def names(self, prefix: str) -> list[str]:
@@ -60,10 +63,14 @@ class FsspecClient(ObjectClient):
         return sorted({path.rstrip("/").rpartition("/")[2] for path in found if path.strip("/") != folder.strip("/")})
 
     def entries(self, prefix: str) -> Iterator[tuple[str, int]]:
-        with _sorted_errors():
-            found = self._filesystem.find(self._path(prefix).rstrip("/"), detail=True, refresh=True)
-        own = f"{self._bucket}/"
-        yield from ((path.lstrip("/").removeprefix(own), int(facts.get("size") or 0)) for path, facts in found.items())
+        try:
+            with _sorted_errors():
+                found = self._filesystem.find(self._path(prefix).rstrip("/"), detail=True, refresh=True)
+        except FileNotFoundError:
+            return
+        # Of a path that is a file some give that file, and some an empty list.
+        keys = ((path.lstrip("/").removeprefix(f"{self._bucket}/"), path) for path in found)
+        yield from ((key, int(found[path].get("size") or 0)) for key, path in keys if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
         try:
@@ -98,7 +105,10 @@ def _sorted_errors() -> Iterator[None]:
         raise ConditionFailed("exists") from None
     except PermissionError:
         raise Forbidden("denied") from None
-    except ConditionFailed:
-        raise
     except Exception as error:
+        status = getattr(error, "status_code", None) or getattr(error, "code", None)  # as adlfs and as gcsfs have it
+        if status in (401, 403) or str(error).startswith("Forbidden"):
+            raise Forbidden("denied") from None
+        if status == 404:
+            raise FileNotFoundError("missing") from None
         raise OutcomeUnknown(type(error).__name__) from None

@@ -2,7 +2,8 @@
 
 A lease is taken by put-if-absent, or from a holder that stopped renewing it, by a put that demands the version which was
 read: of two exactly one wins. Its age is told by the service's clock. It is given back by marking it, never by deleting:
-a holder that was paused for long could delete another's.
+a holder that was paused for long could delete another's. A service without versions offers put-if-absent alone: there a lease
+is given back by deleting it, and one that was not can be taken over by nobody until somebody deletes it by hand.
 
 Its limits: after a killed writer the run counts as being written until the lease is old (`SECONDS`). A holder that is paused
 for longer than that and wakes up writes on without knowing, as with any lease; it cannot undo the other's commits, because
@@ -46,13 +47,13 @@ class Lease:
         found = read_lease(self._client, self._key, self._shown)
         if found is not None and is_held(found):
             raise self._busy()
-        if found is not None and not self._client.can_match and not _content(found).get("released"):
+        if found is not None and not self._client.can_match:
             raise StoreError(
                 f"A writer of {self._shown} ended without giving back its lease, and this service offers no safe way to "
                 "take it over.",
                 hint=f"When you are sure that it is gone, delete the object {self._key}.",
             )
-        self._put(first=found is None, match=found.version if found else None)
+        self._put(match=found.version if found else None)
         self._thread.start()
 
     def give_back(self) -> None:
@@ -63,16 +64,20 @@ class Lease:
         self._thread.join()
         # Failing to give it back harms nobody: it grows old.
         with contextlib.suppress(RequestError, FileNotFoundError):
-            self._client.put(self._key, self._dump(released=True), match=self._version)
+            if self._client.can_match:
+                self._client.put(self._key, self._dump(released=True), match=self._version)
+            elif self._is_mine():
+                self._client.delete(self._key)
 
-    def _put(self, *, first: bool, match: str | None) -> None:
+    def _is_mine(self) -> bool:
+        return _content(self._client.get(self._key)).get("token") == self._token
+
+    def _put(self, *, match: str | None) -> None:
         data = self._dump()
-        # Without versions a lease that was given back is simply written over; see the limits above.
-        absent = first or (match is None and self._client.can_match)
 
         def put() -> str | None:
             try:
-                return self._client.put(self._key, data, absent=absent, match=match)
+                return self._client.put(self._key, data, absent=match is None, match=match)
             except ConditionFailed:
                 # Ours after all, when it was the answer to an earlier attempt that was lost.
                 now = self._client.get(self._key)
@@ -89,6 +94,8 @@ class Lease:
             self._renewed += 1
             data = self._dump()
             try:
+                if not self._client.can_match and not self._is_mine():
+                    return
                 self._version = self._client.put(self._key, data, match=self._version)
             except (ConditionFailed, FileNotFoundError):
                 try:

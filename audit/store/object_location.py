@@ -41,7 +41,9 @@ def parse_location(text: str, what: str = "store") -> ObjectLocation:
     found = _LOCATION.fullmatch(text)
     if found is None or found[1].lower() not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise UsageError(f"The {what} is at no place that is known here.", hint=f"Known are directories and {known}.")
+        raise UsageError(
+            f"The {what} is at no place that is known here.", hint=f"Known are directories, file:// and {known}."
+        )
     scheme, rest = found[1].lower(), found[2]
     # A user and password stand before the bucket; a signed address carries its signature in the query.
     if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
@@ -56,6 +58,12 @@ def parse_location(text: str, what: str = "store") -> ObjectLocation:
     if any(part in (".", "..") for part in parts):
         raise UsageError(f"{scheme}://{bucket}/… holds a step such as `..`.", hint="Write the place itself.")
     return ObjectLocation(scheme, bucket, "/".join(parts))
+
+
+def package_of(text: str) -> str | None:
+    """The package that reaches a location; None for one that is no object store's."""
+    found = _LOCATION.match(text)
+    return SCHEMES.get(found[1].lower(), (None,))[0] if found else None
 
 
 def require_package(scheme: str, purpose: str) -> None:

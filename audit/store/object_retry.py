@@ -70,4 +70,4 @@ def told(failure: RequestError, what: str) -> StoreError:
             f"{what}, tried {ATTEMPTS} times: the service answers {failure.code}.",
             hint="What was committed is safe. Try again later; an interrupted run: audit run --resume RUN",
         )
-    return StoreError(reason, hint="Check the location, the region and the endpoint.")
+    return StoreError(f"{what} ({failure.code}).", hint="Check the location, the region, the endpoint and the profile.")

@@ -153,10 +153,12 @@ def _sorted_errors() -> Iterator[None]:
         raise Forbidden("NoCredentials") from None
     except (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError):
         raise Unreachable("NoConnection") from None
-    except (exceptions.HTTPClientError, exceptions.ResponseStreamingError):
+    except (exceptions.HTTPClientError, exceptions.ResponseStreamingError, exceptions.IncompleteReadError):
         raise OutcomeUnknown("NoAnswer") from None
     except exceptions.BotoCoreError as error:
         raise RequestError(type(error).__name__) from None
+    except ValueError:  # what the environment names as the endpoint is no address; its text may hold a password
+        raise RequestError("InvalidEndpoint") from None
 
 
 def _sorted(code: str, status: int) -> Exception:

@@ -13,16 +13,17 @@ no part is opened before a query needs its rows, and one that is damaged spoils 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from audit.errors import StoreDamaged
+from audit.errors import StoreDamaged, StoreError
 from audit.records import Part
 from audit.store.filesystem import Filesystem, RandomReader
-from audit.store.manifest import Manifest, run_folder
+from audit.store.manifest import Manifest, read_manifest, run_folder
 
 PROTOCOL = "audit"
 _ALL = "/*"
@@ -46,8 +47,8 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         self._tables: dict[str, list[str]] = {}
         self._in_memory: dict[str, bytes] = {}
         self.bytes_read = 0
-        #: What was found damaged since it was last asked; DuckDB turns the error itself into a traceback's text.
-        self.damage: StoreDamaged | None = None
+        #: What kept a part from being read since it was last asked; DuckDB makes a traceback's text of the error itself.
+        self.damage: StoreError | None = None
 
     def hold(self, table: str, content: bytes) -> None:
         """Let a table begin with a Parquet file that exists in memory alone."""
@@ -78,24 +79,52 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise PermissionError(f"The store is read-only here: {path} cannot be opened to write.")
         if path in self._in_memory:
-            return PartFile(self, _MemoryReader(self._in_memory[path]))
+            return PartFile(self, _MemoryReader(self._in_memory[path]), path)
         where, part = self._lookup(path)
-        try:
+        with self.reading(where):
             reader = self._filesystem.open(where)
+            if reader.size != part.bytes:
+                reader.close()
+                raise self._damaged(where, f"has {reader.size} bytes instead of {part.bytes}")
+        return PartFile(self, reader, where)
+
+    @contextmanager
+    def reading(self, where: str) -> Iterator[None]:
+        """Keep what goes wrong with a part in the block, as one sentence."""
+        try:
+            yield
+        except StoreError as error:
+            self.damage = error
+            raise
         except FileNotFoundError:
-            raise self._damaged(where, "is missing") from None
+            self.damage = self._missing(where)
+            raise self.damage from None
         except OSError as error:
-            raise self._damaged(where, f"cannot be read: {error.strerror}") from error
-        if reader.size != part.bytes:
-            reader.close()
-            raise self._damaged(where, f"has {reader.size} bytes instead of {part.bytes}")
-        return PartFile(self, reader)
+            self.damage = self._damaged(where, f"cannot be read: {error.strerror}")
+            raise self.damage from error
+
+    def _missing(self, where: str) -> StoreError:
+        """Nothing is damaged when the run no longer lists the part: it was merged or removed by another process."""
+        run_id = where.split("/")[1]
+        listed = []
+        with suppress(FileNotFoundError):
+            listed = [f"{run_folder(run_id)}/{part.file}" for part in read_manifest(self._filesystem, run_id).parts]
+        if where in listed:
+            return self._damaged(where, "is missing")
+        return StoreError(
+            f"The run {run_id} was merged or removed by another process since the store {self._filesystem.location} was "
+            "opened here.",
+            hint="Open the store again, or call refresh().",
+        )
 
     def _damaged(self, where: str, problem: str) -> StoreDamaged:
-        self.damage = StoreDamaged(
+        return StoreDamaged(
             f"{self._filesystem.location}/{where} {problem}.", hint="See what else is damaged with: audit store verify"
         )
-        return self.damage
+
+    def unstrip_protocol(self, name: str) -> str:
+        # DuckDB asks it for every name that a pattern gives; these carry theirs.
+        return name
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         size = len(self._in_memory[path]) if path in self._in_memory else self._lookup(path)[1].bytes
@@ -133,9 +162,10 @@ class _MemoryReader(RandomReader):
 class PartFile:
     """One part, open. Each thread has its own position: DuckDB seeks and reads one handle from several."""
 
-    def __init__(self, owner: PartFilesystem, reader: RandomReader) -> None:
+    def __init__(self, owner: PartFilesystem, reader: RandomReader, where: str) -> None:
         self._owner = owner
         self._reader = reader
+        self._where = where
         self._local = threading.local()
         self.closed = False
 
@@ -149,7 +179,8 @@ class PartFile:
 
     def read(self, count: int = -1) -> bytes:
         position = self.tell()
-        data = self._reader.read_at(position, self._reader.size - position if count < 0 else count)
+        with self._owner.reading(self._where):
+            data = self._reader.read_at(position, self._reader.size - position if count < 0 else count)
         self._local.position = position + len(data)
         self._owner.bytes_read += len(data)
         return data

@@ -51,6 +51,13 @@ class Reader:
                 # Its writer is gone without a word: killed, or the machine went down.
                 run.status = "interrupted"
 
+    def take(self, manifest: Manifest) -> None:
+        """See one run as its lock's last holder left it, without looking at all the others again."""
+        self.close()
+        if manifest.run.status == "running":
+            manifest.run.status = "interrupted"
+        self._manifests = [manifest if m.run.run_id == manifest.run.run_id else m for m in self._manifests]
+
     def runs(self) -> list[Run]:
         """Every run, in the order they were begun."""
         return [manifest.run for manifest in self._manifests]

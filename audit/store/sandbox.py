@@ -23,12 +23,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from audit.errors import QueryError
+from audit.store.filesystem import local_path
 from audit.store.jail import LENGTH, receive, receive_exactly, send
 
 Form = Literal["rows", "csv", "parquet"]
 
 _KEPT = ("PATH", "LANG", "LC_ALL")
-_KEPT_FOR_REMOTE = ("AWS_", "AZURE_", "GOOGLE_")
+_KEPT_FOR_REMOTE = (
+    *("AWS_", "AZURE_", "GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST"),
+    *("HOME", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
 _LARGEST_BODY = 512 * 2**20
 
 
@@ -55,7 +59,8 @@ class Sandbox:
     def __init__(
         self, location: str, *, seconds: float = 20.0, memory: int = 2 * 2**30, at_once: int = 2, landlock: bool = True
     ) -> None:
-        self.location = os.path.abspath(location) if "://" not in location else location
+        path = local_path(location)
+        self.location = location if path is None else os.path.abspath(path)
         self.seconds = seconds
         self._settings = {"location": self.location, "seconds": seconds, "memory": memory, "landlock": landlock}
         self._slots = threading.BoundedSemaphore(at_once)
@@ -184,7 +189,7 @@ class Sandbox:
 
     def _environment(self) -> dict[str, str]:
         """Nothing that a query could give away; one thread for libraries that would start more before the fork."""
-        remote = _KEPT_FOR_REMOTE if "://" in self.location else ()
+        remote = _KEPT_FOR_REMOTE if local_path(self.location) is None else ()
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or (remote and k.startswith(remote))}
         single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         return {**kept, **single, "TZ": "UTC", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

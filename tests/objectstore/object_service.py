@@ -38,6 +38,8 @@ class Fault:
     arrives: bool = False
     #: The reply comes only after so many seconds.
     delay: float = 0.0
+    #: The connection ends in the middle of the reply.
+    cut: bool = False
     times: int = 1
 
 
@@ -149,11 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
         connection.close()
         if fault is not None and fault.status:
             self._error(fault.status)
-        elif fault is not None and not fault.delay:
+        elif fault is not None and not fault.delay and not fault.cut:
             self.close_connection = True  # the reply is lost
         else:
             time.sleep(fault.delay if fault is not None else 0)
-            self._reply(answer.status, answer.getheaders(), data)
+            self._reply(answer.status, answer.getheaders(), data, cut=fault is not None and fault.cut)
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length")
@@ -163,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = _ERROR.format(code=_CODES[status], key=KEY).encode()
         self._reply(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(content)))], content)
 
-    def _reply(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+    def _reply(self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False) -> None:
         with self.service.lock:
             self.service.seen.append(Seen(self.command, self.path, status, len(data)))
         try:
@@ -175,7 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(data)
+                self.wfile.write(data[: len(data) // 2] if cut else data)
+            self.close_connection = self.close_connection or cut
         except OSError:
             self.close_connection = True  # who asked did not wait
 

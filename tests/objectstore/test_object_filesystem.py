@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from object_service import KEY, SECRET, Service, make_old
 
 from audit.errors import AuditError, MissingExtra, StoreBusy, StoreError, StoreNotFound, StoreReadOnly, UsageError
-from audit.store import object_lease, object_location
+from audit.store import object_lease, object_location, object_s3
 from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
 from audit.store.object_fsspec import FsspecClient
 from audit.store.object_location import ObjectLocation, is_remote, parse_location
@@ -30,6 +30,7 @@ FAULTS = {
     "reply lost after the write": {"arrives": True},
     "slow reply": {"delay": 0.9},
     "three 500": {"status": 500, "times": 3},
+    "reply cut in the middle": {"cut": True},
 }
 
 _PATHS = st.sampled_from(["a.json", "runs/x/run.json", "runs/x/part.parquet", "runs/y é/[1]*.parquet", "runs/x/y/z"])
@@ -123,7 +124,7 @@ def test_a_condition_that_fails_is_believed(service: Service, place: str) -> Non
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("fault", ["500", "503", "reply lost after the write", "slow reply"])
+@pytest.mark.parametrize("fault", ["500", "503", "reply lost after the write", "slow reply", "reply cut in the middle"])
 def test_reading_is_tried_again(service: Service, place: str, fault: str) -> None:
     files = filesystem_for(place)
     files.create("runs/a/run.json", b"x" * (3 * TAIL))
@@ -201,6 +202,28 @@ def test_a_lease_whose_reply_was_lost_is_ones_own(service: Service, place: str, 
         assert files.is_locked(".lock")
 
 
+def test_a_lease_of_a_service_without_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_lease, "SECONDS", 0.4)
+    memory = fsspec.filesystem("memory")
+    bucket = f"bucket{next(_BUCKETS)}"
+    files, other = (ObjectFilesystem(FsspecClient(memory, bucket), ObjectLocation("gs", bucket, "")) for _ in range(2))
+    lock = "runs/a/.writer.lock"
+    with files.lock(lock):
+        with pytest.raises(StoreBusy), other.lock(lock):
+            pass
+        files.remove("runs/a")  # as a run is removed: no renewal may bring the lease back
+        threading.Event().wait(0.3)
+        assert files.list("runs") == []
+    assert files.list("runs") == []
+    with other.lock(lock), pytest.raises(StoreBusy), files.lock(lock):
+        pass
+    assert files.list("runs/a") == [], "given back by deleting it, so that the next is taken by put-if-absent again"
+    files.create(lock, b"{}")
+    threading.Event().wait(0.5)
+    with pytest.raises(StoreError, match="no safe way"), other.lock(lock):
+        pass
+
+
 def everything(error: BaseException) -> str:
     told = "".join(traceback.format_exception(error))
     return told + (str(error.hint) if isinstance(error, AuditError) else "")
@@ -235,6 +258,20 @@ def test_errors_of_the_service_carry_no_key_and_no_address(service: Service, pla
         assert "AccessDenied" in str(caught.value)
 
 
+@pytest.mark.parametrize("endpoint", [f"me:{SECRET}@127.0.0.1", f"http://me:{SECRET}@127.0.0.1:9"])
+def test_an_endpoint_that_is_none_is_not_repeated(
+    service: Service, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    object_s3._service.cache_clear()
+    try:
+        with pytest.raises(StoreError, match="endpoint") as caught:
+            filesystem_for("s3://bucket/x").read("audit.json")
+    finally:
+        object_s3._service.cache_clear()
+    assert SECRET not in everything(caught.value)
+
+
 def test_a_bucket_that_is_not_there(service: Service) -> None:
     files = filesystem_for("s3://no-such-bucket/x")
     with pytest.raises(StoreNotFound, match="no such bucket"):
@@ -263,4 +300,5 @@ def test_any_text_is_a_location_or_a_usage_error(text: str) -> None:
 
 def test_a_path_is_still_a_directory(tmp_path: Path) -> None:
     assert isinstance(filesystem_for(str(tmp_path)), LocalFilesystem)
-    assert filesystem_for(f"file://{tmp_path}").location == str(tmp_path)
+    for start in ("file://", "file:", "FILE://", "file://localhost"):
+        assert filesystem_for(f"{start}{tmp_path}").location == str(tmp_path)

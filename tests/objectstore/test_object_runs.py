@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import shutil
 import time
@@ -13,12 +14,14 @@ from object_service import KEY, SECRET, Service, make_old
 from store_cases import STAGES, record, stage_table, visit_tables, write_forever
 
 import audit
-from audit.errors import DatasetError, StoreBusy
+from audit.errors import DatasetError, ModelError, StoreBusy, StoreReadOnly
+from audit.models.files import require_file
 from audit.records import Run
 from audit.sources import open_dataset
 from audit.store.batch import table_of
 from audit.store.maintenance import compact, remove
 from audit.store.object_store import TAIL
+from audit.store.sandbox import Sandbox
 from audit.store.schema import SCHEMAS
 from audit.store.verify import verify
 from audit.store.writer import RunWriter
@@ -140,6 +143,48 @@ def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, pl
         assert sum(request.sent for request in service.requests("GET", ".parquet")) < size * 0.6  # one row group of two
 
 
+def test_a_part_that_cannot_be_read_is_one_sentence(service: Service, place: str) -> None:
+    count = 20_000  # so that a part is longer than what is fetched when it is opened
+    writer = RunWriter.create(place, Run("only", 0, ""))
+    facts = {"epoch": np.zeros(count, np.int32), "visit": np.zeros(count, np.int32), "index": np.arange(count)}
+    logits = np.random.default_rng(0).random((count, 4), np.float32)
+    writer.append({"predictions": table_of("predictions", facts | {"run_id": ["only"] * count, "logits": logits})})
+    writer.finish("complete")
+    questions = (
+        lambda store: store.sql("SELECT sum(logits[1]) FROM predictions").fetchall(),
+        lambda store: store.sql("SELECT sum(logits[1]) FROM predictions").arrow(),
+        lambda store: store.rows("predictions", "only", index=17),
+    )
+    for ask, opened in itertools.product(questions, (False, True)):
+        with audit.open(place) as store:
+            if opened:  # the footer is known: it is the pages that cannot be had
+                assert store.sql("SELECT count(*) FROM predictions").fetchall() == [(count,)]
+            service.fault("GET", ".parquet", status=403, times=1)
+            with pytest.raises(
+                StoreReadOnly, match=r"\.parquet could not be read: the service answers AccessDenied"
+            ) as caught:
+                ask(store)
+            assert "Traceback" not in str(caught.value)
+            assert ask(store), "and the next question is answered"
+
+
+def test_a_confined_query_reaches_a_bucket(
+    service: Service, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(place, samples=12)
+    keys = f"aws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(f"[default]\n{keys}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", service.endpoint.replace("127.0.0.1", "localhost"))  # a name to be resolved
+    monkeypatch.chdir(tmp_path)
+    with Sandbox(place, seconds=60) as sandbox:
+        answer = sandbox.query("SELECT count(*) FROM samples")
+    assert answer.rows == [[12]]
+
+
 def test_a_dataset_and_a_store_in_a_bucket(service: Service, place: str, tmp_path: Path) -> None:
     folder = tmp_path / "test"
     bucket = place.split("/")[2]
@@ -187,10 +232,15 @@ def test_a_dataset_that_cannot_be_had(service: Service, place: str) -> None:
         ("s3://no-such-bucket/x", "no such bucket"),
         (f"s3://{bucket}/nothing", "holds nothing"),
         (f"s3://me:{SECRET}@{bucket}/x", "holds a user"),
+        (f"s3a://me:{SECRET}@{bucket}/x", "no place that is known"),
+        (f"https://me:{SECRET}@host.invalid/x", "no place that is known"),
     ):
         with pytest.raises(DatasetError, match=text) as caught:
             open_dataset(location)
         assert SECRET not in str(caught.value)
+    with pytest.raises(ModelError, match="not from an address") as refused:
+        require_file(f"s3://me:{SECRET}@{bucket}/model.pt")
+    assert SECRET not in str(refused.value)
     boto3.client("s3").put_object(Bucket=bucket, Key="one/a.png", Body=b"x")
     dataset = open_dataset(f"s3://{bucket}/one")
     service.fault("GET", "a.png", status=403)

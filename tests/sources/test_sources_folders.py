@@ -67,6 +67,12 @@ def test_digits_fixture_is_a_dataset() -> None:
     assert dataset.notes == ()
 
 
+def test_a_file_url_is_the_path() -> None:
+    path = Path(__file__).resolve().parent.parent.parent / "fixtures" / "digits" / "test"
+    for spec in (f"file://{path}", f"file:{path}"):
+        assert open_dataset(spec).root == str(path)
+
+
 def test_an_empty_class_is_a_class_and_what_is_left_out_is_said(tmp_path: Path) -> None:
     picture(tmp_path / "a" / "1.png")
     picture(tmp_path / "c" / "1.png")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from store_cases import tree_digest, visit_tables
 
 import audit
-from audit.errors import StoreDamaged
+from audit.cli.main import cli
+from audit.errors import NotFound, StoreDamaged, StoreError
 from audit.store.batch import table_of
+from audit.store.filesystem import LocalFilesystem
+from audit.store.findings import append_findings
+from audit.store.tagging import tag_run
 from audit.store.writer import RunWriter
 
 TABLES = ("samples", "stage_outputs", "predictions")
@@ -84,17 +94,140 @@ def test_readers_read_meanwhile(tmp_path: Path) -> None:
     assert wrong == []
 
 
-def test_a_damaged_part_is_not_merged(tmp_path: Path) -> None:
+def test_a_reader_of_parts_that_are_gone_is_told_to_look_again(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
-    many_small_parts(place)
-    part = sorted(place.glob("runs/*/samples/*.parquet"))[3]
+    run_id = many_small_parts(place)
+    with audit.open(place) as old, audit.open(place) as store:
+        store.compact()
+        assert old.sql("SELECT count(*) FROM samples").fetchall() == [(84,)], (
+            "what was merged stays until the next time"
+        )
+        store.compact()
+        with pytest.raises(StoreError, match=f"{run_id} was merged or removed by another process"):
+            old.sql("SELECT sum(index) FROM predictions").fetchall()
+        old.refresh()
+        assert old.sql("SELECT count(*) FROM samples").fetchall() == [(84,)]
+        store.remove(run_id)
+        with pytest.raises(StoreError, match="merged or removed"):
+            old.rows("predictions", run_id, index=3)
+        for change in (old.compact, lambda: tag_run(old, run_id, {"a": "b"}), lambda: append_findings(old, run_id, [])):
+            with pytest.raises(NotFound, match="no longer in the store"):
+                change()
+    assert not list(place.glob("runs/*")), "nor does asking make its folder again"
+
+
+def damage(part: Path) -> None:
     data = bytearray(part.read_bytes())
     data[100] ^= 1
     part.write_bytes(data)
+
+
+def test_a_damaged_part_is_not_merged(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    damaged, whole = many_small_parts(place, batches=4), many_small_parts(place, batches=4)
+    files = place / "runs" / damaged
+    damage(sorted(files.glob("predictions/*.parquet"))[3])
+    before = tree_digest(files)
+    with audit.open(place) as store, pytest.raises(StoreDamaged):
+        store.compact(damaged)
+    assert tree_digest(files) == before, "neither merged parts of other tables nor a deleted one"
+    told = CliRunner().invoke(cli, ["store", "compact", "--json", "--store", str(place)])
+    assert told.exit_code == 1
+    assert [(run["run_id"], run["parts_after"]) for run in json.loads(told.stdout)] == [(whole, 3)]
+    assert f"{damaged} was not merged" in told.stderr
+    with audit.open(place) as store:
+        assert (len(store.manifest(damaged).parts), len(store.manifest(whole).parts)) == (12, 3)
+
+
+def test_what_was_merged_before_is_kept_until_the_next_merge_succeeds(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    run_id = many_small_parts(place, batches=3)
+    with audit.open(place) as store:
+        store.compact()
+    writer = RunWriter.resume(str(place), run_id)
+    writer.append(visit_tables(run_id, [100]))
+    writer.finish("complete")
+    (merged,) = place.glob("runs/*/samples/merged-*.parquet")
+    damage(merged)
     with audit.open(place) as store, pytest.raises(StoreDamaged):
         store.compact()
+    assert len(list(place.glob("runs/*/samples/part-*.parquet"))) == 4, "the rows can still be had from these"
+
+
+def test_a_full_disk_is_no_fuller_afterwards(tiny_disk: Path) -> None:
+    place = tiny_disk / "s"
+    many_small_parts(place, batches=8, size=300)
+    before = tree_digest(place)
+    free = os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_frsize
+    (tiny_disk / "filler").write_bytes(bytes(free - 12_288))  # room for two merged parts, not for all three
+    with audit.open(place) as store, pytest.raises(StoreError, match="disk is full"):
+        store.compact()
+    assert tree_digest(place) == before
+
+
+class Killed(BaseException):
+    """The process ends here: nothing that follows is done."""
+
+
+def test_killed_at_any_step_it_has_merged_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = tmp_path / "lineage"
+    run_id = many_small_parts(origin, batches=3, size=2)
+    with audit.open(origin) as store:
+        store.compact()
+    writer = RunWriter.resume(str(origin), run_id)
+    writer.append(visit_tables(run_id, [100]))
+    writer.finish("complete")
+    expected = rows(origin)
+    steps = itertools.count()
+    last = 0
+
+    def until_killed(function: Callable[..., None]) -> Callable[..., None]:
+        def step(*arguments: object) -> None:
+            if next(steps) == last:
+                raise Killed
+            function(*arguments)
+
+        return step
+
+    ended = False
+    while not ended:
+        place = tmp_path / f"{last}"
+        shutil.copytree(origin, place)
+        steps = itertools.count()
+        with monkeypatch.context() as patch, audit.open(place) as store:
+            for name in ("create", "replace", "remove"):
+                patch.setattr(LocalFilesystem, name, until_killed(getattr(LocalFilesystem, name)))
+            try:
+                store.compact()
+                ended = True
+            except Killed:
+                last += 1
+        with audit.open(place) as store:
+            assert len(store.manifest().parts) in (3, 6)
+            assert store.verify() == []
+        assert rows(place) == expected
+    assert last == 3 + 1 + 9, "three merged parts, the commit, and nine old parts to delete"
+
+
+def test_epochs_visits_and_rows_of_no_sample_are_merged_too(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = RunWriter.create(str(place))
+    run_id = writer.run.run_id
+    for epoch, index, visit in [(1, 5, 0), (0, 7, 1), (0, 7, 0), (1, 2, 0), (0, None, None), (0, 2, 0)]:
+        key = {"run_id": [run_id], "epoch": [epoch], "index": [index], "visit": [visit]}
+        stamped = key | {"step": [0], "layer": ["fc"], "payload": [bytes(9)]}
+        writer.append({"activations": table_of("activations", stamped)})
+        if index is not None:
+            writer.append({"samples": table_of("samples", key | {"status": ["ok"], "source": [f"{index}"]})})
+        writer.flush()
+    writer.finish("complete")
+    query = "SELECT epoch, index, visit, layer, payload FROM activations ORDER BY ALL"
     with audit.open(place) as store:
-        assert len(store.manifest().parts) == 36
+        before = store.sql(query).fetchall()
+        assert store.compact().parts_after == 2
+        assert store.sql(query).fetchall() == before
+        order = store.sql("SELECT index, epoch, visit FROM samples").fetchall()
+        assert order == sorted(order)
 
 
 def test_traces_and_replays_survive(pictures: Callable[..., Path], tmp_path: Path) -> None:

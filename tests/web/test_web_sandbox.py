@@ -341,7 +341,7 @@ def test_a_killed_nursery_is_replaced(place: Path) -> None:
 def test_a_new_run_is_seen(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
     begin(place, "first").finish("complete")
-    with Sandbox(str(place)) as made:
+    with Sandbox(f"file://{place}") as made:
         assert made.query("SELECT name FROM runs").rows == [["first"]]
         begin(place, "second").finish("complete")
         assert made.query("SELECT name FROM runs ORDER BY sequence").rows == [["first"], ["second"]]
