@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from audit.checks.report import Report
     from audit.engines.request import Progress
     from audit.lineage.diff import Diff
-    from audit.lineage.replay import Replay
+    from audit.lineage.replay_result import Replay
     from audit.lineage.trace import Trace
     from audit.recorders.session import Recording
     from audit.store.maintenance import Compacted
@@ -58,7 +58,8 @@ class Store(Reader):
         `builder`; a name, as `--dataset` takes it, is for one that has moved. `model=True` also computes the logits
         again; a path tries another checkpoint.
         """
-        from audit.lineage.replay import Wanted, replay
+        from audit.lineage.replay import replay
+        from audit.lineage.replayer import Wanted
 
         wanted = Wanted(indices, sample, epoch, stage, workers, model, export, progress)
         return replay(self, run, dataset=dataset, wanted=wanted)
@@ -72,7 +73,10 @@ class Store(Reader):
         return diff(self, a, b, rows=rows, derive=derive)
 
     def check(self, run: str | None = None, **options: Any) -> Report:
-        """Judge a run: the twin of `audit check`."""
+        """Judge a run: the twin of `audit check`.
+
+        Options are `config`, `baseline`, `only`, `skip`, `fail_on`, `record` and `progress`: see `audit check --help`.
+        """
         from audit.checks.runner import run_checks
 
         return run_checks(self, run, **options)

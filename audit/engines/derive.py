@@ -8,7 +8,7 @@ from typing import Any
 from audit import values
 from audit.engines.replaying import Outcome, Pipelined, Task, replay_all
 from audit.errors import AuditError, NotFound
-from audit.recorders.generators import State
+from audit.recorders.generator_states import State
 
 
 def derive(

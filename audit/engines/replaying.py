@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from audit import values
@@ -18,8 +17,9 @@ from audit.errors import DatasetError, PipelineError, UsageError
 from audit.models.presets import expand_preset
 from audit.recorders.dataset import Instrument, as_is
 from audit.recorders.fetching import fetches_batches
-from audit.recorders.generators import Restorer, State, global_sources, own_worker
-from audit.recorders.items import split_item
+from audit.recorders.generator_states import State, global_sources
+from audit.recorders.generators import Restorer, own_worker
+from audit.recorders.items import parts_of, split_item
 from audit.recorders.pipeline import Pipeline, find_pipeline
 from audit.recorders.provenance import origin_of
 from audit.recorders.randomness import Seeder
@@ -156,7 +156,7 @@ class Pipelined:
             visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
         elif 0 not in visit.rows:
             visit.loaded(final)
-        elif not self.seeded and not any(visit.holds(part) for part in _parts(item)) and not visit.holds_equal(final):
+        elif not self.seeded and not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(final):
             visit.noted("item", final, 0)
         return final
 
@@ -178,13 +178,6 @@ class _Sources:
             return self._files.get((root, source))
         places = self._names.get(source, [])
         return index if index in places else places[0] if places else None
-
-
-def _parts(item: Any) -> list[Any]:
-    """What an item is made of. A mapping is no part of itself: the model is given an entry of it."""
-    if isinstance(item, Mapping):
-        return list(item.values())
-    return [item, *item] if isinstance(item, (tuple, list)) else [item]
 
 
 def pipelined(
@@ -280,43 +273,3 @@ def _alone(what: Pipelined, task: Task) -> Outcome:
         # In the words of the recording, so that a sample that kills its worker each time is the same each time.
         visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
         return Outcome(task, {}, None, visit.failed_stage, visit.error)
-
-
-class ModelAgain:
-    """The run's model, or another checkpoint, for logits of replayed inputs."""
-
-    def __init__(self, run: Run, store: str, checkpoint: str | None) -> None:
-        from audit.engines.assemble import pipeline_builder
-        from audit.models import load
-
-        if run.recipe.get("kind") != "run" and checkpoint is None:
-            raise UsageError(
-                f"The run {run.run_id} was recorded in a loop of its own: the store does not say where its model is.",
-                hint="Name a checkpoint: --model CKPT, or store.replay(…, model='ckpt.pt').",
-            )
-        recipe = run.recipe if run.recipe.get("kind") == "run" else {"kind": "run", "dataset": "", "model": checkpoint}
-        request = RunRequest.from_recipe(recipe, store)
-        name = checkpoint or request.model
-        if name is None:
-            raise UsageError(f"The run {run.run_id} was recorded without a model.", hint="Name one: --model CKPT")
-        builder = pipeline_builder(request.pipeline) if request.pipeline is not None else None
-        self._device = request.device
-        self._model = load(name, arch=request.arch, trust=request.trust, device=request.device, builder=builder)
-        self.digest = self._model.digest
-
-    def logits(self, inputs: list[Any]) -> list[list[float]]:
-        """The logits of each input, computed in one batch where they have one shape."""
-        with torch.inference_mode():
-            try:
-                return self._call(torch.utils.data.default_collate(inputs), len(inputs))
-            except (RuntimeError, TypeError):
-                if len(inputs) == 1:
-                    raise
-            return [self._call(torch.utils.data.default_collate([value]), 1)[0] for value in inputs]
-
-    def _call(self, batch: Any, count: int) -> list[list[float]]:
-        from audit.models.outputs import logits_of
-
-        moved = batch.to(self._device) if isinstance(batch, torch.Tensor) else batch
-        found: list[list[float]] = logits_of(self._model.module(moved), batch=count).float().cpu().tolist()
-        return found

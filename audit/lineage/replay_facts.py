@@ -10,7 +10,7 @@ from audit.errors import NotFound, StoreDamaged
 from audit.store.reader import Reader
 
 if TYPE_CHECKING:
-    from audit.recorders.generators import State
+    from audit.recorders.generator_states import State
 
 Key = tuple[int, int, int]
 
@@ -96,7 +96,7 @@ class RecordedVisits:
 
     def states(self, chunk: Sequence[Key]) -> dict[Key, dict[str, State]]:
         """The recorded generator states; a twister's array is stored once and found by its digest."""
-        from audit.recorders.generators import State
+        from audit.recorders.generator_states import State
 
         columns = "epoch, index, visit, generator, state, block_digest, block"
         query = f"SELECT {columns} FROM rng WHERE run_id = ? AND {_between(chunk)}"

@@ -13,7 +13,7 @@ import torch
 from audit.recorders.dataset import CaptureLevel, Instrument
 from audit.recorders.envelope import Envelope
 from audit.recorders.generators import Watch
-from audit.recorders.items import label_number, split_item
+from audit.recorders.items import label_number, parts_of, split_item
 from audit.recorders.mixing import Weights
 from audit.recorders.parcel import parcel
 from audit.recorders.pipeline import Pipeline
@@ -101,7 +101,7 @@ class ItemRecorder:
             if 0 not in visit.rows:
                 if visit.problem is None:
                     visit.loaded(value)
-            elif not any(visit.holds(part) for part in _parts(item)) and not visit.holds_equal(value):
+            elif not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(value):
                 visit.noted("item", value, 0)
             self._note_inside(visit, order)
         except Exception as error:
@@ -219,13 +219,6 @@ class ItemRecorder:
         )
         self.clear()
         return sent
-
-
-def _parts(item: Any) -> list[Any]:
-    """What an item is made of. A mapping is no part of itself: the model is given an entry of it."""
-    if isinstance(item, Mapping):
-        return list(item.values())
-    return [item, *item] if isinstance(item, (tuple, list)) else [item]
 
 
 def _form(item: Any) -> str | None:

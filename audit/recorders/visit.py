@@ -14,29 +14,13 @@ from typing import Any, Literal
 from audit import values
 from audit.recorders import drawn
 from audit.recorders.pipeline import Pipeline, Step
+from audit.recorders.stage_row import Row
 from audit.records import Columns, Level
 from audit.values.base import Facts
 
 #: Stages that a dataset's own code tells of are numbered from here in a worker; the run gives them their own ordinals.
 INSIDE = 10_000
 _NOT_FIRED = '{"fired": false}'
-
-
-class Row:
-    """What is known of one stage of one visit."""
-
-    __slots__ = ("calls", "changed", "facts", "full", "microseconds", "params", "preview", "shared")
-
-    def __init__(self, facts: Facts, changed: bool, params: str | None, microseconds: float) -> None:
-        self.facts = facts
-        self.changed = changed
-        self.params = params
-        self.microseconds = microseconds
-        self.calls = 1
-        #: The payload is that of the nearest earlier stage with the same digest.
-        self.shared = False
-        self.preview: values.Preview | None = None
-        self.full: tuple[str, values.Encoded] | None = None
 
 
 class Visit:
@@ -271,63 +255,16 @@ class Visit:
 
     def write(self, index: int, position: int, outputs: Columns, payloads: Columns) -> None:
         """Append this visit's rows of `stage_outputs` and `payloads`."""
-        steps = self._pipeline.steps
-        add = outputs.data
-        names = {ordinal: name for name, ordinal in self._inside.items()}
+        names = self.inside_names
         for ordinal in sorted(self.rows):
-            row = self.rows[ordinal]
-            facts = row.facts
-            params = row.params
-            if row.calls > 1:
-                params = f'{{"calls": {row.calls}}}' if params is None else f'{params[:-1]}, "calls": {row.calls}}}'
-            add["index"].append(index)
-            add["stage"].append(ordinal)
-            add["name"].append(names[ordinal] if ordinal >= INSIDE else steps[ordinal].stage.name)
-            add["kind"].append(facts.kind)
-            add["dtype"].append(facts.dtype)
-            add["shape"].append(facts.shape)
-            add["mode"].append(facts.mode)
-            add["digest"].append(facts.digest)
-            add["changed"].append(row.changed)
-            add["params"].append(params)
-            add["min"].append(facts.min)
-            add["max"].append(facts.max)
-            add["mean"].append(facts.mean)
-            add["std"].append(facts.std)
-            add["zeros"].append(facts.zeros)
-            add["nonfinite"].append(facts.nonfinite)
-            add["bytes"].append(facts.bytes)
-            add["microseconds"].append(row.microseconds)
-            add["payload"].append(_payload_level(row))
-            add["position"].append(position)
-            outputs.rows += 1
-            if row.shared:
-                continue
-            if row.preview is not None:
-                _payload(
-                    payloads, index, position, ordinal, "preview", facts.kind, row.preview.media_type, row.preview.data
-                )
-            if row.full is not None:
-                kind, encoded = row.full
-                _payload(payloads, index, position, ordinal, "full", kind, encoded.encoding, encoded.data)
+            name = names[ordinal] if ordinal >= INSIDE else self._pipeline.steps[ordinal].stage.name
+            self.rows[ordinal].write(index, position, ordinal, name, outputs, payloads)
 
 
 def _only_digest(value: Any) -> Facts:
     """What a replay compares, without the cost of statistics."""
     digest, size = values.fingerprint(value)
     return Facts(values.kind_of(value).name, None, None, None, digest, None, None, None, None, None, None, size)
-
-
-def _payload_level(row: Row) -> str:
-    if row.full is not None:
-        return "full"
-    return "preview" if row.preview is not None else "none"
-
-
-def _payload(
-    payloads: Columns, index: int, position: int, stage: int, form: str, kind: str, encoding: str, data: bytes
-) -> None:
-    payloads.add(index=index, position=position, stage=stage, form=form, kind=kind, encoding=encoding, data=data)
 
 
 def _container_params(step: Step, ran: list[int]) -> str:

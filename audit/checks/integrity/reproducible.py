@@ -25,7 +25,8 @@ class Reproducible(Check):
         indices = self._chosen(context)
         if not indices:
             raise Skip("no visit succeeded")
-        from audit.lineage.replay import Wanted, replay
+        from audit.lineage.replay import replay
+        from audit.lineage.replayer import Wanted
 
         try:
             replayed = replay(context.reader, context.run.run_id, wanted=Wanted(indices=indices, workers=0))

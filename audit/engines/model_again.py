@@ -1,0 +1,49 @@
+"""A run's model, loaded again for a replay: what it says of inputs that were made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from audit.engines.assemble import pipeline_builder
+from audit.engines.request import RunRequest
+from audit.errors import UsageError
+from audit.models import load
+from audit.models.outputs import logits_of
+from audit.records import Run
+
+
+class ModelAgain:
+    """The run's model, or another checkpoint, for logits of replayed inputs."""
+
+    def __init__(self, run: Run, store: str, checkpoint: str | None) -> None:
+        if run.recipe.get("kind") != "run" and checkpoint is None:
+            raise UsageError(
+                f"The run {run.run_id} was recorded in a loop of its own: the store does not say where its model is.",
+                hint="Name a checkpoint: --model CKPT, or store.replay(…, model='ckpt.pt').",
+            )
+        recipe = run.recipe if run.recipe.get("kind") == "run" else {"kind": "run", "dataset": "", "model": checkpoint}
+        request = RunRequest.from_recipe(recipe, store)
+        name = checkpoint or request.model
+        if name is None:
+            raise UsageError(f"The run {run.run_id} was recorded without a model.", hint="Name one: --model CKPT")
+        builder = pipeline_builder(request.pipeline) if request.pipeline is not None else None
+        self._device = request.device
+        self._model = load(name, arch=request.arch, trust=request.trust, device=request.device, builder=builder)
+        self.digest = self._model.digest
+
+    def logits(self, inputs: list[Any]) -> list[list[float]]:
+        """The logits of each input, computed in one batch where they have one shape."""
+        with torch.inference_mode():
+            try:
+                return self._call(torch.utils.data.default_collate(inputs), len(inputs))
+            except (RuntimeError, TypeError):
+                if len(inputs) == 1:
+                    raise
+            return [self._call(torch.utils.data.default_collate([value]), 1)[0] for value in inputs]
+
+    def _call(self, batch: Any, count: int) -> list[list[float]]:
+        moved = batch.to(self._device) if isinstance(batch, torch.Tensor) else batch
+        found: list[list[float]] = logits_of(self._model.module(moved), batch=count).float().cpu().tolist()
+        return found

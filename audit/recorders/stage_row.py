@@ -1,0 +1,68 @@
+"""What one stage of one visit leaves: a row of `stage_outputs`, and its payloads."""
+
+from __future__ import annotations
+
+from audit import values
+from audit.records import Columns
+from audit.values.base import Facts
+
+
+class Row:
+    """What is known of one stage of one visit."""
+
+    __slots__ = ("calls", "changed", "facts", "full", "microseconds", "params", "preview", "shared")
+
+    def __init__(self, facts: Facts, changed: bool, params: str | None, microseconds: float) -> None:
+        self.facts = facts
+        self.changed = changed
+        self.params = params
+        self.microseconds = microseconds
+        self.calls = 1
+        #: The payload is that of the nearest earlier stage with the same digest.
+        self.shared = False
+        self.preview: values.Preview | None = None
+        self.full: tuple[str, values.Encoded] | None = None
+
+    @property
+    def level(self) -> str:
+        """The most that is kept of the output."""
+        if self.full is not None:
+            return "full"
+        return "preview" if self.preview is not None else "none"
+
+    def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
+        """Append it to the tables."""
+        facts, params = self.facts, self.params
+        if self.calls > 1:
+            params = f'{{"calls": {self.calls}}}' if params is None else f'{params[:-1]}, "calls": {self.calls}}}'
+        add = outputs.data
+        add["index"].append(index)
+        add["stage"].append(stage)
+        add["name"].append(name)
+        add["kind"].append(facts.kind)
+        add["dtype"].append(facts.dtype)
+        add["shape"].append(facts.shape)
+        add["mode"].append(facts.mode)
+        add["digest"].append(facts.digest)
+        add["changed"].append(self.changed)
+        add["params"].append(params)
+        add["min"].append(facts.min)
+        add["max"].append(facts.max)
+        add["mean"].append(facts.mean)
+        add["std"].append(facts.std)
+        add["zeros"].append(facts.zeros)
+        add["nonfinite"].append(facts.nonfinite)
+        add["bytes"].append(facts.bytes)
+        add["microseconds"].append(self.microseconds)
+        add["payload"].append(self.level)
+        add["position"].append(position)
+        outputs.rows += 1
+        if self.shared:
+            return
+        shared = {"index": index, "position": position, "stage": stage}
+        if self.preview is not None:
+            made = self.preview
+            payloads.add(**shared, form="preview", kind=facts.kind, encoding=made.media_type, data=made.data)
+        if self.full is not None:
+            kind, exact = self.full
+            payloads.add(**shared, form="full", kind=kind, encoding=exact.encoding, data=exact.data)
