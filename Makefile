@@ -60,8 +60,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev  ## write docs/cli.md anew from --help
+docs: $(VENV)/.dev  ## write docs/cli.md and docs/python.md anew from the code
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_python.py
 
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	OMP_NUM_THREADS=2 $(BIN)/python bench/overhead.py

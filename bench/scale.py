@@ -3,8 +3,8 @@
     python -m bench.scale --dir /tmp/scale                       # 100,000 and 1,000,000 predictions, 1,000 runs
     python -m bench.scale --dir /tmp/scale --rows 1000000 10000000
 
-For each size there is a store with so many predictions and five stage outputs each (built as `bench.queries` and
-`bench.diff` build theirs, once, and kept under --dir). Each question is asked in a process of its own: the first answer,
+For each size there is a store with so many predictions and five stage outputs each (built as `bench.queries`, `bench.checks`
+and `bench.diff` build theirs, once, and kept under --dir). Each question is asked in a process of its own: the first answer,
 which includes opening, then the median of several more, the processor time of one of those (which a
 busy machine does not change), and the peak memory of the whole process. It judges nothing.
 """
@@ -48,6 +48,14 @@ def audit_query(location: str, rows: int) -> Iterator[Question]:
         yield lambda: store.sql(QUERY).arrow().num_rows
 
 
+def audit_streamed(location: str, rows: int) -> Iterator[Question]:
+    """The same, its answer taken batch by batch: what a query needs beside its answer."""
+    import audit
+
+    with audit.open(location) as store:
+        yield lambda: sum(batch.num_rows for batch in store.sql(QUERY).arrow_batches(10_000))
+
+
 def audit_trace(location: str, rows: int) -> Iterator[Question]:
     """One sample among all, another one each time."""
     import audit
@@ -87,7 +95,7 @@ def audit_diff(location: str, rows: int) -> Iterator[Question]:
 
 
 def audit_checks(location: str, rows: int) -> Iterator[Question]:
-    """Every default check; those that read source files or replay have nothing to read here."""
+    """Every default check of a clean run; those that read source files or replay have nothing to read here."""
     import audit
 
     with audit.open(location) as store:
@@ -169,6 +177,7 @@ def sqlite_trace(location: str, rows: int) -> Iterator[Question]:
 
 QUESTIONS = {
     "query": {"audit": audit_query, "DuckDB": duckdb_query, "pandas": pandas_query, "SQLite": sqlite_query},
+    "query, in batches": {"audit": audit_streamed},
     "trace": {"audit": audit_trace, "DuckDB": duckdb_trace, "pandas": pandas_trace, "SQLite": sqlite_trace},
     "gallery": {"audit": audit_gallery},
     "open": {"audit": audit_open},
@@ -277,6 +286,7 @@ def main() -> None:
 
 def survey(folder: Path, many_rows: list[int], many: list[int], with_sqlite: bool) -> None:
     """Every question at every size."""
+    from bench.checks import build
     from bench.diff import write_run
 
     stores = {rows: prepared(folder, "ordered", rows, lambda rows=rows: np.arange(rows)) for rows in many_rows}  # type: ignore[misc]
@@ -286,7 +296,7 @@ def survey(folder: Path, many_rows: list[int], many: list[int], with_sqlite: boo
     print(
         "\n| question | who | size | first (ms) | again (ms) | processor (ms) | peak (MB) |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
-    for question in ("query", "trace", "gallery", "open", "checks"):
+    for question in ("query", "query, in batches", "trace", "gallery", "open"):
         for who in QUESTIONS[question]:
             for rows, location in stores.items():
                 if who == "SQLite":
@@ -294,6 +304,11 @@ def survey(folder: Path, many_rows: list[int], many: list[int], with_sqlite: boo
                         continue
                     built_sqlite(location)
                 measured(question, who, location, rows)
+    for rows in many_rows:
+        clean = folder / f"checks-{rows}"
+        if not clean.exists():
+            build(clean, rows)
+        measured("checks", "audit", str(clean), rows)
     for rows in many_rows:
         location = str(folder / f"diff-{rows}")
         if not Path(location).exists():

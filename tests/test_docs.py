@@ -15,11 +15,12 @@ from places import REPOSITORY
 README = (REPOSITORY / "README.md").read_text()
 
 
-def test_the_command_reference_is_what_help_says() -> None:
+@pytest.mark.parametrize("page", ["cli", "python"])
+def test_the_references_are_what_the_code_says(page: str) -> None:
     # In a process of its own: click keeps what other tests made of the commands' help options.
-    code = "import sys, make_cli; sys.stdout.reconfigure(encoding='utf-8'); sys.stdout.write(make_cli.reference())"
+    code = f"import sys, make_{page} as m; sys.stdout.reconfigure(encoding='utf-8'); sys.stdout.write(m.reference())"
     made = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY / "docs", capture_output=True, check=True)
-    assert (REPOSITORY / "docs" / "cli.md").read_bytes().decode() == made.stdout.decode(), "run `make docs`"
+    assert (REPOSITORY / "docs" / f"{page}.md").read_bytes().decode() == made.stdout.decode(), "run `make docs`"
 
 
 def blocks(language: str) -> list[str]:

@@ -64,7 +64,11 @@ def stage(what: str) -> InsideStage: ...
 @overload
 def stage(what: F) -> F: ...
 def stage(what: Any) -> Any:
-    """A block of code, or a function, that is a stage of its own."""
+    """A block of code, or a function, that is a stage of its own, in a dataset that does its own preprocessing.
+
+    `with audit.stage("tokenise") as s: tokens = s.out(tokenise(text))`, or `@audit.stage` above a function. Outside
+    a recording both do nothing at all.
+    """
     if isinstance(what, str):
         return InsideStage(what)
     if not callable(what):

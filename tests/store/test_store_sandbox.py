@@ -175,7 +175,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 def everything(answer: Any) -> str:
     """All that a query says, in every way it can be fetched."""
-    return repr([answer.fetchall(), answer.dicts(), answer.arrow().to_pylist()])
+    return repr([answer.fetchall(), answer.dicts(), answer.arrow().to_pylist(), list(answer.arrow_batches())])
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
