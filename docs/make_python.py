@@ -27,7 +27,7 @@ def reference() -> str:
     from audit import errors
     from audit.checks.report import Report
     from audit.lineage.diff import Diff
-    from audit.lineage.replay import Replay
+    from audit.lineage.replay_result import Replay
     from audit.store.relation import Relation
 
     pages = [_INTRODUCTION, "## Recording\n"]
