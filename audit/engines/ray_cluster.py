@@ -117,14 +117,21 @@ def _attach(address: str) -> Cluster:
     if ray.is_initialized():
         return Cluster(lambda: None)
     _check_reachable(address)
+    undo = contextlib.ExitStack()
+    undo.callback(_without_a_word())
+    undo.callback(ray.shutdown)
     try:
         _init(_ANSWER, address=address)
     except (ConnectionError, RuntimeError, ValueError) as error:
+        undo.close()
         raise UsageError(
             f"There is no Ray cluster to be reached at {address}: {_first_line(error)}",
             hint="Start one with: ray start --head. Leave --address out to work on this machine alone.",
         ) from error
-    return Cluster(ray.shutdown)
+    except BaseException:
+        undo.close()
+        raise
+    return Cluster(undo.close)
 
 
 def prepare_own() -> None:
@@ -145,6 +152,7 @@ def _own() -> Cluster:
     undo = contextlib.ExitStack()
     folder = tempfile.mkdtemp(prefix="audit-ray-", dir=_short_folder())
     undo.callback(shutil.rmtree, folder, ignore_errors=True)
+    undo.callback(_without_a_word())
     undo.callback(ray.shutdown)
     try:
         _init(_PATIENCE, address="local", include_dashboard=False, _temp_dir=folder)
@@ -176,6 +184,18 @@ def _init(patience: float, **options: Any) -> None:
         raise AuditError(
             f"Ray did not answer within {patience:.0f} seconds.{said()}", hint="Try again; or use --engine local."
         )
+
+
+def _without_a_word() -> Callable[[], None]:
+    """Keep Ray from telling of dead workers: on standard output, where a program reads, and whatever `log_to_driver` says.
+
+    Gives what undoes it.
+    """
+    from ray._private import worker
+
+    before = getattr(worker, "_worker_logs_enabled", True)
+    worker._worker_logs_enabled = False
+    return lambda: setattr(worker, "_worker_logs_enabled", before)
 
 
 def _within(seconds: float, work: Callable[[], object]) -> bool:

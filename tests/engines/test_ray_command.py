@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
 import signal
 import subprocess
@@ -47,14 +48,16 @@ def test_without_a_cluster_and_without_ray(
 
 
 def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path: Path) -> None:
-    """The whole way: its own cluster, polite end, nothing left running, nothing in the home directory, and resumed."""
-    images, store, home = pictures(count=24), tmp_path / "lineage", tmp_path / "home"
+    """The whole way: its own cluster, a worker killed without a word of Ray's, polite end, nothing left running, nothing
+    in the home directory, and resumed."""
+    images, store, home, present = pictures(count=24), tmp_path / "lineage", tmp_path / "home", tmp_path / "present"
     home.mkdir()
-    pipeline, _ = write_material(tmp_path, pause=0.2)
+    present.mkdir()
+    pipeline, _ = write_material(tmp_path, pause=0.3, pids=present)
     token = f"mark-{tmp_path.name}"
     process = command(
         *("--dataset", images, "--pipeline", pipeline, "--store", store, "--engine", "ray", "--batch-size", "2"),
-        *("--capture", "digest", "--commit-every", "0.1"),
+        *("--capture", "digest", "--commit-every", "0.1", "--json"),
         HOME=str(home),
         AUDIT_TEST_MARK=token,
         RAY_AUTH_MODE="token",
@@ -62,15 +65,17 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
     )
     watchdog = threading.Timer(300, process.kill)
     watchdog.start()
-    while process.poll() is None and not samples_in(store):
-        time.sleep(0.05)
+    wait_for_more(process, store)
     heard, told = listening(token)
+    os.kill(max(int(one.name.partition("-")[2]) for one in present.iterdir()), signal.SIGKILL)
+    wait_for_more(process, store)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate()
+    output, errors = process.communicate()
     watchdog.cancel()
     assert process.returncode == 130, errors.decode()
     assert b"audit run --resume" in errors
-    assert b"Traceback" not in errors
+    assert errors.count(b"\n") == 1, errors.decode()
+    assert json.loads(output)["status"] == "interrupted"
     assert gone(token)
     assert list(home.iterdir()) == []
     # Its processes are heard on this machine alone, tell nobody, and serve no dashboard.
@@ -95,6 +100,12 @@ def listening(mark: str) -> tuple[list[str], set[str | None]]:
             if "raylet" in process.name() or "gcs" in process.name() or "dashboard.py" in " ".join(process.cmdline()):
                 told.add(process.environ().get("RAY_USAGE_STATS_ENABLED"))
     return addresses, told
+
+
+def wait_for_more(process: subprocess.Popen[bytes], store: Path) -> None:
+    before = samples_in(store)
+    while process.poll() is None and samples_in(store) <= before:
+        time.sleep(0.05)
 
 
 def samples_in(store: Path) -> int:
