@@ -15,7 +15,8 @@ import pyarrow as pa
 from audit.records import Part
 from audit.store.filesystem import filesystem_for
 from audit.store.manifest import run_folder
-from audit.store.writer import BLOCK, FLUSH_BYTES, FLUSH_ROWS, Tally, part_of
+from audit.store.part_file import part_of
+from audit.store.writer import BLOCK, FLUSH_BYTES, FLUSH_ROWS, Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from audit.records import Part
 from audit.store.manifest import Manifest, locked_manifest, manifest_path, run_folder
+from audit.store.part_file import write_parquet
 from audit.store.reader import Reader
 from audit.store.schema import SCHEMAS
-from audit.store.writer import write_parquet
 
 _TABLE = "findings"
 

@@ -31,8 +31,8 @@ from audit.errors import AuditError, QueryError
 from audit.store.freshness import committed
 from audit.store.landlock import restrict
 from audit.store.object_location import package_of
+from audit.store.part_file import write_parquet
 from audit.store.reader import Reader, Relation
-from audit.store.writer import write_parquet
 
 LENGTH = struct.Struct("<Q")
 _PARENT_DEATH_SIGNAL = 1

@@ -24,8 +24,8 @@ from audit.store.manifest import (
     remove_unlisted,
     run_folder,
 )
+from audit.store.part_file import part_of
 from audit.store.reader import Reader
-from audit.store.writer import part_of
 
 #: Merged parts hold at most about this much, so that memory stays bounded whatever the run's size.
 _PART_BYTES = 128 * 2**20

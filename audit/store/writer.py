@@ -6,7 +6,6 @@ commit holds whole visits: what a reader sees after a crash has no sample withou
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -15,12 +14,11 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from audit.errors import NotFound, StoreError, plainly
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
-from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
 from audit.store.manifest import (
     Manifest,
     check_run_id,
@@ -33,6 +31,7 @@ from audit.store.manifest import (
     remove_unlisted,
     run_folder,
 )
+from audit.store.part_file import part_of
 
 #: A part is written when this much has gathered, or when enough time has passed.
 FLUSH_BYTES = 32 * 2**20
@@ -42,14 +41,6 @@ LONGEST_INTERVAL = 60.0
 
 #: How the names of parts begin that other processes wrote for this run's writer to adopt.
 BLOCK = "block"
-
-_ROW_GROUP = 32_768
-_PAYLOAD_GROUP_BYTES = 4 * 2**20
-#: Columns worth a dictionary: few distinct values. Digests and numbers are not.
-_DICTIONARY = {
-    *("run_id", "split", "root", "label_name", "predicted_name", "status", "failed_stage", "name", "kind", "dtype"),
-    *("mode", "payload", "form", "encoding", "layer", "layer_type", "direction", "port", "check_name", "severity"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +197,7 @@ class RunWriter:
             for name, tables in self._pending.items():
                 parts.append(self._write_part(name, pa.concat_tables(tables)))
         except (StoreError, OSError):
-            # No commit will list them: on a full disk their room is wanted to say why.
-            for part in parts:
-                with suppress(StoreError, OSError):
-                    self._filesystem.remove(f"{run_folder(self.run.run_id)}/{part.file}")
+            self._remove(parts)
             raise
         self._list(parts, self._gathered)
         self._forget()
@@ -259,6 +247,16 @@ class RunWriter:
         with suppress(Exception):
             self._commit()
 
+    def _remove(self, parts: Sequence[Part]) -> None:
+        """Parts that no commit will list: on a full disk their room is wanted to say why.
+
+        Only where a lock is one. From an object store, a writer that has taken over meanwhile may list the same part.
+        """
+        if isinstance(self._filesystem, LocalFilesystem):
+            for part in parts:
+                with suppress(StoreError, OSError):
+                    self._filesystem.remove(f"{run_folder(self.run.run_id)}/{part.file}")
+
     def _list(self, parts: Sequence[Part], tally: Tally) -> None:
         self._manifest.parts.extend(parts)
         self._listed += tally
@@ -300,54 +298,3 @@ def _size(filesystem: Filesystem, path: str) -> int | None:
         return filesystem.size(path)
     except FileNotFoundError:
         return None
-
-
-def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:
-    """A table as a part: what the manifest says of it, and its bytes."""
-    sink = pa.BufferOutputStream()
-    write_parquet(_by_index(table), sink, name)
-    buffer = sink.getvalue()
-    digest = hashlib.sha256(buffer).hexdigest()
-    # The digest in the name keeps a part of an earlier, uncommitted attempt from being in the way.
-    file = f"{name}/{prefix}-{number:05d}-{digest[:8]}.parquet"
-    first, last = _index_bounds(table)
-    return Part(name, file, table.num_rows, buffer.size, digest, first, last), memoryview(buffer)
-
-
-def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:
-    """A Parquet file as the store keeps it: page checksums, statistics, small row groups."""
-    payload = name == "payloads"
-    group = _ROW_GROUP
-    if payload and table.num_rows:
-        group = max(1, int(table.num_rows * _PAYLOAD_GROUP_BYTES / max(table.nbytes, 1)))
-    pq.write_table(
-        table,
-        sink,
-        row_group_size=group,
-        # Payloads are compressed already, one by one.
-        compression={c: ("none" if c == "data" else "zstd") for c in table.column_names} if payload else "zstd",
-        compression_level=None if payload else 1,
-        use_dictionary=[c for c in table.column_names if c in _DICTIONARY],
-        # In order of index, its differences are small: a fraction of the bytes, and quicker to read.
-        column_encoding={"index": "DELTA_BINARY_PACKED"} if "index" in table.column_names else None,
-        write_statistics=[c for c in table.column_names if c != "data"],
-        write_page_checksum=True,
-        store_schema=False,
-    )
-
-
-def _by_index(table: pa.Table) -> pa.Table:
-    """The rows in order of index, so that one sample is in one row group even when the loader shuffles."""
-    if "index" not in table.column_names or table.num_rows < 2:
-        return table
-    index = table["index"].combine_chunks()
-    if index.null_count or pc.all(pc.less_equal(index[:-1], index[1:])).as_py():
-        return table
-    return table.take(pc.sort_indices(index))
-
-
-def _index_bounds(table: pa.Table) -> tuple[int | None, int | None]:
-    if "index" not in table.column_names:
-        return None, None
-    bounds = pc.min_max(table["index"]).as_py()
-    return bounds["min"], bounds["max"]

@@ -1,0 +1,70 @@
+"""A table as the Parquet file that a part is: its settings are those of docs/FORMAT.md, and no reader depends on them."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from audit.records import Part
+
+_ROW_GROUP = 32_768
+_PAYLOAD_GROUP_BYTES = 4 * 2**20
+#: Columns worth a dictionary: few distinct values. Digests and numbers are not.
+_DICTIONARY = {
+    *("run_id", "split", "root", "label_name", "predicted_name", "status", "failed_stage", "name", "kind", "dtype"),
+    *("mode", "payload", "form", "encoding", "layer", "layer_type", "direction", "port", "check_name", "severity"),
+}
+
+
+def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:
+    """A table as a part: what the manifest says of it, and its bytes."""
+    sink = pa.BufferOutputStream()
+    write_parquet(_by_index(table), sink, name)
+    buffer = sink.getvalue()
+    digest = hashlib.sha256(buffer).hexdigest()
+    # The digest in the name keeps a part of an earlier, uncommitted attempt from being in the way.
+    file = f"{name}/{prefix}-{number:05d}-{digest[:8]}.parquet"
+    first, last = _index_bounds(table)
+    return Part(name, file, table.num_rows, buffer.size, digest, first, last), memoryview(buffer)
+
+
+def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:
+    """A Parquet file as the store keeps it: page checksums, statistics, small row groups."""
+    payload = name == "payloads"
+    group = _ROW_GROUP
+    if payload and table.num_rows:
+        group = max(1, int(table.num_rows * _PAYLOAD_GROUP_BYTES / max(table.nbytes, 1)))
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=group,
+        # Payloads are compressed already, one by one.
+        compression={c: ("none" if c == "data" else "zstd") for c in table.column_names} if payload else "zstd",
+        compression_level=None if payload else 1,
+        use_dictionary=[c for c in table.column_names if c in _DICTIONARY],
+        # In order of index, its differences are small: a fraction of the bytes, and quicker to read.
+        column_encoding={"index": "DELTA_BINARY_PACKED"} if "index" in table.column_names else None,
+        write_statistics=[c for c in table.column_names if c != "data"],
+        write_page_checksum=True,
+        store_schema=False,
+    )
+
+
+def _by_index(table: pa.Table) -> pa.Table:
+    """The rows in order of index, so that one sample is in one row group even when the loader shuffles."""
+    if "index" not in table.column_names or table.num_rows < 2:
+        return table
+    index = table["index"].combine_chunks()
+    if index.null_count or pc.all(pc.less_equal(index[:-1], index[1:])).as_py():
+        return table
+    return table.take(pc.sort_indices(index))
+
+
+def _index_bounds(table: pa.Table) -> tuple[int | None, int | None]:
+    if "index" not in table.column_names:
+        return None, None
+    bounds = pc.min_max(table["index"]).as_py()
+    return bounds["min"], bounds["max"]
