@@ -72,6 +72,7 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.diff
 	$(BIN)/python -m bench.checks
+	$(BIN)/python bench/engines.py
 
 campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines; figures go into docs/RELIABILITY.md
 	$(BIN)/python -m bench.campaign

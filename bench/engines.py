@@ -1,0 +1,128 @@
+"""What each engine costs on one machine: `audit run --engine ray` with 1 and 2 actors beside the local engine, in turn.
+
+    python bench/engines.py [--samples N] [--rounds N] [--workers N] [--no-model]
+
+Each run is a process of its own with all that it starts. CPU time is that of the whole family, looked at ten times a
+second: what a process does in its last tenth of a second is not counted. *recording* is the run's own clock, without
+imports and the start of the cluster. On one machine Ray can only cost: what it is for is more than one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+import torchvision
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from overhead import PIPELINE
+from pictures import make_pictures
+
+_LOOK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one run took, in seconds."""
+
+    clock: float
+    recording: float
+    cpu: float
+
+
+def main() -> None:
+    """Measure and print."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--samples", type=int, default=3000)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--workers", type=int, default=2, help="of the local engine")
+    options.add_argument("--no-model", action="store_true")
+    options.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "audit-bench")
+    given = options.parse_args()
+    images = make_pictures(given.dir / f"pictures-{given.samples}", given.samples)
+    work = Path(tempfile.mkdtemp(dir=given.dir))
+    try:
+        common = ["--dataset", str(images), "--capture", "digest", *_pipeline(work, model=not given.no_model)]
+        engines = {"local": ["--workers", str(given.workers)]}
+        engines |= {f"ray, {n} actors": ["--engine", "ray", "--actors", str(n)] for n in (1, 2)}
+        if given.no_model:
+            engines = {"local": engines["local"], "ray": ["--engine", "ray"]}
+        taken: dict[str, list[Taken]] = {name: [] for name in engines}
+        for _ in range(given.rounds):
+            for name, own in engines.items():
+                taken[name].append(run([*common, *own], work / "lineage"))
+        _print(taken, given.samples)
+    finally:
+        shutil.rmtree(work)
+
+
+def _pipeline(work: Path, *, model: bool) -> list[str]:
+    pipeline, checkpoint = work / "bench_pipeline.py", work / "resnet18.pt"
+    pipeline.write_text(PIPELINE)
+    torch.manual_seed(0)
+    torch.save(torchvision.models.resnet18(num_classes=10).state_dict(), checkpoint)
+    chosen = ["--model", str(checkpoint), "--arch", "resnet18"] if model else []
+    return ["--pipeline", str(pipeline), *chosen]
+
+
+def run(options: list[str], store: Path) -> Taken:
+    """`audit run` with these options, into a store that is deleted afterwards."""
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-m", "audit", "run", *options, "--store", str(store), "--json"],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    ) as process:
+        cpu = _family_seconds(process)
+        clock = time.perf_counter() - begun
+        assert process.stdout is not None
+        said = json.loads(process.stdout.read())
+    assert said["status"] == "complete", said
+    shutil.rmtree(store)
+    return Taken(clock, said["seconds"], cpu)
+
+
+def _family_seconds(process: subprocess.Popen[bytes]) -> float:
+    """CPU seconds of a process and all its descendants, once it has ended.
+
+    Who was seen once is watched to its end, even when its parent is gone.
+    """
+    known = {process.pid: psutil.Process(process.pid)}
+    seconds: dict[int, float] = {}
+    while process.poll() is None:
+        for number, one in list(known.items()):
+            with contextlib.suppress(psutil.Error):
+                times = one.cpu_times()
+                seconds[number] = times.user + times.system
+        with contextlib.suppress(psutil.Error):
+            known |= {child.pid: child for child in known[process.pid].children(recursive=True)}
+        time.sleep(_LOOK)
+    return sum(seconds.values())
+
+
+def _print(taken: dict[str, list[Taken]], samples: int) -> None:
+    base = taken["local"]
+    print(f"{samples} pictures, medians of {len(base)}, load {os.getloadavg()[0]:.1f}")
+    print(f"{'engine':14s} {'clock s':>8s} {'recording s':>12s} {'cpu s':>8s} {'cpu ms each':>12s} {'cpu ratio':>10s}")
+    for name, rounds in taken.items():
+        clock, recording, cpu = (
+            statistics.median(getattr(one, field) for one in rounds) for field in Taken.__dataclass_fields__
+        )
+        ratio = statistics.median(one.cpu / local.cpu for one, local in zip(rounds, base, strict=True))
+        print(f"{name:14s} {clock:8.1f} {recording:12.1f} {cpu:8.1f} {cpu / samples * 1000:12.2f} {ratio:9.2f}x")
+
+
+if __name__ == "__main__":
+    main()
