@@ -9,7 +9,6 @@ import contextlib
 import os
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,31 +37,13 @@ from audit.recorders.proxy import Channel
 from audit.recorders.ranks import rank
 from audit.recorders.stages import StageRegister
 from audit.recorders.steps import Step
+from audit.recorders.unseen import Unseen
 from audit.recorders.watching import WatchedModel
 from audit.records import Run
 from audit.store import batch as rows
 from audit.store.background import BackgroundWriter
 from audit.store.selection import Selection
 from audit.store.writer import RunWriter
-
-#: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
-_NOTES = {
-    "again": (
-        "calls of a model were of no batch that waits for predictions; of each batch the first call counts.",
-        False,
-    ),
-    "unknown": ("calls of a model came before any recorded batch.", False),
-    "changed": (
-        "calls of a model were of no recorded batch: what came from the loader was split, repeated or joined, and "
-        "changed, on its way to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
-        True,
-    ),
-    "unclear": (
-        "calls of a model could be of more than one batch: several were fetched ahead, and changed on their way "
-        "to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
-        True,
-    ),
-}
 
 
 class Ledger:
@@ -90,7 +71,7 @@ class Ledger:
         self._batch = 0
         self._step = 0
         self._last_step: Step | None = None
-        self._notes: Counter[str] = Counter()
+        self._unseen = Unseen()
         self._told_of_end = False
         #: Whether any sample has come.
         self._arrived = False
@@ -221,10 +202,10 @@ class Ledger:
         try:
             match = self._waiting.find(id(watched), given, arguments)
         except Unclear:
-            self._notes["unclear"] += 1
+            self._unseen.call("unclear")
             return None
         if match is None:
-            self._notes["again" if self._last_step is not None else "changed" if self._arrived else "unknown"] += 1
+            self._unseen.call("again" if self._last_step is not None else "changed" if self._arrived else "unknown")
             return None
         first, _ = match.rows[0]
         if first.loose and first.batches[match.rows[0][1]] is None:
@@ -372,19 +353,4 @@ class Ledger:
             for pending in self._waiting.everything():
                 self._write(pending)
             self.intake.stages.write_rest()
-            self._conclude()
-
-    def _conclude(self) -> None:
-        """Say what was not seen: nothing that was asked for is missing without a word."""
-        for watched in self.models:
-            if not watched.calls:
-                name = type(watched.model).__name__
-                self.problems.mark(f"The recorded model {name} was never called: there are no predictions of it.")
-            elif watched.layers is not None:
-                for layer in watched.layers.silent():
-                    self.problems.mark(f"The hook on layer {layer} never fired: nothing of it is recorded.")
-            if watched.layers is not None and watched.layers.problem:
-                self.problems.mark(f"Layer values could not be recorded, the first: {watched.layers.problem}")
-        for kind, (text, loud) in _NOTES.items():
-            if count := self._notes[kind]:
-                self.problems.mark(f"{count} {text}", loud=loud)
+            self._unseen.tell(self.models, self.problems)

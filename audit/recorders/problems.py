@@ -6,6 +6,7 @@ Raises only when the recording is strict.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from audit.errors import AuditError, RecordingError
 _MOST = 50
 #: So many characters of each: torch lists every kernel it knows in some of its errors.
 _LONGEST = 1000
+#: Packages whose code may lie between the user's and ours.
+_BETWEEN = {"audit", "contextlib", "torch"}
 
 
 class RecordingWarning(UserWarning):
@@ -40,7 +43,7 @@ class Problems:
         # Under `-W error` a warning raises: into the loop, as its user asked, but never out of a thread of ours.
         ours = threading.current_thread() is not threading.main_thread()
         with contextlib.suppress(RecordingWarning) if ours else contextlib.nullcontext():
-            warnings.warn(f"audit: {message}", RecordingWarning, stacklevel=5)
+            warnings.warn(f"audit: {message}", RecordingWarning, stacklevel=_levels_up())
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
@@ -55,3 +58,11 @@ class Problems:
             if self.strict:
                 raise RecordingError(f"Recording failed: {text}") from error
             self.mark(f"Recording failed: {text}")
+
+
+def _levels_up() -> int:
+    """From who warns to the line of the user's that it is about: past ours, and past what called us for it."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        frame, level = frame.f_back, level + 1
+    return level

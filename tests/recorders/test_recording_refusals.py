@@ -92,8 +92,19 @@ def test_an_unclear_output_is_told_to_who_can_change_it(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run:
         model = run.model(Pair())
         for x, _ in run.loader(DataLoader(Numbers(4), 4)):
-            with pytest.warns(RecordingWarning, match="more than one entry .* Wrap it in a module that returns one"):
+            with pytest.warns(
+                RecordingWarning, match="more than one entry .* Wrap it in a module that returns one"
+            ) as told:
                 model(x)
+            assert told[0].filename == __file__
+
+
+def test_a_warning_points_at_the_users_own_line(tmp_path: Path) -> None:
+    run = audit.record(tmp_path / "lineage")
+    run.model(linear())
+    with pytest.warns(RecordingWarning, match="never called") as told:
+        run.close()
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_wrapping_twice(run: Any) -> None:
