@@ -7,15 +7,15 @@ somebody sent, can be made to show another file.
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 
+from audit.lineage.sources import read_source
 from audit.lineage.trace import Trace
 from audit.report.previews import Encoded, encode_bytes
+from audit.sources.reading import size_of
 
 _KEPT = 4_000
 _LARGEST_SOURCE = 64 * 2**20
@@ -68,16 +68,12 @@ def source_picture(trace: Trace) -> Encoded | None:
     path = trace.source_path
     if path is None or not trace.sample["source_digest"]:
         return None
+    if max(trace.sample["source_bytes"] or 0, size_of(path)) > _LARGEST_SOURCE:
+        return None
     try:
-        # Opened without waiting, then looked at: a name may have become a pipe or a device since.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = read_source(trace.sample)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_SOURCE:
-            return None
-        data = file.read(_LARGEST_SOURCE + 1)
     if hashlib.sha256(data).hexdigest() != trace.sample["source_digest"]:
         return None
     return encode_bytes(data)

@@ -25,6 +25,7 @@ from audit.store.sandbox import Sandbox
 from audit.store.schema import SCHEMAS
 from audit.store.verify import verify
 from audit.store.writer import RunWriter
+from audit.web.pictures import source_picture
 
 boto3 = pytest.importorskip("boto3")
 
@@ -211,10 +212,12 @@ def test_a_dataset_and_a_store_in_a_bucket(service: Service, place: str, tmp_pat
         for question in (query, digests):
             assert remote.sql(question).fetchall() == local.sql(question).fetchall()
         assert remote.trace(index=3).source_state == "unchanged"
+        assert source_picture(remote.trace(index=3)) == source_picture(local.trace(index=3)) is not None
         assert not remote.replay().different
         name = remote.trace(index=3).sample["source"]
         client.put_object(Bucket=bucket, Key=f"images/test/{name}", Body=b"changed")
         assert remote.trace(index=3).source_state == "changed"
+        assert source_picture(remote.trace(index=3)) is None
         client.delete_object(Bucket=bucket, Key=f"images/test/{name}")
         assert remote.trace(index=3).source_state == "missing"
     flat = open_dataset(f"s3://{bucket}/flat")
