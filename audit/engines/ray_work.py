@@ -60,7 +60,8 @@ class Job:
             raise AuditError(
                 f"The {what} that {socket.gethostname()} sees is not the driver's (digest {found}, there "
                 f"{self.digests[what]}).",
-                hint="Every machine of the cluster needs the same files at the same paths, and the same versions.",
+                hint="Every machine of the cluster needs the same files at the same paths, and the same versions; a "
+                "function that makes a model or a dataset must make the same one in every process.",
             )
 
 
