@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
+from audit.store.filesystem import LocalFilesystem
 from audit.store.manifest import (
     Manifest,
     lock_path,
     locked_manifest,
     manifest_path,
-    remove_unlisted,
     run_folder,
+    unlisted,
 )
 from audit.store.part_file import part_of
 from audit.store.reader import Reader
@@ -61,22 +62,26 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
     filesystem = reader.filesystem
     with locked_manifest(filesystem, run_id) as manifest:
         before = list(manifest.parts)
+        # Listed now: after the commit, another writer may have come whose parts are not known here.
+        left_behind = unlisted(filesystem, manifest)
         merged: list[Part] = []
         try:
             for table in dict.fromkeys(part.table for part in before):
                 merged.extend(_merged(reader, manifest, table))
         except StoreError:
-            # Nothing was committed: on a full disk what was merged so far would only be in the way.
-            for part in merged:
-                if part not in before:
-                    filesystem.remove(f"{run_folder(run_id)}/{part.file}")
+            # On a full disk they would be in the way; in a bucket, another that has taken over may list the same.
+            if isinstance(filesystem, LocalFilesystem):
+                for part in merged:
+                    if part not in before:
+                        filesystem.remove(f"{run_folder(run_id)}/{part.file}")
             raise
         manifest.parts = merged
         if merged != before:
             manifest.commit += 1
             filesystem.replace(manifest_path(run_id), manifest.dump())
         # Last, so that nothing is deleted that a damaged part could still be restored from.
-        remove_unlisted(filesystem, manifest, keep=before)
+        for path in {*left_behind} - {f"{run_folder(run_id)}/{part.file}" for part in merged}:
+            filesystem.remove(path)
     reader.take(manifest)
     return Compacted(run_id, len(before), len(merged), sum(p.bytes for p in before), sum(p.bytes for p in merged))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -210,14 +210,10 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     return manifests, damaged
 
 
-def remove_unlisted(
-    filesystem: Filesystem, manifest: Manifest, prefix: str = "", *, keep: Collection[Part] = ()
-) -> None:
-    """Delete files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a
-    killed writer or a lost attempt left behind. Only for who holds the run's lock."""
+def unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> list[str]:
+    """Files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a killed
+    writer or a lost attempt left behind. Only who holds the run's lock may delete them."""
     folder = run_folder(manifest.run.run_id)
-    listed = {part.file for part in (*manifest.parts, *keep)}
-    for table in SCHEMAS:
-        for name in filesystem.list(f"{folder}/{table}"):
-            if f"{table}/{name}" not in listed and name.lstrip(".").startswith(prefix):
-                filesystem.remove(f"{folder}/{table}/{name}")
+    listed = {f"{folder}/{part.file}" for part in manifest.parts}
+    found = [(f"{folder}/{table}/{name}", name) for table in SCHEMAS for name in filesystem.list(f"{folder}/{table}")]
+    return [path for path, name in found if path not in listed and name.lstrip(".").startswith(prefix)]

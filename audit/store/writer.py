@@ -28,8 +28,8 @@ from audit.store.manifest import (
     manifest_path,
     read_manifest,
     read_manifests,
-    remove_unlisted,
     run_folder,
+    unlisted,
 )
 from audit.store.part_file import part_of
 
@@ -220,7 +220,8 @@ class RunWriter:
                 self._give_up(error)
                 raise
             if sweep:
-                remove_unlisted(self._filesystem, self._manifest, BLOCK)
+                for path in unlisted(self._filesystem, self._manifest, BLOCK):
+                    self._filesystem.remove(path)
         finally:
             self._held.close()
         return self.run
