@@ -228,8 +228,8 @@ class Recording:
         self._ledger.clock.told = None
 
     def epoch(self, number: int) -> None:
-        """Say which epoch the rows belong to from now on."""
-        self._ledger.set_epoch(whole_number(number, "The epoch"))
+        """Say which epoch the rows belong to from now on; -1 is for what comes before the first."""
+        self._ledger.set_epoch(whole_number(number, "The epoch", least=-1))
 
     def log(self, *, indices: Sequence[int], logits: Any, labels: Any = None, epoch: int | None = None) -> None:
         """Predictions of a loop that fits nothing else: logits (N, C) of the samples with these indices."""

@@ -99,7 +99,7 @@ def test_nothing_has_drifted_from_itself(counts: dict[str, int]) -> None:
 
 def _doubtful(store: Path) -> list[int]:
     with Reader(str(store)) as reader:
-        return label_issues(Context(Facts(reader, reader.run()), {}))["index"].to_pylist()
+        return label_issues(Context(Facts(reader, reader.run()), {}))["index"].tolist()
 
 
 def test_doubtful_labels_are_those_that_cleanlab_doubts(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
@@ -22,10 +20,7 @@ Array = np.ndarray[Any, Any]
 
 #: Fewer predictions say nothing about a class's threshold.
 _FEWEST = 20
-_DOUBTS = pa.schema(
-    [("epoch", pa.int32()), ("index", pa.int64()), ("visit", pa.int32()), ("label", pa.int64()),
-     ("suggested", pa.int64()), ("own", pa.float32()), ("other", pa.float32())]
-)  # fmt: skip
+_VISIT = ("epoch", "index", "visit", "label")
 
 
 class LabelIssues(Check):
@@ -47,10 +42,11 @@ class LabelIssues(Check):
         if agreed is None or agreed < context.options["min_accuracy"]:
             raise Skip(f"the model agrees with {agreed or 0:.0%} of the labels, too few to judge them")
         ranked = label_issues(context, context.options["margin"])
-        strong = ranked.filter(pc.greater_equal(ranked["other"], context.options["min_confidence"]))
-        context.note(f"{ranked.num_rows:,} labels are doubtful, {strong.num_rows:,} of them strongly")
-        context.unlisted += max(0, strong.num_rows - context.most)
-        rows = strong.slice(0, context.most).to_pylist()
+        strong = np.flatnonzero(ranked["other"] >= context.options["min_confidence"])
+        context.note(f"{len(ranked['other']):,} labels are doubtful, {len(strong):,} of them strongly")
+        context.unlisted += max(0, len(strong) - context.most)
+        told = {name: column[strong[: context.most]].tolist() for name, column in ranked.items()}
+        rows = [dict(zip(told, values, strict=True)) for values in zip(*told.values(), strict=True)]
         context.name(rows)
         classes = context.run.classes or []
         for row in rows:
@@ -66,8 +62,8 @@ class LabelIssues(Check):
             )
 
 
-def label_issues(context: Context, margin: float = 2.0) -> pa.Table:
-    """Every doubtful label, most doubtful first: its visit, label, suggested, and the probability of both.
+def label_issues(context: Context, margin: float = 2.0) -> dict[str, Array]:
+    """Every doubtful label, most doubtful first, in columns: its visit, label, suggested, and the probability of both.
 
     A margin above 1 leaves confident learning to itself.
     """
@@ -81,19 +77,22 @@ def label_issues(context: Context, margin: float = 2.0) -> pa.Table:
     )
     widths = {row[end] for row in classes for end in ("fewest", "most")}
     if len(widths) != 1 or sum(row["samples"] for row in classes) < _FEWEST:
-        return _DOUBTS.empty_table()
+        return {name: np.empty(0, np.int64) for name in (*_VISIT, "suggested", "own", "other")}
     # A class without samples has no threshold: nothing can be said to belong to it.
     thresholds = np.full(widths.pop(), np.inf, np.float32)
     thresholds[[row["label"] for row in classes]] = [row["mean"] for row in classes]
-    wanted = f"SELECT epoch, index, visit, label, probabilities FROM {judged}"
+    wanted = f"SELECT {', '.join(_VISIT)}, probabilities FROM {judged}"
     batches = context.reader.sql(wanted, run=[context.run.run_id]).arrow_batches()
-    doubts = pa.Table.from_batches((_doubtful(batch, thresholds, margin) for batch in batches), _DOUBTS)
+    found = [_doubtful(batch, thresholds, margin) for batch in batches]
+    doubts = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
     # By the ratio, not the difference: a sure model's mistakes lie at 0.95, its wrong labels at 0.9999.
-    ratio = np.maximum(doubts["own"].to_numpy(), np.float32(1e-12)) / doubts["other"].to_numpy()
-    return doubts.take(np.lexsort((*(doubts[key].to_numpy() for key in ("visit", "index", "epoch")), ratio)))
+    ratio = np.maximum(doubts["own"], np.float32(1e-12)) / doubts["other"]
+    order = np.lexsort((doubts["visit"], doubts["index"], doubts["epoch"], ratio))
+    return {name: column[order] for name, column in doubts.items()}
 
 
-def _doubtful(batch: pa.RecordBatch, thresholds: Array, margin: float) -> pa.RecordBatch:
+def _doubtful(batch: Any, thresholds: Array, margin: float) -> dict[str, Array]:
+    """The doubtful labels of one Arrow batch."""
     labels = batch["label"].to_numpy()
     rows = np.arange(len(labels))
     given = batch["probabilities"].flatten().to_numpy(zero_copy_only=False).reshape(len(labels), len(thresholds))
@@ -105,9 +104,8 @@ def _doubtful(batch: pa.RecordBatch, thresholds: Array, margin: float) -> pa.Rec
     apart = (given[rows, best] - own >= margin) & (confident[rows, suggested] <= 0)
     suggested = np.where(apart, best, suggested)
     chosen = np.flatnonzero(((confident[rows, suggested] > 0) | apart) & (suggested != labels))
-    told = {"suggested": suggested[chosen], "own": own[chosen], "other": given[chosen, suggested[chosen]]}
-    columns = {name: batch[name].take(pa.array(chosen)) for name in ("epoch", "index", "visit", "label")} | told
-    return pa.RecordBatch.from_arrays([pa.array(columns[f.name]).cast(f.type) for f in _DOUBTS], schema=_DOUBTS)
+    visits = {name: batch[name].to_numpy()[chosen] for name in _VISIT}
+    return visits | {"suggested": suggested[chosen], "own": own[chosen], "other": given[chosen, suggested[chosen]]}
 
 
 CHECK = LabelIssues
