@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 import sys
 from typing import Any
@@ -124,9 +123,10 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **opt
             recorded = resume_run(place, reference, progress=bar.show, **kept)
         else:
             from audit.engines.choice import run as run_request
+            from audit.engines.command import shown_command
             from audit.engines.request import RunRequest
 
-            command = shlex.join(["audit", *sys.argv[1:]]).encode("utf-8", "backslashreplace").decode()
+            command = shown_command("audit", sys.argv[1:])
             recorded = run_request(RunRequest(store=place, command=command, progress=bar.show, **options))
     return _report(recorded, place, as_json) or (_judge(recorded, place, as_json) if judge else 0)
 

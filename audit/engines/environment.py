@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
-import shlex
 import socket
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from audit.engines.command import shown_command
 
 _PACKAGES = {
     "torch": "torch",
@@ -32,9 +32,8 @@ _BESIDES = {
 
 def describe() -> dict[str, Any]:
     """What a run's row says of where it was made."""
-    command = shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]) if sys.argv else ""
-    shown = command.encode("utf-8", "backslashreplace").decode()
-    return {"versions": versions(), "git_commit": git_commit(), "host": host(), "command": shown}
+    command = shown_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
+    return {"versions": versions(), "git_commit": git_commit(), "host": host(), "command": command}
 
 
 def versions() -> dict[str, str]:

@@ -128,7 +128,9 @@ class LocalFilesystem(Filesystem):
         return self._at(path).is_dir()
 
     def read(self, path: str) -> bytes:
-        return self._at(path).read_bytes()
+        # Text, not a Path: of a thousand manifests that is a tenth of the time.
+        with open(f"{self.location}/{path}", "rb") as file:
+            return file.read()
 
     def open(self, path: str) -> RandomReader:
         return _LocalReader(self._at(path))

@@ -25,13 +25,13 @@ from audit.store.manifest import (
     run_folder,
     unlisted,
 )
+from audit.store.order import ORDER, SORTED, in_order, ordered
 from audit.store.part_file import part_of
 from audit.store.reader import Reader
 
 #: Merged parts hold at most about this much, so that memory stays bounded whatever the run's size.
 _PART_BYTES = 128 * 2**20
 _PART_ROWS = 1_000_000
-_ORDER = ("epoch", "index", "visit", "stage")
 
 
 def remove(reader: Reader, reference: str) -> Run:
@@ -87,9 +87,23 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
 
 
 def _merged(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:
-    """A table's parts, neighbours merged up to a size; a part that is large already stays as it is."""
+    """A table's parts as they are to be: few, and in order of index."""
+    parts = [part for part in manifest.parts if part.table == table]
+    if table in SORTED and sum(part.rows for part in parts) > _PART_ROWS and not in_order(parts):
+        schemas = [_schema(reader, manifest, part) for part in parts]
+        # Parts that a later version wrote may have more columns, and stay as they are: sorted one by one.
+        if all(schema.equals(schemas[0]) for schema in schemas):
+            tables = ordered(reader.filesystem, manifest, parts, schemas[0], _PART_ROWS)
+            for number, rows in enumerate(tables):
+                yield _written(reader, manifest, table, rows, number)
+            return
+    yield from _neighbours(reader, manifest, parts)
+
+
+def _neighbours(reader: Reader, manifest: Manifest, parts: list[Part]) -> Iterator[Part]:
+    """Neighbours merged up to a size; a part that is large already stays as it is."""
     group: list[Part] = []
-    for part in [part for part in manifest.parts if part.table == table]:
+    for part in parts:
         larger = [*group, part]
         if sum(p.bytes for p in larger) > _PART_BYTES or sum(p.rows for p in larger) > _PART_ROWS:
             yield from _merge(reader, manifest, group)
@@ -102,20 +116,27 @@ def _merge(reader: Reader, manifest: Manifest, group: list[Part]) -> Iterator[Pa
     if len(group) < 2:
         yield from group
         return
-    rows = pa.concat_tables([_read(reader, manifest, part) for part in group])
-    keys = [(name, "ascending") for name in _ORDER if name in rows.column_names]
-    if keys:
-        rows = rows.sort_by(keys)
-    folder = run_folder(manifest.run.run_id)
-    part, data = part_of(group[0].table, rows, number=manifest.commit + 1, prefix=f"merged-{len(group):05d}")
-    reader.filesystem.replace(f"{folder}/{part.file}", data)
-    yield part
+    tables = [pq.read_table(BytesIO(_read(reader, manifest, part)), page_checksum_verification=True) for part in group]
+    rows = pa.concat_tables(tables)
+    keys = [(name, "ascending") for name in ORDER if name in rows.column_names]
+    yield _written(reader, manifest, group[0].table, rows.sort_by(keys) if keys else rows, len(group))
 
 
-def _read(reader: Reader, manifest: Manifest, part: Part) -> pa.Table:
-    """A part's rows, checked: a damaged part must not be copied into one that looks whole."""
+def _written(reader: Reader, manifest: Manifest, table: str, rows: pa.Table, number: int) -> Part:
+    part, data = part_of(table, rows, number=manifest.commit + 1, prefix=f"merged-{number:05d}")
+    reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
+    return part
+
+
+def _schema(reader: Reader, manifest: Manifest, part: Part) -> pa.Schema:
+    """What columns a part has that is as it was committed."""
+    return pq.read_schema(BytesIO(_read(reader, manifest, part)))
+
+
+def _read(reader: Reader, manifest: Manifest, part: Part) -> bytes:
+    """A part's bytes, checked: a damaged part must not be copied into one that looks whole."""
     where = f"{run_folder(manifest.run.run_id)}/{part.file}"
     data = reader.filesystem.read(where)
     if hashlib.sha256(data).hexdigest() != part.sha256:
         raise StoreDamaged(f"{where} is damaged, so the run cannot be merged.", hint="See: audit store verify")
-    return pq.read_table(BytesIO(data), page_checksum_verification=True)
+    return data

@@ -23,6 +23,7 @@ from audit.store.lookup import Lookup
 from audit.store.manifest import Manifest
 from audit.store.parts import PROTOCOL, PartFilesystem, all_parts
 from audit.store.schema import RUNS, SCHEMAS
+from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.store.views import MACROS, VIEWS, latest_view
 
 _SETTINGS = {
@@ -36,7 +37,11 @@ _SETTINGS = {
 }
 
 
-_MACRO_NAMES = tuple(signature.split("(")[0] for signature in MACROS)
+#: Made only for a query that names one of them, or that asks what there is: they take as long as all the rest.
+_LATER = [f"CREATE VIEW {name} AS {body}" for name, body in TRAINING_VIEWS.items()]
+_LATER += [f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()]
+_NAMES = (*TRAINING_VIEWS, *(signature.split("(")[0] for signature in MACROS))
+_ASKS_WHAT_THERE_IS = ("show", "describe", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
 
 
 @dataclass(slots=True)
@@ -47,21 +52,18 @@ class Session:
     files: PartFilesystem
     exposed: dict[str, list[tuple[str, str, Part]]]
     lookup: Lookup
-    _macros: bool = False
+    _whole: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, query: str | None) -> None:
-        """Have the macros ready when the query names one; None when it is not known yet.
-
-        Making them takes as long as all the rest of a connection, and most queries need none.
-        """
-        if query is not None and not any(name in query.lower() for name in _MACRO_NAMES):
+        """Have macros and training views ready when the query needs them; None when it is not known yet."""
+        if query is not None and not any(name in query.lower() for name in (*_NAMES, *_ASKS_WHAT_THERE_IS)):
             return
         with self._lock:
-            if not self._macros:
-                for signature, body in MACROS.items():
-                    self.connection.execute(f"CREATE MACRO {signature} AS {body}")
-                self._macros = True
+            if not self._whole:
+                for statement in _LATER:
+                    self.connection.execute(statement)
+                self._whole = True
 
 
 def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
@@ -84,7 +86,8 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
         )
         connection.execute(f'CREATE VIEW "{table}" AS SELECT {columns} FROM {source}')
     complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
-    for view, body in {**VIEWS, "latest": latest_view(complete[-1] if complete else None)}.items():
+    views = {name: body for name, body in VIEWS.items() if name not in TRAINING_VIEWS}
+    for view, body in {**views, "latest": latest_view(complete[-1] if complete else None)}.items():
         connection.execute(f"CREATE VIEW {view} AS {body}")
     # Only now: DuckDB lists all files of a table for every view that is made over it.
     exposed = files.expose(manifests)

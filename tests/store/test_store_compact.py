@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from store_cases import tree_digest, visit_tables
@@ -17,6 +20,8 @@ from store_cases import tree_digest, visit_tables
 import audit
 from audit.cli.main import cli
 from audit.errors import NotFound, StoreDamaged, StoreError
+from audit.records import Part
+from audit.store import maintenance, order
 from audit.store.batch import table_of
 from audit.store.filesystem import LocalFilesystem
 from audit.store.findings import append_findings
@@ -68,6 +73,70 @@ def test_the_rows_stay_and_the_parts_become_few(tmp_path: Path) -> None:
         assert store.compact().parts_before == 3
     assert len(list(place.glob("runs/*/samples/*.parquet"))) == 1, "what an earlier merge replaced is gone by now"
     assert rows(place) == before
+
+
+def test_a_run_too_large_for_one_part_is_sorted_across_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shuffled over three epochs, with values that a way through another program might change."""
+    monkeypatch.setattr(maintenance, "_PART_ROWS", 200)
+    monkeypatch.setattr(order, "_BATCH", 100)
+    place, chance = tmp_path / "lineage", random.Random(3)
+    writer = RunWriter.create(str(place))
+    run_id = writer.run.run_id
+    for epoch in range(3):
+        indices = list(range(300))
+        chance.shuffle(indices)
+        for start in range(0, 300, 50):
+            writer.append(_odd_visits(run_id, epoch, indices[start : start + 50], chance))
+            writer.flush()
+    writer.finish("complete")
+    before = exactly(place)
+    with audit.open(place) as store:
+        merged = store.compact()
+        assert merged.parts_before == 18 * 3
+        assert store.verify() == []
+        listed = store.manifest().parts
+        for table in TABLES:
+            parts = [part for part in listed if part.table == table]
+            assert len(parts) > 1
+            assert all(a.last_index <= b.first_index for a, b in itertools.pairwise(parts))  # type: ignore[operator]
+            found = [row["index"] for part in parts for row in pq.read_table(_file(place, run_id, part)).to_pylist()]
+            assert found == sorted(found)
+        again = store.compact()
+        assert again.parts_after == merged.parts_after
+        assert store.manifest().parts == listed, "what is in order stays as it is"
+    assert exactly(place) == before
+
+
+def _odd_visits(run_id: str, epoch: int, indices: list[int], chance: random.Random) -> dict[str, pa.Table]:
+    count = len(indices)
+    key = {"run_id": [run_id] * count, "epoch": [epoch] * count, "index": indices, "visit": [0] * count}
+    numbers = [float("nan"), -0.0, 5e-324, float("inf"), 1 / 3, None]
+    texts = ["", None, "ä\x00b", "\U0001f600", 'it\'s "quoted"']
+    odd = {"min": [chance.choice(numbers) for _ in indices], "name": [chance.choice(texts) for _ in indices]}
+    shapes = [chance.choice([[], None, [3, 224, 224]]) for _ in indices]
+    logits = [chance.choice([None, [], [0.1, float("nan")]]) for _ in indices]
+    return {
+        "samples": table_of("samples", key | {"status": ["ok"] * count, "source": odd["name"]}),
+        "stage_outputs": table_of("stage_outputs", key | odd | {"stage": [0] * count, "shape": shapes}),
+        "predictions": table_of("predictions", key | {"correct": [True] * count, "logits": logits}),
+    }
+
+
+def _file(place: Path, run_id: str, part: Part) -> Path:
+    return place / "runs" / run_id / part.file
+
+
+def exactly(place: Path) -> dict[str, list[str]]:
+    """Every row of the listed parts, with the column types, read by pyarrow alone."""
+    found: dict[str, list[str]] = {}
+    with audit.open(place) as store:
+        manifest = store.manifest()
+    for part in manifest.parts:
+        table = pq.read_table(_file(place, manifest.run.run_id, part))
+        found.setdefault(part.table, []).extend(f"{row!r} {table.schema}" for row in table.to_pylist())
+    return {table: sorted(rows) for table, rows in found.items()}
 
 
 def test_readers_read_meanwhile(tmp_path: Path) -> None:
