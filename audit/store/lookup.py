@@ -7,7 +7,9 @@ are read by DuckDB.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import hashlib
+import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +20,36 @@ import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged
 
-#: What the kept indices may take together; the least recently used are forgotten first.
+#: What the kept indices may take together: those of about sixteen million samples.
 _MOST_BYTES = 64 * 2**20
+
+Key = tuple[int, bytes]
+
+
+class Indices:
+    """The distinct indices of a part, in order, as distances from the least: four bytes each."""
+
+    __slots__ = ("_last", "distances", "key", "least")
+
+    def __init__(self, found: npt.NDArray[np.int64]) -> None:
+        self.least = int(found[0]) if len(found) else 0
+        near = len(found) and int(found[-1]) - self.least < 2**32
+        self.distances = (found - self.least).astype(np.uint32) if near else found.astype(object) - self.least
+        self.key = (self.least, hashlib.blake2b(found.tobytes(), digest_size=16).digest())
+        #: What was asked last, and the answer: a sample's parts are asked for table by table.
+        self._last = (-1, False)
+
+    def __contains__(self, index: int) -> bool:
+        last = self._last
+        if last[0] != index:
+            last = self._last = (index, self._has(index))
+        return last[1]
+
+    def _has(self, index: int) -> bool:
+        wanted, distances = index - self.least, self.distances
+        if not len(distances) or not 0 <= wanted <= int(distances[-1]):
+            return False
+        return bool(distances[np.searchsorted(distances, distances.dtype.type(wanted))] == wanted)
 
 
 class Lookup:
@@ -27,30 +57,31 @@ class Lookup:
 
     def __init__(self, opened: Callable[[str], Any]) -> None:
         self._open = opened
-        #: For each part its distinct indices in order, as distances from the least: four bytes each.
-        self._kept: OrderedDict[str, tuple[int, npt.NDArray[Any]]] = OrderedDict()
+        #: Parts of several tables that were written together hold the same indices: kept once.
+        self._keys: dict[str, Key] = {}
+        self._kept: dict[Key, Indices] = {}
         self._bytes = 0
+        self._chance = random.Random(0)
+        self._lock = threading.Lock()
 
     def holds(self, name: str, index: int) -> bool:
         """Whether the part of that name has a row of that index."""
-        least, distances = self._indices(name)
-        wanted = index - least
-        if not len(distances) or not 0 <= wanted <= int(distances[-1]):
-            return False
-        return bool(distances[np.searchsorted(distances, distances.dtype.type(wanted))] == wanted)
+        key = self._keys.get(name)
+        found = self._kept.get(key) if key else None
+        if found is None:
+            found = Indices(_distinct(self._read(name)))
+            with self._lock:
+                self._keep(name, found)
+        return index in found
 
-    def _indices(self, name: str) -> tuple[int, npt.NDArray[Any]]:
-        if name not in self._kept:
-            found = _distinct(self._read(name))
-            least = int(found[0]) if len(found) else 0
-            near = len(found) and int(found[-1]) - least < 2**32
-            kept = (found - least).astype(np.uint32) if near else found.astype(object) - least
-            self._kept[name] = (least, kept)
-            self._bytes += kept.nbytes
-            while self._bytes > _MOST_BYTES and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][1].nbytes
-        self._kept.move_to_end(name)
-        return self._kept[name]
+    def _keep(self, name: str, found: Indices) -> None:
+        self._keys[name] = found.key
+        if self._kept.setdefault(found.key, found) is found:
+            self._bytes += found.distances.nbytes
+        while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+            # Not the oldest: every trace asks all parts in turn, so that all would be forgotten before they are asked.
+            forgotten = self._kept.pop(self._chance.choice(list(self._kept)))
+            self._bytes -= forgotten.distances.nbytes
 
     def _read(self, name: str) -> npt.NDArray[np.int64]:
         handle = self._open(name)
