@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from audit.store.object_client import (
@@ -37,9 +37,10 @@ _FORBIDDEN = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Ex
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
-@cache
-def _service(process: int, connect: float, read: float) -> Any:
-    """One client for each process: a connection must not be shared across a fork."""
+@lru_cache(maxsize=8)
+def _service(process: int, connect: float, read: float, surroundings: tuple[tuple[str, str], ...]) -> Any:
+    """One client for each process and its surroundings: a connection must not be shared across a fork, and a notebook
+    may name another endpoint or profile while it runs."""
     import boto3
     from botocore.config import Config
 
@@ -69,7 +70,8 @@ class S3Client(ObjectClient):
 
     @property
     def _s3(self) -> Any:
-        return _service(os.getpid(), CONNECT_SECONDS, READ_SECONDS)
+        surroundings = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith("AWS_")))
+        return _service(os.getpid(), CONNECT_SECONDS, READ_SECONDS, surroundings)
 
     def get(self, key: str) -> Blob:
         with _sorted_errors():

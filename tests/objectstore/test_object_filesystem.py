@@ -272,6 +272,23 @@ def test_an_endpoint_that_is_none_is_not_repeated(
     assert SECRET not in everything(caught.value)
 
 
+def test_another_endpoint_may_be_named_in_the_same_process(
+    service: Service, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filesystem_for(place).create("a.json", b"here")
+    other = Service()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", other.endpoint)
+        there = filesystem_for(f"s3://{other.bucket()}/some")
+        there.create("a.json", b"there")
+        assert there.read("a.json") == b"there"
+        assert other.requests("PUT", "a.json")
+    finally:
+        other.close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", service.endpoint)
+    assert filesystem_for(place).read("a.json") == b"here"
+
+
 def test_a_bucket_that_is_not_there(service: Service) -> None:
     files = filesystem_for("s3://no-such-bucket/x")
     with pytest.raises(StoreNotFound, match="no such bucket"):

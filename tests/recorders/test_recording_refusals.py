@@ -44,7 +44,7 @@ def test_what_is_no_loader_dataset_or_model(run: Any) -> None:
 
 
 def test_what_is_no_epoch(run: Any) -> None:
-    for wrong in ("3", 1.5, -1, None):
+    for wrong in ("3", 1.5, -2, None):
         with pytest.raises(UsageError, match=r"number of epochs is .* Give a whole number"):
             run.epochs(wrong)
         with pytest.raises(UsageError, match=r"epoch is .* Give a whole number"):
