@@ -41,7 +41,7 @@ _SETTINGS = {
 _LATER = [f"CREATE VIEW {name} AS {body}" for name, body in TRAINING_VIEWS.items()]
 _LATER += [f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()]
 _NAMES = (*TRAINING_VIEWS, *(signature.split("(")[0] for signature in MACROS))
-_ASKS_WHAT_THERE_IS = ("show", "describe", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
+_NEED_THEM = (*_NAMES, "show", "describe", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
 
 
 @dataclass(slots=True)
@@ -57,7 +57,8 @@ class Session:
 
     def serve(self, query: str | None) -> None:
         """Have macros and training views ready when the query needs them; None when it is not known yet."""
-        if query is not None and not any(name in query.lower() for name in (*_NAMES, *_ASKS_WHAT_THERE_IS)):
+        asked = query.lower() if query is not None else None
+        if asked is not None and not any(word in asked for word in _NEED_THEM):
             return
         with self._lock:
             if not self._whole:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
 
+#: What a prediction adds to its sample.
+_PREDICTED = """p.predicted, p.predicted_name, p.confidence, p.correct, p.loss, p.margin, p.entropy, p.label_rank,
+               p.logits, p.probabilities, p.input_digest, p.step"""
+
 #: In the order they are created: each may use those before it.
 VIEWS: dict[str, str] = {
-    "lineage": """
-        SELECT s.* EXCLUDE (source_raw), p.predicted, p.predicted_name, p.confidence, p.correct, p.loss, p.margin,
-               p.entropy, p.label_rank, p.logits, p.probabilities, p.input_digest, p.step
+    "lineage": f"""
+        SELECT s.* EXCLUDE (source_raw), {_PREDICTED}
         FROM samples s LEFT JOIN predictions p USING (run_id, epoch, index, visit)
     """,
     # As in lineage, but the label is the one it was graded against: a condition on it then picks among predictions
     # before they are joined, which of millions takes a tenth of the memory.
-    "wrong_predictions": """
-        SELECT s.* EXCLUDE (source_raw) REPLACE (p.label AS label, p.label_name AS label_name), p.predicted,
-               p.predicted_name, p.confidence, p.correct, p.loss, p.margin, p.entropy, p.label_rank, p.logits,
-               p.probabilities, p.input_digest, p.step
+    "wrong_predictions": f"""
+        SELECT s.* EXCLUDE (source_raw) REPLACE (p.label AS label, p.label_name AS label_name), {_PREDICTED}
         FROM samples s JOIN predictions p USING (run_id, epoch, index, visit) WHERE NOT p.correct
     """,
     "failures": "SELECT * EXCLUDE (source_raw) FROM samples WHERE status = 'failed'",

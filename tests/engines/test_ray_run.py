@@ -32,18 +32,13 @@ def service() -> Iterator[Any]:
     """An S3 server that this process and all that it starts know from the environment; None where it cannot be had."""
     try:
         import boto3  # noqa: F401
-        from object_service import KEY, SECRET, Service
+        from object_service import Service
 
         service = Service()
     except ImportError:
         yield None
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", service.endpoint)
-        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with service.named():
         yield service
     service.close()
 

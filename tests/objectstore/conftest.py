@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_service import KEY, SECRET, Service
+from object_service import Service
 
 sys.path.append(
     str(Path(__file__).parent.parent / "store")
@@ -19,12 +19,7 @@ def running() -> Iterator[Service]:
     pytest.importorskip("boto3")
     pytest.importorskip("moto.server")
     service = Service()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", service.endpoint)
-        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with service.named():
         yield service
     service.close()
 

@@ -5,14 +5,20 @@ Not a mock: every request goes over HTTP to a server that keeps objects, and wha
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
+
+from audit.store.filesystem import filesystem_for
 
 SECRET = "hunter2hunter2hunter2"
 KEY = "AKIAEXAMPLEEXAMPLE00"
@@ -76,6 +82,17 @@ class Service:
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{self._proxy.server_port}"
 
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """In the block this process, and all that it starts, know the service from the environment."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", self.endpoint)
+            patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+            patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+            yield
+
     def bucket(self) -> str:
         """A new, empty bucket."""
         name = f"bucket-{next(self._numbers)}"
@@ -115,6 +132,25 @@ class Service:
         self._proxy.shutdown()
         self._proxy.server_close()
         self._moto.stop()
+
+
+def winners(place: str) -> list[bytes]:
+    """Eight writers create the same object at once: what those wrote that were told to have made it."""
+    won: list[bytes] = []
+
+    def compete(number: int) -> None:
+        try:
+            filesystem_for(place).create("prize", b"%d" % number)
+            won.append(b"%d" % number)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=compete, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return won
 
 
 def make_old(place: str, path: str) -> None:

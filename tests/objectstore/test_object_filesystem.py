@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from object_service import KEY, SECRET, Service, make_old
+from object_service import KEY, SECRET, Service, make_old, winners
 
 from audit.errors import AuditError, MissingExtra, StoreBusy, StoreError, StoreNotFound, StoreReadOnly, UsageError
 from audit.store import object_lease, object_location, object_s3
@@ -150,21 +150,7 @@ def test_a_service_that_stays_broken_is_told_and_nothing_is_deleted(service: Ser
 
 
 def test_of_many_writers_exactly_one_wins(service: Service, place: str) -> None:
-    won: list[int] = []
-
-    def compete(number: int) -> None:
-        try:
-            filesystem_for(place).create("prize", f"{number}".encode())
-            won.append(number)
-        except FileExistsError:
-            pass
-
-    threads = [threading.Thread(target=compete, args=[number]) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [f"{number}".encode() for number in won] == [filesystem_for(place).read("prize")]
+    assert winners(place) == [filesystem_for(place).read("prize")]
 
 
 def test_a_lease_is_held_renewed_given_back_and_taken_over(

@@ -87,14 +87,18 @@ def _stages(context: Context) -> Iterable[Finding]:
         yield from _without_stages(context)
 
 
+def _sound(context: Context) -> str:
+    """The samples that did not fail, of all splits."""
+    return f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok')"
+
+
 def _all_have_all_stages(context: Context) -> bool:
     """Whether every stage has one output of each sample that did not fail: in most runs, and cheaper to tell."""
-    samples = f"samples WHERE run_id = {context.run_literal}"
     outputs = (
         f"(FROM stage_outputs WHERE run_id = {context.run_literal}) "
-        f"ANTI JOIN (FROM {samples} AND status <> 'ok') USING ({VISIT})"
+        f"ANTI JOIN (FROM samples WHERE run_id = {context.run_literal} AND status <> 'ok') USING ({VISIT})"
     )
-    whole = fingerprints(context, VISIT, f"(FROM {samples} AND status = 'ok')")
+    whole = fingerprints(context, VISIT, _sound(context))
     return all(found in whole for found in fingerprints(context, VISIT, outputs, "stage"))
 
 
@@ -135,7 +139,7 @@ def _without_stages(context: Context) -> Iterable[Finding]:
 def _predictions(context: Context) -> Iterable[Finding]:
     """In an epoch and split that has predictions, every sample that did not fail has one, and nothing else has."""
     predictions = f"(FROM predictions WHERE run_id = {context.run_literal})"
-    if same(context, VISIT, f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok')", predictions):
+    if same(context, VISIT, _sound(context), predictions):
         return
     graded = (
         f"SELECT DISTINCT s.epoch, s.split FROM {context.samples} s SEMI JOIN {predictions} USING (epoch, index, visit)"
@@ -155,10 +159,7 @@ def _predictions(context: Context) -> Iterable[Finding]:
             source=row["source"],
             sql=missing,
         )
-    stray = (
-        f"SELECT p.index, p.epoch FROM {predictions} p ANTI JOIN "
-        f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok') USING (epoch, index, visit)"
-    )
+    stray = f"SELECT p.index, p.epoch FROM {predictions} p ANTI JOIN {_sound(context)} USING (epoch, index, visit)"
     for row in context.offenders(stray, "epoch, index"):
         yield Finding(
             f"There is a prediction for index {row['index']} (epoch {row['epoch']}), but no sample that did not fail.",
