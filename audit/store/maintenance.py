@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
-from audit.store.filesystem import LocalFilesystem
 from audit.store.manifest import (
     Manifest,
     lock_path,
@@ -24,6 +23,7 @@ from audit.store.manifest import (
     manifest_path,
     run_folder,
     unlisted,
+    withdraw,
 )
 from audit.store.order import ORDER, SORTED, in_order, ordered
 from audit.store.part_file import part_of
@@ -70,11 +70,7 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
             for table in dict.fromkeys(part.table for part in before):
                 merged.extend(_merged(reader, manifest, table))
         except StoreError:
-            # On a full disk they would be in the way; in a bucket, another that has taken over may list the same.
-            if isinstance(filesystem, LocalFilesystem):
-                for part in merged:
-                    if part not in before:
-                        filesystem.remove(f"{run_folder(run_id)}/{part.file}")
+            withdraw(filesystem, run_id, [part for part in merged if part not in before])
             raise
         manifest.parts = merged
         if merged != before:

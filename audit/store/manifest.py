@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from audit.errors import NotAStore, NotFound, StoreDamaged, StoreError, StoreNotFound, StoreTooNew, UsageError
 from audit.records import Part, Run
-from audit.store.filesystem import Filesystem
+from audit.store.filesystem import Filesystem, LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 
 MARKER = "audit.json"
@@ -208,6 +208,17 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     # By commit sequence, not by the wall clock: clocks of two machines need not agree.
     manifests.sort(key=lambda m: (m.run.sequence, m.run.started_at, m.run.run_id))
     return manifests, damaged
+
+
+def withdraw(filesystem: Filesystem, run_id: str, parts: Iterable[Part]) -> None:
+    """Delete parts that were written and that no commit will list: on a full disk their room is wanted.
+
+    Only where a lock is one. From an object store, a writer that has taken over meanwhile may list the same part.
+    """
+    if isinstance(filesystem, LocalFilesystem):
+        for part in parts:
+            with suppress(StoreError, OSError):
+                filesystem.remove(f"{run_folder(run_id)}/{part.file}")
 
 
 def unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> list[str]:

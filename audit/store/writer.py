@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from audit.errors import NotFound, StoreError, plainly
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
-from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
+from audit.store.filesystem import Filesystem, filesystem_for
 from audit.store.manifest import (
     Manifest,
     check_run_id,
@@ -30,6 +30,7 @@ from audit.store.manifest import (
     read_manifests,
     run_folder,
     unlisted,
+    withdraw,
 )
 from audit.store.part_file import part_of
 
@@ -197,7 +198,7 @@ class RunWriter:
             for name, tables in self._pending.items():
                 parts.append(self._write_part(name, pa.concat_tables(tables)))
         except (StoreError, OSError):
-            self._remove(parts)
+            withdraw(self._filesystem, self.run.run_id, parts)
             raise
         self._list(parts, self._gathered)
         self._forget()
@@ -247,16 +248,6 @@ class RunWriter:
         # Whatever keeps it from being written: what stopped the run is the error to be told.
         with suppress(Exception):
             self._commit()
-
-    def _remove(self, parts: Sequence[Part]) -> None:
-        """Parts that no commit will list: on a full disk their room is wanted to say why.
-
-        Only where a lock is one. From an object store, a writer that has taken over meanwhile may list the same part.
-        """
-        if isinstance(self._filesystem, LocalFilesystem):
-            for part in parts:
-                with suppress(StoreError, OSError):
-                    self._filesystem.remove(f"{run_folder(self.run.run_id)}/{part.file}")
 
     def _list(self, parts: Sequence[Part], tally: Tally) -> None:
         self._manifest.parts.extend(parts)
