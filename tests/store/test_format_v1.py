@@ -1,0 +1,80 @@
+"""A store that the first release wrote stays usable: it opens, traces, replays, compares, resumes and compacts.
+
+`format_v1/` was recorded in `/data` by format version 1 and is never written again. Each test works on a copy whose recipes
+name the copy's folder instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import audit
+
+HERE = Path(__file__).parent
+RUNS = {"baseline": 21, "augmented": 21, "loop": 40}
+
+
+@pytest.fixture
+def version_1(tmp_path: Path) -> Path:
+    """Copy the store, its pictures, its code and its checkpoint, and let the recipes name the copy."""
+    shutil.copytree(HERE / "format_v1", tmp_path, dirs_exist_ok=True)
+    shutil.copy(HERE.parent.parent / "fixtures" / "digits.pt", tmp_path / "model.pt")
+    for manifest in tmp_path.glob("lineage/runs/*/run.json"):
+        manifest.write_text(manifest.read_text().replace('"/data/', f'"{tmp_path}/'))
+    return tmp_path
+
+
+def test_it_opens_and_answers(version_1: Path) -> None:
+    store = audit.open(version_1 / "lineage")
+    assert {run.name: run.samples for run in store.runs()} == RUNS
+    counts = dict(store.sql("SELECT name, count(*) FROM lineage JOIN runs USING (run_id) GROUP BY name").fetchall())
+    assert counts == RUNS
+    (wrong,) = store.sql("SELECT count(*) FROM wrong_predictions", run="augmented").fetchone()
+    assert wrong == 8
+    for table in ("stages", "stage_outputs", "payloads", "activations", "steps", "rng", "failures", "per_class"):
+        assert store.sql(f"SELECT count(*) FROM {table}").fetchone()[0] > 0, table
+    assert store.verify() == []
+
+
+def test_every_stage_output_can_be_had_back(version_1: Path) -> None:
+    store = audit.open(version_1 / "lineage")
+    trace = store.trace("augmented", index=4)
+    assert [stage["name"] for stage in trace.as_json()["stages"]][:3] == ["load", "Grayscale", "RandomRotation"]
+    last = trace.value(trace.as_json()["stages"][-1]["stage"])
+    assert np.asarray(last).shape == (1, 16, 16)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_replays(version_1: Path, name: str) -> None:
+    store = audit.open(version_1 / "lineage")
+    dataset = f"{version_1 / 'loop.py'}:dataset" if name == "loop" else None
+    if name == "loop":
+        builder = version_1 / "loop.py"
+        builder.write_text(builder.read_text().replace('root: str = "digits"', f'root: str = "{version_1}/digits"'))
+    replay = store.replay(name, dataset=dataset)
+    assert (replay.checked, replay.identical) == (RUNS[name], RUNS[name])
+
+
+def test_it_compares(version_1: Path) -> None:
+    store = audit.open(version_1 / "lineage")
+    diff = store.diff("baseline", "augmented")
+    assert diff.matched == 21
+    assert diff.regressions == 8
+    assert diff.first_divergent_stage == {"RandomRotation": 5, "RandomHorizontalFlip": 6, "Normalize": 9}
+
+
+def test_it_can_be_written_to(version_1: Path) -> None:
+    """New runs land beside the old ones, and compacting a run of version 1 loses nothing."""
+    location = version_1 / "lineage"
+    audit.run(version_1 / "digits", pipeline=version_1 / "augmented.py", store=location, name="again", workers=0)
+    store = audit.open(location)
+    before = store.sql("FROM predictions ORDER BY ALL", run="loop").fetchall()
+    store.compact("loop")
+    assert audit.open(location).sql("FROM predictions ORDER BY ALL", run="loop").fetchall() == before
+    diff = store.diff("augmented", "again")
+    assert diff.matched == 21
+    assert diff.first_divergent_stage == {}
