@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import audit
@@ -116,22 +117,41 @@ def unlisted(store: Path | str, run_id: str) -> list[str]:
 
 @contextlib.contextmanager
 def ray_nodes(*cpus: int) -> Iterator[Any]:
-    """A Ray cluster of several nodes on this machine, the first its head, and this process connected to it."""
+    """Start a Ray cluster of several nodes on this machine, the first its head, and connect this process to it.
+
+    All its files lie in one temporary folder. `temp_dir` alone does not suffice: `Cluster` writes the address of the
+    current cluster into Ray's default folder, which only the environment moves.
+    """
     import ray
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="ray-t-", dir="/tmp")
     shared = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], "temp_dir": folder, **shared})
+    with short_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], **shared})
+        try:
+            for number in cpus[1:]:
+                cluster.add_node(num_cpus=number, **shared)
+            ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """Make a temporary folder with a short path, because Ray's sockets lie below it; remove it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-t-", dir="/tmp"))
     try:
-        for number in cpus[1:]:
-            cluster.add_node(num_cpus=number, **shared)
-        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        yield cluster
+        yield folder
     finally:
-        ray.shutdown()
-        cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def state_of(folder: Path) -> dict[Path, int]:
+    """When each file below a folder was last changed; empty where there is no folder."""
+    return {path: path.lstat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
 
 def ray_processes(session: str) -> list[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_material import gone, ray_processes, write_material
+from ray_material import gone, ray_processes, short_folder, write_material
 
 import audit
 from audit.engines.choice import resume
@@ -49,35 +49,38 @@ def test_without_a_cluster_and_without_ray(
 
 def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path: Path) -> None:
     """The whole way: its own cluster, a worker killed without a word of Ray's, polite end, nothing left running, nothing
-    in the home directory, and resumed."""
+    in the home and temporary folders, and resumed."""
     images, store, home, present = pictures(count=24), tmp_path / "lineage", tmp_path / "home", tmp_path / "present"
     home.mkdir()
     present.mkdir()
     pipeline, _ = write_material(tmp_path, pause=0.3, pids=present)
     token = f"mark-{tmp_path.name}"
-    process = command(
-        *("--dataset", images, "--pipeline", pipeline, "--store", store, "--engine", "ray", "--batch-size", "2"),
-        *("--capture", "digest", "--commit-every", "0.1", "--json"),
-        HOME=str(home),
-        AUDIT_TEST_MARK=token,
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN=token.ljust(40, "x"),
-    )
-    watchdog = threading.Timer(300, process.kill)
-    watchdog.start()
-    wait_for_more(process, store)
-    heard, told = listening(token)
-    os.kill(max(int(one.name.partition("-")[2]) for one in present.iterdir()), signal.SIGKILL)
-    wait_for_more(process, store)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate()
-    watchdog.cancel()
-    assert process.returncode == 130, errors.decode()
-    assert b"audit run --resume" in errors
-    assert errors.count(b"\n") == 1, errors.decode()
-    assert json.loads(output)["status"] == "interrupted"
-    assert gone(token)
-    assert list(home.iterdir()) == []
+    with short_folder() as temporary:
+        process = command(
+            *("--dataset", images, "--pipeline", pipeline, "--store", store, "--engine", "ray", "--batch-size", "2"),
+            *("--capture", "digest", "--commit-every", "0.1", "--json"),
+            HOME=str(home),
+            TMPDIR=str(temporary),
+            AUDIT_TEST_MARK=token,
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN=token.ljust(40, "x"),
+        )
+        watchdog = threading.Timer(300, process.kill)
+        watchdog.start()
+        wait_for_more(process, store)
+        heard, told = listening(token)
+        os.kill(max(int(one.name.partition("-")[2]) for one in present.iterdir()), signal.SIGKILL)
+        wait_for_more(process, store)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+        watchdog.cancel()
+        assert process.returncode == 130, errors.decode()
+        assert b"audit run --resume" in errors
+        assert errors.count(b"\n") == 1, errors.decode()
+        assert json.loads(output)["status"] == "interrupted"
+        assert gone(token)
+        assert list(home.iterdir()) == []
+        assert list(temporary.iterdir()) == []
     # Its processes are heard on this machine alone, tell nobody, and serve no dashboard.
     assert heard
     assert all(ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback for address in heard)

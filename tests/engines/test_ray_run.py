@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import ray_training
 from PIL import Image
-from ray_material import ray_nodes, rows_of, unlisted, write_material
+from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
 
 import audit
 from audit.engines.choice import resume
@@ -43,11 +44,21 @@ def service() -> Iterator[Any]:
     service.close()
 
 
+#: Where Ray keeps its files when nobody says otherwise: perhaps those of a cluster that somebody is using.
+DEFAULT_FOLDER = Path(tempfile.gettempdir()) / "ray"
+BEFORE = state_of(DEFAULT_FOLDER)
+
+
 @pytest.fixture(scope="module")
 def nodes(service: Any) -> Iterator[Any]:
     """One cluster for all tests here. Its workers have the environment that it was started in."""
     with ray_nodes(2) as cluster:
         yield cluster
+
+
+def test_the_cluster_keeps_to_its_own_folder(nodes: Any) -> None:
+    assert state_of(DEFAULT_FOLDER) == BEFORE
+    assert Path(nodes.head_node.get_temp_dir_path()).parent == Path(os.environ["RAY_TMPDIR"])
 
 
 def test_rows_are_those_of_the_local_engine(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:

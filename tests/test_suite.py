@@ -1,0 +1,46 @@
+"""The suite itself: it runs in the background, and needs and changes nothing of the machine it runs on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from places import REPOSITORY
+
+
+def test_a_child_has_the_default_handler_of_ctrl_c() -> None:
+    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"True\n"
+
+
+def test_the_suite_runs_where_ctrl_c_is_ignored() -> None:
+    """As a shell does for a job in the background."""
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "default_handler"]
+    job = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *arguments]
+    done = subprocess.run(job, capture_output=True, text=True, cwd=REPOSITORY)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_the_home_folder_is_one_of_the_suite(own_home: Path) -> None:
+    assert Path.home() == own_home
+    assert list(own_home.iterdir()) == []
+
+
+def test_ci_runs_in_fresh_surroundings(tmp_path: Path) -> None:
+    (tmp_path / "leftover").touch()
+    program = 'echo "$PWD"; ls -A "$HOME"; ls -A "${TMPDIR:-/tmp}"; env | cut -d= -f1; exit 3'
+    environment = {**os.environ, "CI": "true", "AWS_SECRET_ACCESS_KEY": "secret", "PYTHONPATH": "elsewhere"}
+    done = subprocess.run(
+        [REPOSITORY / ".ci" / "fresh", "sh", "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    place, *there = done.stdout.split()
+    assert (done.returncode, place) == (3, str(REPOSITORY)), done.stderr
+    assert there[0] == "home"  # the only thing in the temporary folder, and itself empty
+    assert {"CI", "HOME", "PATH"} <= set(there[1:])
+    assert {"AWS_SECRET_ACCESS_KEY", "PYTHONPATH"}.isdisjoint(there)
