@@ -95,6 +95,8 @@ class Part:
     sha256: str
     first_index: int | None = None
     last_index: int | None = None
+    #: Version of its columns. Manifests of format version 1 do not say it.
+    schema: int = 1
 
 
 class Columns:

@@ -6,7 +6,6 @@ the next, never both. Samples, stages and predictions are never touched.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from audit.records import Part
 from audit.store.manifest import Manifest, locked_manifest, manifest_path, run_folder
-from audit.store.part_file import write_parquet
+from audit.store.part_file import part_of
 from audit.store.reader import Reader
 from audit.store.schema import SCHEMAS
 
@@ -38,16 +37,10 @@ def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any
 def _write(reader: Reader, manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> Part:
     schema = SCHEMAS[_TABLE]
     plain = [{field.name: _text(row.get(field.name)) for field in schema} for row in rows]
-    sink = pa.BufferOutputStream()
-    write_parquet(pa.Table.from_pylist(plain, schema=schema), sink, _TABLE)
-    buffer = sink.getvalue()
-    digest = hashlib.sha256(buffer).hexdigest()
     # Numbered by commit: the name of an earlier look is never used again for other rows.
-    file = f"{_TABLE}/part-{manifest.commit + 1:05d}-{digest[:8]}.parquet"
-    reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{file}", memoryview(buffer))
-    indices = [row["index"] for row in plain if row["index"] is not None]
-    first, last = (min(indices), max(indices)) if len(indices) == len(plain) else (None, None)
-    return Part(_TABLE, file, len(plain), buffer.size, digest, first, last)
+    part, data = part_of(_TABLE, pa.Table.from_pylist(plain, schema=schema), number=manifest.commit + 1)
+    reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
+    return part
 
 
 def _text(value: Any) -> Any:

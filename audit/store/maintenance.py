@@ -114,7 +114,7 @@ def _merge(reader: Reader, manifest: Manifest, group: list[Part]) -> Iterator[Pa
         yield from group
         return
     tables = [pq.read_table(BytesIO(_read(reader, manifest, part)), page_checksum_verification=True) for part in group]
-    rows = pa.concat_tables(tables)
+    rows = pa.concat_tables(tables, promote_options="default")
     keys = [(name, "ascending") for name in ORDER if name in rows.column_names]
     yield _written(reader, manifest, group[0].table, rows.sort_by(keys) if keys else rows, len(group))
 

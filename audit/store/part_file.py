@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from audit.records import Part
+from audit.store.schema import SCHEMA_VERSION, add_missing_columns
 
 _ROW_GROUP = 32_768
 _PAYLOAD_GROUP_BYTES = 4 * 2**20
@@ -21,6 +22,7 @@ _DICTIONARY = {
 
 def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:
     """A table as a part: what the manifest says of it, and its bytes."""
+    table = add_missing_columns(name, table)
     sink = pa.BufferOutputStream()
     write_parquet(_by_index(table), sink, name)
     buffer = sink.getvalue()
@@ -28,7 +30,7 @@ def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tu
     # The digest in the name keeps a part of an earlier, uncommitted attempt from being in the way.
     file = f"{name}/{prefix}-{number:05d}-{digest[:8]}.parquet"
     first, last = _index_bounds(table)
-    return Part(name, file, table.num_rows, buffer.size, digest, first, last), memoryview(buffer)
+    return Part(name, file, table.num_rows, buffer.size, digest, first, last, SCHEMA_VERSION), memoryview(buffer)
 
 
 def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:

@@ -24,14 +24,30 @@ from audit.errors import StoreDamaged, StoreError
 from audit.records import Part
 from audit.store.filesystem import Filesystem, RandomReader
 from audit.store.manifest import Manifest, read_manifest, run_folder
+from audit.store.schema import is_older
 
 PROTOCOL = "audit"
 _ALL = "/*"
 
 
-def all_parts(table: str) -> str:
-    """The name that stands for every exposed part of a table."""
-    return f"{PROTOCOL}://{table}{_ALL}"
+def all_parts(table: str, version: int | None = None) -> str:
+    """Return the name that stands for every exposed part of a table: those of an older version, or all others."""
+    return f"{_folder(table, version)}{_ALL}"
+
+
+def _folder(table: str, version: int | None) -> str:
+    return f"{PROTOCOL}://{table}" if version is None else f"{PROTOCOL}://{table}@{version}"
+
+
+def empty_part(table: str, version: int | None = None) -> str:
+    """Return the name of a table's first file, which has its columns and no rows."""
+    # DuckDB sorts what a pattern gives, and a run's id begins with a letter or a digit: this comes first.
+    return f"{_folder(table, version)}/run_id=-/memory.parquet"
+
+
+def older_version(part: Part) -> int | None:
+    """Return the version of a part that lacks columns which its table has now, else None."""
+    return part.schema if is_older(part.table, part.schema) else None
 
 
 class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
@@ -50,12 +66,11 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         #: What kept a part from being read since it was last asked; DuckDB makes a traceback's text of the error itself.
         self.damage: StoreError | None = None
 
-    def hold(self, table: str, content: bytes) -> None:
+    def hold(self, table: str, content: bytes, version: int | None = None) -> None:
         """Let a table begin with a Parquet file that exists in memory alone."""
-        # DuckDB sorts what a pattern gives, and a run's id begins with a letter or a digit: this comes first.
-        name = f"{PROTOCOL}://{table}/run_id=-/memory.parquet"
+        name = empty_part(table, version)
         self._in_memory[name] = content
-        self._tables.setdefault(f"{PROTOCOL}://{table}", []).insert(0, name)
+        self._tables.setdefault(_folder(table, version), []).insert(0, name)
 
     def expose(self, manifests: Iterable[Manifest]) -> dict[str, list[tuple[str, str, Part]]]:
         """Make these runs' parts visible; gives (name, run id, part) for each table."""
@@ -63,9 +78,10 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         for manifest in manifests:
             run_id = manifest.run.run_id
             for number, part in enumerate(manifest.parts):
-                name = f"{PROTOCOL}://{part.table}/run_id={run_id}/{number}.parquet"
+                folder = _folder(part.table, older_version(part))
+                name = f"{folder}/run_id={run_id}/{number}.parquet"
                 self._parts[name] = (f"{run_folder(run_id)}/{part.file}", part)
-                self._tables.setdefault(f"{PROTOCOL}://{part.table}", []).append(name)
+                self._tables.setdefault(folder, []).append(name)
                 exposed.setdefault(part.table, []).append((name, run_id, part))
         return exposed
 

@@ -12,8 +12,9 @@ from audit.identity import resolve_run
 from audit.records import Part, Run
 from audit.store.filesystem import Filesystem, filesystem_for
 from audit.store.manifest import Manifest, check_store, lock_path, read_manifests
+from audit.store.parts import empty_part, older_version
 from audit.store.relation import Relation
-from audit.store.session import Session, connect, scan
+from audit.store.session import Session, connect, scan, union
 
 __all__ = ["Reader", "Relation"]
 
@@ -85,19 +86,19 @@ class Reader:
     ) -> list[dict[str, Any]]:
         """Rows of one run's table, opening only the parts that can hold `index`."""
         session = self._session(None, where)
-        names = [
-            name
+        found = [
+            (name, part)
             for name, owner, part in session.exposed.get(table, ())
             if owner == run_id and (index is None or _may_hold(part, index))
         ]
-        if index is not None and len(names) > 1:
-            names = [name for name in names if session.lookup.holds(name, index)]
-        if not names:
+        if index is not None and len(found) > 1:
+            found = [(name, part) for name, part in found if session.lookup.holds(name, index)]
+        if not found:
             return []
         conditions = [f"index = {int(index)}"] if index is not None else []
         if where:
             conditions.append(f"({where})")
-        query = f"FROM {scan(names)}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+        query = f"FROM {_source(table, found)}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
         query += f" ORDER BY {order}" if order else ""
         return Relation(session.connection.cursor(), session.files, query, []).dicts()
 
@@ -124,6 +125,18 @@ class Reader:
         session = self._sessions[chosen]
         session.serve(query)
         return session
+
+
+def _source(table: str, found: list[tuple[str, Part]]) -> str:
+    """Return the SQL that reads these parts, with every column that the table has now."""
+    groups: dict[int | None, list[str]] = {}
+    for name, part in found:
+        groups.setdefault(older_version(part), []).append(name)
+    if [*groups] == [None]:
+        return scan(groups[None])
+    # The empty file brings the columns that older parts lack.
+    current = [empty_part(table), *groups.pop(None, [])]
+    return union([current, *groups.values()])
 
 
 def _may_hold(part: Part, index: int) -> bool:

@@ -11,6 +11,8 @@ import pyarrow as pa
 #: Raised only when a reader of an older version could misread a newer store.
 FORMAT_VERSION = 1
 FORMAT_NAME = "audit-lineage"
+#: Version of the columns below. Each part says which version it was written with.
+SCHEMA_VERSION = 2
 
 _KEY = [("run_id", pa.string()), ("epoch", pa.int32()), ("index", pa.int64()), ("visit", pa.int32())]
 
@@ -165,6 +167,10 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
+#: Columns that were added after version 1: table, column, and the version that added it. Older parts read as NULL there.
+#: A new column goes to the end of its table, and here.
+ADDED: dict[str, dict[str, int]] = {}
+
 #: The `runs` table is made from the manifests, not from parts.
 RUNS = _table(
     ("run_id", pa.string()),
@@ -197,6 +203,20 @@ RUNS = _table(
 )
 
 
-def names(table: str) -> tuple[str, ...]:
-    """The column names of one table, in order."""
-    return tuple(SCHEMAS[table].names)
+def schema_at(table: str, version: int) -> pa.Schema:
+    """Return the columns that a table had at a version of the schema."""
+    added = ADDED.get(table, {})
+    return pa.schema([field for field in SCHEMAS[table] if added.get(field.name, 1) <= version])
+
+
+def is_older(table: str, version: int) -> bool:
+    """Tell whether parts of this version lack columns that the table has now."""
+    return any(since > version for since in ADDED.get(table, {}).values())
+
+
+def add_missing_columns(name: str, rows: pa.Table) -> pa.Table:
+    """Return the rows with every column that the table has now; those that are missing are NULL."""
+    for number, field in enumerate(SCHEMAS[name]):
+        if field.name not in rows.column_names:
+            rows = rows.add_column(min(number, rows.num_columns), field, pa.nulls(rows.num_rows, field.type))
+    return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -21,8 +22,8 @@ from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.lookup import Lookup
 from audit.store.manifest import Manifest
-from audit.store.parts import PROTOCOL, PartFilesystem, all_parts
-from audit.store.schema import RUNS, SCHEMAS
+from audit.store.parts import PROTOCOL, PartFilesystem, all_parts, older_version
+from audit.store.schema import RUNS, SCHEMAS, schema_at
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.store.views import MACROS, VIEWS, latest_view
 
@@ -73,6 +74,9 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
     files = PartFilesystem(filesystem)
     for table, schema in SCHEMAS.items():
         files.hold(table, _empty_file(schema))
+    older = sorted({(p.table, p.schema) for m in manifests for p in m.parts if older_version(p) is not None})
+    for table, version in older:
+        files.hold(table, _empty_file(schema_at(table, version)), version)
     files.hold("runs", _file(runs_table([manifest.run for manifest in manifests])))
     connection.register_filesystem(files)
     for setting, value in _SETTINGS.items():
@@ -80,11 +84,11 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
     for table, schema in {"runs": RUNS, **SCHEMAS}.items():
         columns = ", ".join(f'"{name}"' for name in schema.names)
         # What a run's part says of its run is the name of its file; `runs` itself is of no run.
-        source = (
-            scan(all_parts(table))
-            if table in SCHEMAS
-            else f"read_parquet({literal(all_parts(table))}, hive_partitioning = false)"
-        )
+        if table in SCHEMAS:
+            versions = [version for name, version in older if name == table]
+            source = union([all_parts(table), *(all_parts(table, version) for version in versions)])
+        else:
+            source = f"read_parquet({literal(all_parts(table))}, hive_partitioning = false)"
         connection.execute(f'CREATE VIEW "{table}" AS SELECT {columns} FROM {source}')
     complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
     views = {name: body for name, body in VIEWS.items() if name not in TRAINING_VIEWS}
@@ -93,6 +97,13 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
     # Only now: DuckDB lists all files of a table for every view that is made over it.
     exposed = files.expose(manifests)
     return Session(connection, files, exposed, Lookup(files.open))
+
+
+def union(groups: Sequence[str | list[str]]) -> str:
+    """Return the SQL that reads groups of parts; columns that a group does not have are NULL in its rows."""
+    if len(groups) == 1:
+        return scan(groups[0])
+    return "(" + " UNION ALL BY NAME ".join(f"FROM {scan(group)}" for group in groups) + ")"
 
 
 def scan(names: str | list[str]) -> str:

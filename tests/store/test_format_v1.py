@@ -10,9 +10,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import audit
+from audit.store import schema
 
 HERE = Path(__file__).parent
 RUNS = {"baseline": 21, "augmented": 21, "loop": 40}
@@ -78,3 +80,28 @@ def test_it_can_be_written_to(version_1: Path) -> None:
     diff = store.diff("augmented", "again")
     assert diff.matched == 21
     assert diff.first_divergent_stage == {}
+
+
+def test_columns_that_came_later_are_null(version_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that lacks a column reads as NULL there: in a view, in a look-up by index, and after a merge."""
+    location = version_1 / "lineage"
+    wider = schema.SCHEMAS["predictions"].append(pa.field("later", pa.string()))
+    monkeypatch.setitem(schema.SCHEMAS, "predictions", wider)
+    monkeypatch.setitem(schema.ADDED, "predictions", {**schema.ADDED.get("predictions", {}), "later": 2})
+    store = audit.open(location)
+    audit.run(
+        version_1 / "digits",
+        model=version_1 / "model.pt",
+        pipeline=version_1 / "plain.py",
+        store=location,
+        name="new",
+        workers=0,
+    )
+    store = audit.open(location)
+    query = "SELECT name, count(*), count(later) FROM predictions JOIN runs USING (run_id) GROUP BY name ORDER BY name"
+    counts = [("augmented", 20, 0), ("baseline", 20, 0), ("loop", 40, 0), ("new", 20, 0)]
+    assert store.sql(query).fetchall() == counts
+    for name in ("baseline", "new"):
+        assert store.trace(name, index=3).as_json()["prediction"]["correct"] is True
+    store.compact("loop")
+    assert audit.open(location).sql(query).fetchall() == counts
