@@ -25,8 +25,6 @@ from audit.errors import ModelError, PipelineError, RecordingError, UsageError
 pytest.importorskip("ray.data")
 pytestmark = pytest.mark.xdist_group("ray")
 
-sys.path.append(str(Path(__file__).parent.parent / "objectstore"))  # its S3 server
-
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Any]:

@@ -18,13 +18,10 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from places import REPOSITORY
 
 from audit.recorders.generators import Restorer, Watch
 from audit.recorders.holders import Roster
 from audit.recorders.randomness import Seeder
-
-sys.path.insert(0, str(REPOSITORY))
 from bench import campaign, campaign_cases, campaign_stages
 
 #: Pipelines whose workers are spawned take long to start; the campaign has them.

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from object_service import Service
-
-sys.path.append(
-    str(Path(__file__).parent.parent / "store")
-)  # rows and runs are made as the store's own tests make them
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from audit.store.writer import RunWriter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+SUPPORT = HERE.parent / "support"
 
 # Processes are forked from one that has imported everything and started no thread: quick, and safe.
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -253,7 +254,7 @@ def test_a_full_disk_is_told_and_the_store_still_opens(tiny_disk: Path) -> None:
 def test_a_file_size_limit_is_told_too(tmp_path: Path) -> None:
     code = f"""
         import resource, signal, sys
-        sys.path[:0] = [{str(ROOT)!r}, {str(HERE)!r}, {str(HERE.parent)!r}]
+        sys.path[:0] = [{str(ROOT)!r}, {str(HERE)!r}, {str(SUPPORT)!r}]
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         import store_cases
         from pathlib import Path

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import value_strategies as make
 import xxhash
 from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import tv_tensors
 
 from audit import values
-from tests.values import strategies as make
 
 
 def xxh(header: str, *parts: bytes) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import value_strategies as make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from audit import values
 from audit.values import compression, loops, palette, thumbnail
-from tests.values import strategies as make
 
 if loops.native is None:
     pytest.skip("audit was installed without a compiler", allow_module_level=True)

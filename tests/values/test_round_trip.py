@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import value_strategies as make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from value_contracts import check_kind
 
 from audit import values
-from tests.values import strategies as make
-from tests.values.contracts import check_kind
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 CASES = [

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import value_strategies as make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from audit import values
-from tests.values import strategies as make
 
 
 def expect(facts: values.Facts, numbers: Any) -> None:
