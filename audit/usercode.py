@@ -47,8 +47,14 @@ def reporting(doing: str, failure: type[AuditError] = AuditError) -> Iterator[No
         message = " ".join(str(error).split())[:300]
         raise failure(
             f"{doing} failed at {_place(error)}: {type(error).__name__}: {message}",
-            hint="Mend it there, or name other code.",
+            hint=_hint(error),
         ) from error
+
+
+def _hint(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"Install the package that has {error.name.split('.')[0]}, or correct the import."
+    return "Fix the error there, or name other code."
 
 
 @contextmanager

@@ -16,7 +16,7 @@ ROOT = Path(audit.__file__).parent
 
 #: Lowest first. A module may import from its own layer and from those below it.
 LAYERS = [
-    {"errors", "records", "identity", "config", "registry", "plainjson", "usercode"},
+    {"errors", "records", "identity", "config", "registry", "plainjson", "usercode", "extras"},
     {"values"},
     {"store"},
     {"sources", "models"},

@@ -11,6 +11,7 @@ import click
 
 from audit.cli.options import VERDICT
 from audit.errors import AuditError
+from audit.extras import missing_extra
 
 INTERRUPTED = 130
 
@@ -38,6 +39,10 @@ class Boundary(click.Group):
             _say("There is not enough memory for this.", "Ask for fewer rows or columns.", debug)
             sys.exit(1)
         except Exception as error:
+            missing = missing_extra(error, "This command") if isinstance(error, ModuleNotFoundError) else None
+            if missing is not None:
+                _say(missing.message, missing.hint, debug)
+                sys.exit(missing.exit_code)
             where = f"{type(error).__name__}: {error}"
             _say(f"Something went wrong inside audit ({where}).", "Run it again with --debug to see where.", debug)
             sys.exit(1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +16,11 @@ from audit.cli.options import common, console, json_option
 from audit.config import store_location
 from audit.records import LEVELS, Run
 
+if TYPE_CHECKING:
+    from audit.lineage.failures import FailureGroup
+
 #: What may be another when a run is resumed; all else is in its recipe.
-_WHEN_RESUMED = ("strict", "commit_every", "engine", "address", "actors", "gpus_per_actor")
+_WHEN_RESUMED = ("strict", "max_failures", "commit_every", "engine", "address", "actors", "gpus_per_actor")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -86,6 +91,11 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 @click.option("--seed", type=int, default=0, show_default=True, help="Each sample is seeded from (seed, epoch, index).")
 @click.option("--strict", is_flag=True, help="Stop at the first sample that fails.")
 @click.option(
+    "--max-failures",
+    metavar="N|P%",
+    help="Exit with 1 when more samples fail: a number, or a share such as 2%. [default: when all fail]",
+)
+@click.option(
     "--commit-every",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
@@ -119,7 +129,7 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **opt
             from audit.engines.choice import resume as resume_run
 
             reference = None if resume == "last" else resume
-            kept = {name: options[name] for name in _WHEN_RESUMED}
+            kept = {name: options[name] for name in _WHEN_RESUMED if options[name] is not None}
             recorded = resume_run(place, reference, progress=bar.show, **kept)
         else:
             from audit.engines.choice import run as run_request
@@ -133,17 +143,19 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **opt
 
 def _report(recorded: Run, place: str, as_json: bool) -> int:
     from audit.api import open as open_store
-    from audit.report.text import run_summary
+    from audit.lineage.failures import failure_groups
+    from audit.report.run_text import run_summary
 
     with open_store(place) as opened:
+        failures = failure_groups(opened, recorded.run_id) if recorded.failed else []
         stages = [row["name"] for row in opened.rows("stages", recorded.run_id, order="stage")]
         location = opened.location
     if as_json:
         from audit import plainjson
 
-        click.echo(plainjson.dumps(run_json(recorded, location, stages)))
+        click.echo(plainjson.dumps(run_json(recorded, location, stages, failures)))
     else:
-        console().print(run_summary(recorded, location, stages))
+        console().print(run_summary(recorded, location, stages, failures))
     if recorded.status == "interrupted":
         click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
         return INTERRUPTED
@@ -157,7 +169,7 @@ def _judge(recorded: Run, place: str, as_json: bool) -> int:
     return show(run_checks(place, recorded.run_id), err=as_json)
 
 
-def run_json(recorded: Run, location: str, stages: list[str]) -> dict[str, Any]:
+def run_json(recorded: Run, location: str, stages: list[str], failures: Sequence[FailureGroup]) -> dict[str, Any]:
     """What `audit run --json` prints."""
     return {
         "run_id": recorded.run_id,
@@ -172,6 +184,7 @@ def run_json(recorded: Run, location: str, stages: list[str]) -> dict[str, Any]:
         "stages": stages,
         "seconds": recorded.seconds,
         "warnings": recorded.warnings,
+        "errors": [asdict(group) for group in failures],
     }
 
 

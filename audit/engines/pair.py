@@ -32,7 +32,7 @@ def record_pair(
         made = run(RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **asked))
         if made.status != "complete":
             raise PipelineError(
-                f"The recording of {pipeline} ended as {made.status}.",
+                f"The recording of {pipeline} ended as {made.status}. {' '.join(made.warnings[-1:])}".rstrip(),
                 hint=f"See what it recorded with: audit runs --store {store}",
             )
         recorded.append(made)

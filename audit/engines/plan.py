@@ -120,6 +120,8 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
 def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
     model = assembly.model
     kept = {name: getattr(request, name) for name in ("capture", "capture_budget", "capture_where")}
+    if request.max_failures is not None:
+        kept["max_failures"] = request.max_failures
     return Run(
         run_id="",
         sequence=0,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from audit.engines.failure_limit import FailureLimit
 from audit.errors import UsageError
 from audit.records import LEVELS
 from audit.sources.builder import digest_of, file_of
@@ -48,6 +49,8 @@ class RunRequest:
     limit: int | None = None
     seed: int = 0
     strict: bool = False
+    #: The most samples that may fail (10, or "2%") before the run counts as failed; None for all but the last one.
+    max_failures: int | str | None = None
     #: Seconds between commits; None for often at first and ever more rarely in a long run.
     commit_every: float | None = None
     engine: str = "local"
@@ -68,6 +71,8 @@ class RunRequest:
             raise UsageError(f"workers is {self.workers}.", hint="Give a whole number from 0 up.")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}.", hint="Give a whole number from 1 up.")
+        if self.max_failures is not None:
+            FailureLimit.parse(self.max_failures)
         self._check_engine()
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError("seed does not fit 64 bits.", hint="Give a smaller number.")

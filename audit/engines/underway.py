@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from audit.engines.failure_limit import FailureLimit
 from audit.engines.plan import Plan
 from audit.engines.request import Progress
 from audit.errors import RecordingError, StoreError
@@ -78,11 +79,23 @@ class RunUnderWay(ABC):
         return self._finish(status)
 
     def _finish(self, status: Status) -> Run:
+        if status == "complete" and self._fails_too_often():
+            status = "failed"
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
         if self.problems:
             self.warn(f"{len(self.problems)} values could not be recorded, the first: {self.problems[0]}")
         return self.end(status)
+
+    def _fails_too_often(self) -> bool:
+        """Return whether more samples failed than `max_failures` allows; the run's row then says so."""
+        if self.request.max_failures is None:
+            return False
+        limit = FailureLimit.parse(self.request.max_failures)
+        if not limit.is_exceeded(self.failed, self.done):
+            return False
+        self.warn(f"{self.failed:,} of {self.done:,} samples failed, and max_failures is {limit}.")
+        return True
 
     def warn(self, message: str) -> None:
         """Keep a warning on the run's row."""

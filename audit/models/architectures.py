@@ -54,7 +54,7 @@ def named(name: str) -> Architecture:
     near = difflib.get_close_matches(name.lower(), [*torchvision_names(), *timm_names()], n=3, cutoff=0.5)
     hint = f"Did you mean {', '.join(near)}?" if near else "torchvision.models.list_models() lists the names."
     if not has_timm():
-        hint += " timm's names are known once timm is installed."
+        hint += " For timm's architectures: pip install 'audit-lineage[timm]'"
     raise UnknownArchitecture(f"There is no architecture called {name!r}.", hint=hint)
 
 

@@ -250,7 +250,7 @@ class Recording:
         if not self.open:
             return self._ledger.run
         try:
-            return self._ledger.close(status)
+            run = self._ledger.close(status)
         except Exception as error:
             # As every reader of the store will find it.
             self._ledger.run.status = "interrupted"
@@ -261,6 +261,10 @@ class Recording:
                 raise RecordingError(f"The recording could not be finished: {reason}", hint=safe) from error
             warnings.warn(f"audit: the recording is incomplete: {reason} {safe}", RecordingWarning, stacklevel=2)
             return self._ledger.run
+        if status == "complete" and run.status == "failed":
+            hint = f"See why with: audit sql 'FROM failures' --run {run.run_id}"
+            warnings.warn(f"audit: {run.warnings[-1]} {hint}", RecordingWarning, stacklevel=2)
+        return run
 
     def __enter__(self) -> Recording:
         return self

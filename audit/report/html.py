@@ -38,7 +38,7 @@ def environment(*folders: Path) -> Environment:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise MissingExtra("jinja2", "Making HTML", "ui") from None
+        raise MissingExtra("jinja2", "Making HTML") from None
     made = Environment(
         loader=FileSystemLoader([*folders, HERE / "templates"]),
         autoescape=True,

@@ -122,28 +122,6 @@ def _prediction(trace: Trace) -> RenderableType:
     return Group(head, bars)
 
 
-def run_summary(run: Run, location: str, stages: list[str]) -> RenderableType:
-    """What a run came to, and what to do next."""
-    table = Table.grid(padding=(0, 2))
-    table.add_row(Text("run", "dim"), Text.assemble((run.run_id, "bold"), f"  {clean(run.name)}" if run.name else ""))
-    colour = {"complete": "green", "running": "yellow"}.get(run.status, "bold red")
-    table.add_row(Text("status", "dim"), Text.assemble((run.status, colour), f" in {run.seconds or 0:.1f} s"))
-    failed = Text(f", {run.failed:,} failed", "bold red") if run.failed else Text("")
-    table.add_row(Text("samples", "dim"), Text.assemble(f"{run.samples:,}", failed))
-    if run.accuracy is not None:
-        table.add_row(
-            Text("accuracy", "dim"),
-            Text.assemble((f"{run.accuracy:.2%}", "bold"), f"  ({run.wrong:,} of {run.graded:,} wrong)"),
-        )
-    if stages:
-        table.add_row(Text("stages", "dim"), Text(clean(" → ".join(stages))))
-    table.add_row(Text("capture", "dim"), Text(clean(run.capture or "")))
-    table.add_row(Text("store", "dim"), Text(clean(location)))
-    for warning in run.warnings:
-        table.add_row(Text("note", "yellow"), Text(clean(warning)))
-    return table
-
-
 def runs_table(runs: list[Run]) -> Table:
     """Every run, newest last."""
     table = Table(box=None, pad_edge=False, header_style="dim")

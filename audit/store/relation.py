@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from audit.errors import MissingExtra, QueryError
+from audit.extras import EXTRAS
 from audit.store.parts import PROTOCOL, PartFilesystem
 
 #: MULTI is what PIVOT becomes.
@@ -123,7 +124,7 @@ class Relation:
 
 def _need(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise MissingExtra(package, purpose)
+        raise MissingExtra(package, purpose, EXTRAS.get(package))
 
 
 def _kind(statement: duckdb.Statement) -> str:

@@ -40,6 +40,7 @@ FLUSH_ROWS = 200_000
 FIRST_INTERVAL = 2.0
 LONGEST_INTERVAL = 60.0
 
+ALL_FAILED = "Every sample failed, so the run counts as failed."
 #: How the names of parts begin that other processes wrote for this run's writer to adopt.
 BLOCK = "block"
 
@@ -213,7 +214,7 @@ class RunWriter:
         `sweep` deletes blocks that no commit lists: what lost attempts of other processes left behind.
         """
         try:
-            self.run.status = status
+            self.run.status = self._outcome(status)
             self.run.finished_at = datetime.now(UTC).isoformat()
             try:
                 self.flush()
@@ -226,6 +227,14 @@ class RunWriter:
         finally:
             self._held.close()
         return self.run
+
+    def _outcome(self, status: Status) -> Status:
+        """Return how the run ended: one without a single good sample has failed, whoever recorded it."""
+        if status != "complete" or not self._tally.samples or self._tally.failed < self._tally.samples:
+            return status
+        if ALL_FAILED not in self.run.warnings:
+            self.run.warnings.append(ALL_FAILED)
+        return "failed"
 
     def abandon(self, error: Exception | None = None) -> None:
         """Let go of the run without another commit of rows; `error` is why, and the run says so if it can still be written."""

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from audit.errors import MissingExtra, UsageError
-from audit.web.guard import is_loopback
+from audit.errors import UsageError
+from audit.extras import missing_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,13 @@ def serve(
 ) -> None:
     """Serve a store until interrupted. Another address than loopback always has a token, made if none is given."""
     try:
+        import jinja2  # noqa: F401 - missing, it would be noticed only at the first page
         import uvicorn
 
         from audit.web.app import build
-    except ImportError as error:
-        raise MissingExtra(error.name or "starlette", "audit ui", "ui") from None
+        from audit.web.guard import is_loopback
+    except ModuleNotFoundError as error:
+        raise (missing_extra(error, "audit ui") or error) from None
     local = is_loopback(host)
     if not local and token is None:
         token = secrets.token_urlsafe(24)

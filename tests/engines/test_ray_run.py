@@ -247,6 +247,20 @@ def test_a_model_that_fails_ends_the_run_with_its_sentence(
     assert "could not be run" in run.warnings[-1]
 
 
+def test_a_run_without_a_good_sample_has_failed(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
+    images, store = pictures(count=6), tmp_path / "lineage"
+    pipeline, _ = write_material(tmp_path)
+    for path in images.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    options: dict[str, Any] = {"engine": "ray", "pipeline": pipeline, "store": store, "batch_size": 3}
+    run = audit.run(images, capture="digest", **options)
+    assert (run.status, run.samples, run.failed) == ("failed", 6, 6)
+    (images / "class_0" / "img_000.png").unlink()
+    Image.new("RGB", (24, 18)).save(images / "class_0" / "img_000.png")
+    assert audit.run(images, capture="digest", **options).status == "complete"
+    assert audit.run(images, capture="digest", max_failures="50%", **options).status == "failed"
+
+
 def test_what_does_not_fit_the_cluster(nodes: Any, pictures: Callable[..., Path], tmp_path: Path) -> None:
     pipeline, checkpoint = write_material(tmp_path)
     options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": tmp_path / "lineage"}

@@ -1,0 +1,34 @@
+"""The errors of a run's failed samples, grouped: what a summary shows instead of a thousand rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audit.store.reader import Reader
+
+#: What differs between two samples that failed for the same reason: addresses, quoted names, numbers.
+_VARYING = "0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+"
+_GROUPS = """
+SELECT count(*) AS count, failed_stage AS stage, arg_min(error, index) AS error, min(index) AS index,
+       arg_min(source, index) AS source
+FROM samples WHERE run_id = ? AND status = 'failed'
+GROUP BY failed_stage, regexp_replace(replace(error, coalesce(source, ''), ''), ?, '', 'g')
+ORDER BY count DESC, index LIMIT ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Samples that failed at the same stage with the same error; `index` and `source` are the first one's."""
+
+    count: int
+    stage: str | None
+    error: str | None
+    index: int
+    source: str | None
+
+
+def failure_groups(reader: Reader, run_id: str, most: int = 10) -> list[FailureGroup]:
+    """Group a run's failed samples by stage and error, the largest group first."""
+    rows = reader.sql(_GROUPS, parameters=[run_id, _VARYING, most]).fetchall()
+    return [FailureGroup(*row) for row in rows]
