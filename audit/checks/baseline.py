@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from audit.checks.context import literal
 from audit.errors import NotFound, UsageError
+from audit.records import Run
 from audit.store.reader import Reader
 
 FORMAT = "audit-baseline"
@@ -45,6 +46,8 @@ class Baseline:
     counts: dict[str, dict[str, int]]
     distributions: list[dict[str, Any]]
     items: list[Item] = field(default_factory=list)
+    #: SHA-256 of each file of the user's own code, by module.
+    code: dict[str, str] = field(default_factory=dict)
     reader: Reader | None = None
 
     def sources(self) -> Iterator[Item]:
@@ -62,6 +65,7 @@ class Baseline:
             "accuracy": self.accuracy,
             "classes": self.classes,
             "stages": self.stages,
+            "code": self.code,
             "counts": self.counts,
             "distributions": self.distributions,
             "sources": [list(item) for item in self.sources()],
@@ -89,8 +93,15 @@ def of_run(reader: Reader, reference: str | None = None) -> Baseline:
         stages=[{key: stage[key] for key in kept} for stage in stages],
         counts={what: counts_of(reader, run.run_id, what) for what in ("label", "predicted")},
         distributions=distributions_of(reader, run.run_id),
+        code=code_of(run),
         reader=reader,
     )
+
+
+def code_of(run: Run) -> dict[str, str]:
+    """The digests of the user's own code files that a run executed, by module."""
+    found = run.recipe.get("code")
+    return {str(one["module"]): str(one["sha256"]) for one in found} if isinstance(found, list) else {}
 
 
 def export_baseline(reader: Reader, reference: str | None, path: str | os.PathLike[str]) -> Baseline:
@@ -131,7 +142,8 @@ def read_baseline(path: str) -> Baseline:
         if stamp["version"] > VERSION:
             raise ValueError(f"its version is {stamp['version']}, and this version of audit knows up to {VERSION}")
         known = ("name", "run_id", "accuracy", "classes", "stages", "counts", "distributions")
-        return Baseline(**{key: content[key] for key in known}, items=[Item(*item) for item in content["sources"]])
+        items = [Item(*item) for item in content["sources"]]
+        return Baseline(**{key: content[key] for key in known}, items=items, code=content.get("code", {}))
     except FileNotFoundError:
         raise NotFound(
             f"There is no baseline file {path}.", hint=f"Write one with: audit baseline export -o {path}"

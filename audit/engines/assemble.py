@@ -16,8 +16,9 @@ from audit.models.presets import ConvertRGB, expand_preset, flatten_preset
 from audit.recorders.pipeline import Chain, Pipeline, find_pipeline
 from audit.recorders.provenance import class_names
 from audit.sources import Options, dataset_digest, open_dataset
+from audit.sources.builder import file_of
 from audit.sources.python import build
-from audit.usercode import load_module
+from audit.usercode import CodeFiles, collecting_code, load_module
 
 
 @dataclass(slots=True)
@@ -29,11 +30,20 @@ class Assembly:
     model: LoadedModel | None
     classes: list[str] | None
     notes: list[str] = field(default_factory=list)
+    #: The user's own code that dataset, pipeline and model were made by.
+    code: CodeFiles = field(default_factory=CodeFiles)
 
     def pipeline_digest(self) -> str:
         """The same for two pipelines exactly when their stages are described alike."""
         rows = [asdict(stage) for stage in self.pipeline.stages]
         return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:32]
+
+    def code_recipe(self, pipeline: str | None) -> dict[str, Any]:
+        """What a run's recipe says of the user's own code: digests of the bytes that were executed."""
+        found: dict[str, Any] = {"code": self.code.as_recipe()} if len(self.code) else {}
+        if pipeline is not None:
+            found["pipeline_sha256"] = self.code.sha256_of(file_of(pipeline))
+        return found
 
     def dataset_digest(self) -> str:
         """What the dataset consists of, without reading it."""
@@ -42,6 +52,13 @@ class Assembly:
 
 def assemble(request: RunRequest, *, with_model: bool = True) -> Assembly:
     """Build what a request names. Raises the error that names the part which cannot be had."""
+    with collecting_code() as code:
+        assembly = _assemble(request, with_model)
+    assembly.code = code
+    return assembly
+
+
+def _assemble(request: RunRequest, with_model: bool) -> Assembly:
     module, name = _pipeline_module(request.pipeline)
     model = _load(request, module) if with_model else None
     if model is not None and module is None:

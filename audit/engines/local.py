@@ -83,6 +83,7 @@ class LocalRun(RunUnderWay):
             level=level,
             seeder=Seeder(self.assembly.dataset, self.request.seed),
             want_inputs=self.assembly.model is not None,
+            code=self.assembly.code,
         )
 
     def _decide(self) -> Decision:

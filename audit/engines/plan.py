@@ -115,6 +115,14 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
                 f"now it is {now}): its two halves would not belong together.",
                 hint="Begin a new run instead.",
             )
+    for one in recorded.recipe.get("code") or ():
+        now_code = assembly.code.get(one["module"])
+        if now_code is not None and now_code.sha256 != one["sha256"]:
+            raise UsageError(
+                f"{one['file']} has changed since the run {recorded.run_id} was interrupted: its two halves would not "
+                "belong together.",
+                hint="Begin a new run instead.",
+            )
 
 
 def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
@@ -140,7 +148,7 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         git_commit=environment.git_commit(),
         host=environment.host(),
         tags=dict(request.tags),
-        recipe=request.recipe() | kept,
+        recipe=request.recipe() | assembly.code_recipe(request.pipeline) | kept,
         expected=total,
         warnings=list(assembly.notes),
     )

@@ -106,6 +106,7 @@ class RayRun(RunUnderWay):
                 "pipeline": assembly.pipeline_digest(),
                 "model": assembly.model.digest if assembly.model else None,
             },
+            {file.module: file.sha256 for file in assembly.code},
         )
 
     def _per_task(self) -> int:

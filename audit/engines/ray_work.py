@@ -26,6 +26,7 @@ from audit.recorders.randomness import Seeder
 from audit.records import Level
 from audit.store.block import Block, BlockWriter
 from audit.store.selection import Selection
+from audit.usercode import CodeFiles
 
 T = TypeVar("T")
 #: A batch to be made: its number, and the indices of its samples.
@@ -49,6 +50,8 @@ class Job:
     device: str
     #: What the driver's dataset, pipeline and model are; a worker's must be the same.
     digests: dict[str, str | None]
+    #: The SHA-256 of each file of the user's own code, by module.
+    code: dict[str, str]
 
     def request(self, device: str) -> RunRequest:
         """The request as this machine must understand it."""
@@ -63,6 +66,15 @@ class Job:
                 hint="Every machine of the cluster needs the same files at the same paths, and the same versions; a "
                 "function that makes a model or a dataset must make the same one in every process.",
             )
+
+    def check_code(self, found: CodeFiles) -> None:
+        """Refuse code that is not the driver's."""
+        for file in found:
+            if self.code.get(file.module, file.sha256) != file.sha256:
+                raise AuditError(
+                    f"{file.path} on {socket.gethostname()} is not the file that the driver executed.",
+                    hint="Every machine of the cluster needs the same files; do not edit them while a run is made.",
+                )
 
 
 @dataclass(slots=True)
@@ -108,6 +120,7 @@ class Bench:
         request = job.request("cpu")
         # Where no pipeline is named, the model's own preprocessing is it.
         assembly = assemble(request, with_model=request.pipeline is None)
+        job.check_code(assembly.code)
         job.check("dataset", assembly.dataset_digest())
         job.check("pipeline", assembly.pipeline_digest())
         return RecordedDataset(

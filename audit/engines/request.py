@@ -10,7 +10,6 @@ from typing import Any
 from audit.engines.failure_limit import FailureLimit
 from audit.errors import UsageError
 from audit.records import LEVELS
-from audit.sources.builder import digest_of, file_of
 
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
 ENGINES = ("local", "ray")
@@ -95,8 +94,7 @@ class RunRequest:
         """What is needed to rebuild the pipeline later, elsewhere and in another process."""
         recipe = {name: getattr(self, name) for name in _RECIPE}
         paths = {name: _absolute(recipe[name]) for name in ("dataset", "pipeline", "model", "arch") if recipe[name]}
-        code = {"pipeline_sha256": digest_of(file_of(self.pipeline))} if self.pipeline else {}
-        return recipe | paths | code | {"kind": "run"}
+        return recipe | paths | {"kind": "run"}
 
     @classmethod
     def from_recipe(cls, recipe: Mapping[str, Any], store: str, **changes: Any) -> RunRequest:

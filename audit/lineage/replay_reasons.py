@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from audit.lineage.sources import source_digest_now
 from audit.records import Run, Stage
-from audit.sources.builder import builders_of, digest_of, file_of
+from audit.sources.builder import builders_of, file_of
+from audit.usercode import changed_files
 
 if TYPE_CHECKING:
     from audit.engines.replaying import Outcome, Pipelined
@@ -82,14 +83,14 @@ class Reasons:
         return self._file()
 
     def _file(self) -> tuple[Reason, str] | None:
-        """The file of the pipeline or of the builder, which holds more than stages: constants, and functions they call."""
+        """The files of the user's own code, which hold more than stages: constants, and functions they call."""
         recipe = self._run.recipe
-        files = [(one.get("file"), one.get("sha256")) for one in builders_of(recipe)]
+        files = list(builders_of(recipe))
         if spec := recipe.get("pipeline"):
-            files.append((file_of(spec), recipe.get("pipeline_sha256")))
-        for file, before in files:
-            if file and before and (now := digest_of(file)) is not None and now != before:
-                return "code changed", f"{file}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+            files.append({"file": file_of(spec), "sha256": recipe.get("pipeline_sha256")})
+        files += [*recipe.get("code", ()), *(one for builder in builders_of(recipe) for one in builder.get("code", ()))]
+        for file, before, now in changed_files(files):
+            return "code changed", f"{file}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
         return None
 
     def _library(self) -> tuple[Reason, str] | None:

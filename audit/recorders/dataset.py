@@ -24,6 +24,7 @@ from audit.recorders.sample_row import add_sample
 from audit.recorders.visit import Visit
 from audit.records import LEVELS, Level
 from audit.store import batch
+from audit.usercode import CodeFiles
 
 
 class Instrument:
@@ -155,7 +156,10 @@ class RecordedDataset:
         seeder: Seeder | None,
         want_inputs: bool,
         epoch: int = 0,
+        code: CodeFiles | None = None,
     ) -> None:
+        # First, so that it is unpickled first: a spawned worker then imports the code that this process runs.
+        self.code = code
         self.dataset = dataset
         self.instrument = Instrument(pipeline)
         self.level = level

@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from audit.usercode import shown_source
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Bookkeeping of nn.Module and of libraries, no parameters of the transform.
 _NOT_PARAMETERS = {"training", "T_destination", "call_super_init", "dump_patches"}
@@ -107,7 +109,8 @@ def code_digest_of(stage: object) -> str | None:
 @functools.lru_cache(maxsize=4096)
 def _code_digest(what: Callable[..., Any] | type) -> str | None:
     try:
-        source = inspect.getsource(what)
+        with shown_source(what):
+            source = inspect.getsource(what)
     except (OSError, TypeError):
         code = getattr(what, "__code__", None)
         if code is None:

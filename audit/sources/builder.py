@@ -6,7 +6,6 @@ code is the user's and stays where it is, as does a pipeline's file. Its SHA-256
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 from audit.errors import UsageError
 from audit.sources.base import Options
 from audit.sources.python import open_source, parts_of
+from audit.usercode import CodeFiles, digest_in_memory, find_code, importable
 
 Builder = str | Callable[[], Any]
 
@@ -40,7 +40,8 @@ def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
     if "." not in place or place.endswith(".py"):
         # A file by itself is found from any directory; a module of a package only as part of it.
         spec = f"{file}:{name}"
-    return {"split": split, "builder": spec, "file": file, "sha256": digest_of(file)}
+    code = [{"module": one.module, "file": one.path, "sha256": digest_in_memory(one)} for one in _code(place, file)]
+    return {"split": split, "builder": spec, "file": file, "sha256": code[0]["sha256"], "code": code[1:]}
 
 
 def can_be_rebuilt(recipe: Mapping[str, Any]) -> bool:
@@ -91,13 +92,12 @@ def file_of(spec: str) -> str:
     return spec if spec.endswith(".py") else spec.rpartition(":")[0]
 
 
-def digest_of(file: str) -> str | None:
-    """The SHA-256 of a file; None when it cannot be read."""
-    try:
-        with open(file, "rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError:
-        return None
+def _code(place: str, file: str) -> CodeFiles:
+    """The builder's file and the local modules that it imports."""
+    if not place.endswith(".py"):
+        return find_code(place, file, is_package=os.path.basename(file) == "__init__.py")
+    with importable(os.path.dirname(file)):
+        return find_code(os.path.splitext(os.path.basename(file))[0], file)
 
 
 def _spelt(builder: Callable[[], Any]) -> str:

@@ -326,12 +326,16 @@ def test_a_dataset_that_has_become_shorter(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_bytecode")
 def test_library_changed(
-    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: Callable[..., Path],
+    write_pipeline: Callable[..., Path],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stage that calls a library, which is another version now: its code is not the pipeline's."""
-    library = tmp_path / "tinylibrary_of_replay.py"
+    library = tmp_path_factory.mktemp("library") / "tinylibrary_of_replay.py"
     library.write_text("FACTOR = 2\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(library.parent))
     pipeline = write_pipeline(
         "import tinylibrary_of_replay\ndef scaled(value): return value * tinylibrary_of_replay.FACTOR\n"
         "transform = [transforms.ToTensor(), scaled]"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.baseline import code_of
 from audit.checks.context import Context
 
 
@@ -18,7 +19,7 @@ class PipelineChanged(Check):
     group = "against"
     description = "The pipeline's stages, parameters and code are those of the baseline; what differs is named."
     needs = ("baseline",)
-    options = settings(code=Option(True, "Tell stages whose source code differs, too."))
+    options = settings(code=Option(True, "Tell stages and files of the pipeline's own code that differ, too."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         baseline = context.facts.baseline
@@ -36,6 +37,21 @@ class PipelineChanged(Check):
                 yield Finding(f"The stage {row['name']} ({row['path']}) of {baseline.name} is gone.", sql=sql)
             for row in now[c:d]:
                 yield Finding(f"The stage {row['name']} ({row['path']}) is new.", stage=row["stage"], sql=sql)
+        if context.options["code"]:
+            yield from self._files(context)
+
+    def _files(self, context: Context) -> Iterable[Finding]:
+        """Files hold more than stages: constants, and functions that stages call."""
+        baseline = context.facts.baseline
+        assert baseline is not None
+        now = code_of(context.run)
+        for module, before in sorted(baseline.code.items()):
+            if now.get(module, before) != before:
+                yield Finding(
+                    f"The code of the module {module} has changed: its SHA-256 is {now[module][:12]}…, in the baseline "
+                    f"{before[:12]}….",
+                    sql=f"SELECT recipe FROM runs WHERE run_id = {context.run_literal}",
+                )
 
     def _compared(self, context: Context, old: dict[str, Any], new: dict[str, Any], sql: str) -> Iterable[Finding]:
         was, has = _parameters(old), _parameters(new)

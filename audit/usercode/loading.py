@@ -13,27 +13,62 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 
 from audit.errors import AuditError
+from audit.usercode.files import FINDER, CodeFile, CodeFiles, is_ours, specification_of
+from audit.usercode.search import find_code, find_named_code, forget_changed
+
+_collector: ContextVar[CodeFiles | None] = ContextVar("collector", default=None)
+#: Names under which files were loaded; another file may have them next.
+_given: set[str] = set()
 
 
 def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType:
     """The module in a file, imported under the file's own name so that worker processes can import it too.
 
-    Where that name already means another module, it gets one of its own, which only forked workers know.
+    It is executed again when its file, or a local module that it imports, has changed. Where its name already means
+    another module, it gets one of its own, which only forked workers know.
     """
     path = os.path.abspath(path)
     stem = os.path.splitext(os.path.basename(path))[0]
     free = stem.isidentifier() and _is_free(stem, path)
-    with importable(os.path.dirname(path)), reporting(f"Importing {_shown(path)}", failure):
-        return importlib.import_module(stem) if free else _load_apart(path, stem, failure)
+    with importable(os.path.dirname(path)), reporting(f"Importing {_shown(path)}", failure), FINDER.lock:
+        name = stem if free else f"{stem}@{path}"
+        _given.add(name)
+        return _load(find_code(name, path))
 
 
 def import_named(name: str, failure: type[AuditError] = AuditError) -> ModuleType:
-    """The module of that dotted name, which may lie in the current directory."""
-    with importable(os.getcwd()), reporting(f"Importing {name}", failure):
-        return importlib.import_module(name)
+    """The module of that dotted name, which may lie in the current directory; a local one as `load_module` does it."""
+    with importable(os.getcwd()), reporting(f"Importing {name}", failure), FINDER.lock:
+        code = find_named_code(name)
+        return importlib.import_module(name) if code is None else _load(code, name)
+
+
+@contextmanager
+def collecting_code() -> Iterator[CodeFiles]:
+    """Gather the files of all user code that is loaded meanwhile in this thread."""
+    gathered = CodeFiles()
+    before = _collector.set(gathered)
+    try:
+        yield gathered
+    finally:
+        _collector.reset(before)
+        if (outer := _collector.get()) is not None:
+            outer.add(gathered)
+
+
+def _load(code: CodeFiles, name: str | None = None) -> ModuleType:
+    """Import the first of these files, and with it what it needs of the others, from exactly these bytes."""
+    first = next(iter(code))
+    forget_changed(code)
+    FINDER.offer(file for file in code if file.module not in sys.modules)
+    module = _load_apart(first) if "@" in first.module else importlib.import_module(name or first.module)
+    if (collector := _collector.get()) is not None:
+        collector.add(code)
+    return module
 
 
 @contextmanager
@@ -70,23 +105,28 @@ def importable(folder: str) -> Iterator[None]:
             sys.path.append(folder)
 
 
-def _load_apart(path: str, stem: str, failure: type[AuditError]) -> ModuleType:
-    name = f"{stem}@{path}"
-    specification = importlib.util.spec_from_file_location(name, path)
-    if specification is None or specification.loader is None:
-        raise failure(f"{_shown(path)} cannot be imported.", hint="Name a Python file.")
+def _load_apart(code: CodeFile) -> ModuleType:
+    if code.module in sys.modules:
+        return sys.modules[code.module]
+    specification = specification_of(code)
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
+    sys.modules[code.module] = module
     try:
         specification.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[code.module]
         raise
     return module
 
 
 def _is_free(name: str, path: str) -> bool:
-    """Whether the name means this file or nothing yet: a user's datasets.py must not become everyone's."""
+    """Whether the name means this file, another that was named before, or nothing yet: a user's datasets.py must not
+    become everyone's."""
+    loaded = sys.modules.get(name)
+    if name in _given and (loaded is None or is_ours(loaded)):
+        return True
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a module without a specification, such as __main__
@@ -101,7 +141,10 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    libraries = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")), __file__)
+    libraries = (
+        *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
+        os.path.dirname(__file__),
+    )
     users = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(libraries)]
     chosen = (users or frames)[-1] if frames else None
     return f"{chosen.filename}:{chosen.lineno}" if chosen else "an unknown place"
