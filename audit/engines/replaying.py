@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -15,10 +15,11 @@ from audit.engines.request import RunRequest
 from audit.engines.workers import deaths_wait, died, quiet
 from audit.errors import DatasetError, PipelineError, UsageError
 from audit.models.presets import expand_preset
+from audit.recorders.batch_visits import BatchFetch, make_batch
 from audit.recorders.dataset import Instrument, as_is
 from audit.recorders.fetching import fetches_batches
 from audit.recorders.generator_states import State, global_sources
-from audit.recorders.generators import Restorer, own_worker
+from audit.recorders.generators import BATCH, Restorer, own_worker
 from audit.recorders.items import parts_of, split_item
 from audit.recorders.pipeline import Pipeline, find_pipeline
 from audit.recorders.provenance import origin_of
@@ -72,8 +73,8 @@ class Pipelined:
         self._instrument = Instrument(pipeline)
         self._restorer: Restorer | None = None
         self._sources: _Sources | None = None
-        #: Its batches are made in one go, and so were recorded as they came out, without their stages.
-        self._whole = not self.seeded and fetches_batches(dataset)
+        #: In a loader its samples are made by `__getitems__`, and so they are here.
+        self._fetches_batches = not self.seeded and fetches_batches(dataset)
         self.level: Literal["verify", "full"] = "verify"
         self.keep_final = False
 
@@ -126,12 +127,36 @@ class Pipelined:
 
     def _make(self, task: Task, missing: list[str] | None = None) -> Outcome:
         final: Any = None
+        if self._fetches_batches or BATCH in task.states:
+            visit, final = self._from_batch(task)
+            return self._outcome(task, visit, final, missing)
         with self._instrument.watching(self.level, refuse_none=self.seeded) as visit:
             try:
-                final = self._item(visit, task.place)
+                final = self._item(visit, self.dataset[task.place])
             except (Exception, SystemExit) as error:
                 # An exit too: escaping, it would end the replay with whatever code the stage chose.
                 visit.fail("dataset" if visit.rows else "load", error)
+        return self._outcome(task, visit, final, missing)
+
+    def _from_batch(self, task: Task) -> tuple[Visit, Any]:
+        """The sample out of its whole batch, where it was recorded that it needs one; else out of a batch of its own."""
+        fetch, place = BatchFetch("__getitems__", [task.place]), 0
+        if (state := task.states.get(BATCH)) is not None:
+            fetch, place = BatchFetch.recorded(state)
+            fetch = replace(fetch, indices=[*fetch.indices[:place], task.place, *fetch.indices[place + 1 :]])
+        made = make_batch(self.dataset, fetch, self._instrument, self.level)
+        visit = made.visits[place] or Visit(self.pipeline, self.level)
+        final = None
+        try:
+            if made.error is not None:
+                raise made.error
+            final = self._item(visit, fetch.item(made.made, place))
+        except Exception as error:
+            visit.fail("dataset" if visit.rows else "load", error)
+        visit.end()
+        return visit, final
+
+    def _outcome(self, task: Task, visit: Visit, final: Any, missing: list[str] | None) -> Outcome:
         rows = {visit.path_of(ordinal): row for ordinal, row in visit.rows.items()}
         return Outcome(
             task,
@@ -144,13 +169,8 @@ class Pipelined:
             missing or [],
         )
 
-    def _item(self, visit: Visit, place: int) -> Any:
+    def _item(self, visit: Visit, item: Any) -> Any:
         """What the model is given; noted as recording notes it."""
-        if self._whole:
-            item = self.dataset.__getitems__([place])[0]
-            visit.rows.clear()
-        else:
-            item = self.dataset[place]
         final, _ = split_item(item)
         if self.seeded and final is None:
             visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))

@@ -47,7 +47,16 @@ class Instrument:
 
     @contextlib.contextmanager
     def watching(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Iterator[Visit]:
-        """One visit: stand-ins in the slots, the visit current in this thread."""
+        """Make one visit: stand-ins in the slots, the visit current in this thread; it ends with the block."""
+        with self.observing(level, refuse_none=refuse_none) as visit:
+            try:
+                yield visit
+            finally:
+                visit.end()
+
+    @contextlib.contextmanager
+    def observing(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Iterator[Visit]:
+        """Make one visit, as `watching` does, but leave it open: whoever made it calls `Visit.end`."""
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
         self.changed = not self.pipeline.found.still()
         if self._pairs is None and not self.changed:
@@ -63,7 +72,6 @@ class Instrument:
             set_current_visit(None)
             for slot, _ in reversed(pairs):
                 slot.restore()
-            visit.end()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"pipeline": self.pipeline, "_pairs": None, "changed": False}

@@ -34,6 +34,8 @@ class Envelope:
     epoch: int | None = None
     #: How the first item without a label looked.
     unlabelled: str | None = None
+    #: The class of a dataset that made samples where the recording could not see it.
+    unseen: str | None = None
 
     def pin_memory(self, device: Any = None) -> Envelope:
         """What the loader's pinning thread calls: the user's part is pinned as it would have been."""

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import Subset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from audit.recorders import mixing
+from audit.recorders.batch_visits import BatchFetch, Method
 from audit.recorders.envelope import Envelope
+from audit.recorders.item_calls import delegates_batches
 from audit.recorders.item_recorder import ItemRecorder
 from audit.recorders.provenance import Origin
 
@@ -92,10 +94,8 @@ class RecordedMap(StandIn):
         return record_item(self._audit_recorder, index)
 
     def _many(self, indices: list[Any]) -> Any:
-        """batch_size=None with a sampler of lists: one call makes several samples, whose stages cannot be told apart."""
-        made = self._audit_recorder.dataset[indices]
-        _afterwards(self._audit_recorder, indices, made)
-        return made
+        """batch_size=None with a sampler of lists: one call makes several samples."""
+        return whole_batch(self._audit_recorder, indices, "__getitem__")
 
 
 def record_item(recorder: ItemRecorder, index: Any) -> Any:
@@ -104,29 +104,10 @@ def record_item(recorder: ItemRecorder, index: Any) -> Any:
     return recorder.record(number, lambda: recorder.dataset[index], origin)
 
 
-def whole_batch(recorder: ItemRecorder, indices: Sequence[Any]) -> Any:
-    """A dataset with its own `__getitems__` makes the batch in one go: its items are recorded as they come out."""
-    made = recorder.dataset.__getitems__(indices)
-    _afterwards(recorder, indices, made)
-    return made
-
-
-def _afterwards(recorder: ItemRecorder, indices: Sequence[Any], made: Any) -> None:
-    for place, index in enumerate(indices):
-        number, origin = sample_number(recorder.dataset, index)
-        item = _nth(made, place)
-        recorder.record(number, lambda item=item: item, origin)  # type: ignore[misc]
-
-
-def _nth(made: Any, place: int) -> Any:
-    try:
-        if isinstance(made, dict):
-            return {key: value[place] for key, value in made.items()}
-        if isinstance(made, tuple):
-            return tuple(value[place] for value in made)
-        return made[place]
-    except (TypeError, IndexError, KeyError):
-        return made
+def whole_batch(recorder: ItemRecorder, indices: Sequence[Any], method: Method = "__getitems__") -> Any:
+    """The batch that a dataset makes by a method of its own, recorded sample by sample as far as that can be seen."""
+    samples = [sample_number(recorder.dataset, index) for index in indices]
+    return recorder.record_batch(BatchFetch(method, indices), samples)
 
 
 def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
@@ -152,7 +133,7 @@ def fetches_batches(dataset: Any) -> bool:
     """Whether the dataset makes whole batches by a code of its own, which must then be the one that runs."""
     if not callable(getattr(dataset, "__getitems__", None)):
         return False
-    if type(dataset) is Subset:
+    if delegates_batches(dataset):
         return fetches_batches(dataset.dataset)
     # Hugging Face's gives the same items either way, unless a transform works on whole batches.
     module = type(dataset).__module__
@@ -164,30 +145,57 @@ def fetches_batches(dataset: Any) -> bool:
 class RecordedIterable(StandIn):
     """An iterable dataset as the user's loader draws from it."""
 
+    def __init__(self, recorder: ItemRecorder) -> None:
+        super().__init__(recorder)
+        object.__setattr__(self, "_audit_items", None)
+
     def __iter__(self) -> Iterator[Any]:
         recorder = self._audit_recorder
         # A last batch that drop_last dropped has left its rows behind.
         recorder.clear()
-        items = iter(recorder.dataset)
-        number = 0
-        while True:
-            try:
-                item = recorder.record(number, items.__next__, Origin(f"dataset://{number}"))
-            except StopIteration:
-                # The end is no sample: take back what was noted of it.
-                recorder.forget_last()
-                return
-            except Exception as error:
-                yield from self._until_collated(Failed(caught(error)))
-                continue
-            yield item
-            number += 1
+        items = RecordedItems(recorder, iter(recorder.dataset))
+        object.__setattr__(self, "_audit_items", items)
+        # A loader that saves its state asks whether the dataset is its own iterator.
+        return self if items.source is recorder.dataset else items
 
-    def _until_collated(self, failed: Failed) -> Iterator[Any]:
-        """The rest of the batch: with drop_last a short one would be dropped, and the error with it."""
-        self._audit_recorder.failing = True
-        while self._audit_recorder.failing:
-            yield failed
+    def __next__(self) -> Any:
+        return next(self._audit_items)
+
+
+class RecordedItems:
+    """The iterator of an iterable dataset; everything but taking items is the user's own."""
+
+    def __init__(self, recorder: ItemRecorder, source: Iterator[Any]) -> None:
+        self.source = source
+        self._recorder = recorder
+        self._number = 0
+        self._failed: Failed | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failed is not None and self._recorder.failing:
+            # The rest of the batch: with drop_last a short one would be dropped, and the error with it.
+            return self._failed
+        self._failed = None
+        try:
+            item = self._recorder.record(self._number, self.source.__next__, Origin(f"dataset://{self._number}"))
+        except StopIteration:
+            # The end is no sample: take back what was noted of it.
+            self._recorder.forget_last()
+            raise
+        except Exception as error:
+            self._failed = Failed(caught(error))
+            self._recorder.failing = True
+            return self._failed
+        self._number += 1
+        return item
 
 
 class RecordingCollate:

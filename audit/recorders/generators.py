@@ -18,6 +18,8 @@ from audit.recorders.holders import Place, Roster
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"
 MADE = "made:"
+#: The batch that a visit was made in, where its dataset makes batches as a whole.
+BATCH = "batch"
 #: The place where a generator was made held None before.
 _NAMED = b"None"
 
@@ -31,14 +33,19 @@ class Watch:
         self._held = held_sources(self._roster)
         self._before: dict[str, State] = {}
 
-    def begin(self) -> None:
-        """Take every state."""
+    def begin(self) -> dict[str, State]:
+        """Take every state; returns them by the generator's name."""
         self._look()
-        self._before = {source.name: source.take() for source in (*self._globals, *self._held)}
+        self._before = self.take()
+        return self._before
 
-    def drew(self) -> list[tuple[str, State]]:
-        """(name, state before) of each generator whose state has changed since `begin`."""
-        before = self._before
+    def take(self) -> dict[str, State]:
+        """The states of all generators that are known."""
+        return {source.name: source.take() for source in (*self._globals, *self._held)}
+
+    def drew(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
+        """(name, state before) of each generator whose state has changed since `begin`, or since these states."""
+        before = self._before if since is None else since
         made = self._look()
         now = {source.name: source for source in (*self._globals, *self._held)}
         found = [
@@ -75,6 +82,8 @@ class Restorer:
         self._look()
         missing = []
         for name, state in states.items():
+            if name == BATCH:
+                continue
             if name == WORKER:
                 _be_worker(state)
             elif name.startswith(MADE):

@@ -94,6 +94,12 @@ class Intake:
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
                 "Say where it is with label=: a key, a position, or a function of the item."
             )
+        if envelope.unseen:
+            self._problems.mark(
+                f"The stages of samples were not recorded: {envelope.unseen} makes whole batches, and audit did not see the "
+                "single samples being made. Their `load` is the finished item. Let __getitems__ call self[index], or name "
+                "the steps with audit.stage."
+            )
         self._plan.spend(envelope.payload_bytes, envelope.count, self.expected_epochs * sum(self._lengths.values()))
 
     def _labels(self, envelope: Envelope) -> list[int | None]:

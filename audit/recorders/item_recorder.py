@@ -5,11 +5,12 @@ Raises what the user's dataset raises and nothing else: what cannot be recorded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from audit.recorders.batch_visits import BatchFetch, States, make_batch
 from audit.recorders.dataset import CaptureLevel, Instrument
 from audit.recorders.envelope import Envelope
 from audit.recorders.generators import Watch
@@ -28,7 +29,7 @@ LabelFinder = Callable[[Any], Any] | str | int | None
 _MOST_SENT = 256
 _TABLES = ("samples", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
-_OWN = ("_watch", "_tables", "indices", "digests", "labels", "problems", "_inside", "_unlabelled", "failing")
+_OWN = ("_watch", "_tables", "indices", "digests", "labels", "problems", "_inside", "_unlabelled", "_unseen", "failing")
 
 
 class ItemRecorder:
@@ -62,6 +63,7 @@ class ItemRecorder:
         self.problems: list[str] = []
         self._inside: dict[tuple[int, str], int] = {}
         self._unlabelled: str | None = None
+        self._unseen: str | None = None
         #: An item could not be made, and its batch has not been collated yet.
         self.failing = False
 
@@ -70,9 +72,8 @@ class ItemRecorder:
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
         """What `make` makes, recorded. Raises what it raises, after noting it."""
         try:
-            if self._watch is None:
-                self._watch = Watch(self.dataset)
-            self._watch.begin()
+            watch = self._watching()
+            watch.begin()
             watching = self.instrument.watching(self.level.get())
             visit = watching.__enter__()
         except Exception as error:
@@ -88,10 +89,49 @@ class ItemRecorder:
         finally:
             try:
                 watching.__exit__(None, None, None)
-                self._add_rows(index, visit, item, origin)
+                self._add_rows(index, visit, item, origin, watch.drew())
             except Exception as error:
                 self._problem(index, error)
         return item
+
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(self.dataset)
+        return self._watch
+
+    def record_batch(self, fetch: BatchFetch, samples: Sequence[tuple[int, Origin | None]]) -> Any:
+        """What the dataset makes of a whole batch, recorded. Raises what it raises, after noting it.
+
+        `samples` are the numbers and origins of the batch's samples.
+        """
+        try:
+            watch = self._watching()
+        except Exception as error:
+            self._problem(samples[0][0] if samples else -1, error)
+            return fetch.make(self.dataset)
+        made = make_batch(self.dataset, fetch, self.instrument, self.level.get(), watch)
+        for place, (index, origin) in enumerate(samples):
+            visit = made.visits[place]
+            if visit is None and made.error is not None:
+                # Whether this sample was begun is not known.
+                continue
+            try:
+                self._add_place(index, origin, visit, fetch.item(made.made, place), made.states[place])
+            except Exception as error:
+                self._problem(index, error)
+        if made.error is not None:
+            raise made.error
+        return made.made
+
+    def _add_place(self, index: int, origin: Origin | None, visit: Visit | None, item: Any, states: States) -> None:
+        """Add the rows of one sample of a batch that was made as a whole."""
+        if visit is None:
+            visit = Visit(self.instrument.pipeline, self.level.get())
+            self._unseen = type(self.dataset).__name__
+        if visit.error is None:
+            self._look_at(index, visit, item)
+        visit.end()
+        self._add_rows(index, visit, item, origin, states)
 
     def _look_at(self, index: int, visit: Visit, item: Any) -> None:
         """Between the last stage and the model lies the item itself: noted where it is something else."""
@@ -121,7 +161,7 @@ class ItemRecorder:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def _add_rows(self, index: int, visit: Visit, item: Any, origin: Origin | None) -> None:
+    def _add_rows(self, index: int, visit: Visit, item: Any, origin: Origin | None, states: States) -> None:
         position = len(self.indices)
         origin = origin or origin_of(self.dataset, index)
         label = self._label_of(item)
@@ -133,7 +173,7 @@ class ItemRecorder:
         self.indices.append(index)
         self.digests.append(visit.last_digest)
         self.labels.append(label)
-        self._add_states(index, position)
+        self._add_states(index, position, states)
         if self.instrument.changed:
             self.problems.append(
                 "the transforms of the dataset were changed after it was wrapped: of such samples the stages are not known. "
@@ -142,9 +182,8 @@ class ItemRecorder:
         if visit.problem:
             self.problems.append(f"sample {index}: {visit.problem}")
 
-    def _add_states(self, index: int, position: int) -> None:
-        assert self._watch is not None
-        for name, state in self._watch.drew():
+    def _add_states(self, index: int, position: int, states: States) -> None:
+        for name, state in states:
             digest = state.block_digest
             known = digest is not None and digest in self._sent
             if digest is not None and not known:
@@ -216,6 +255,7 @@ class ItemRecorder:
             mixed,
             [(ordinal, name, before) for (ordinal, name), before in self._inside.items()],
             unlabelled=self._unlabelled if self.label is None else None,
+            unseen=self._unseen,
         )
         self.clear()
         return sent

@@ -25,6 +25,8 @@ from audit.recorders.passes import Draws
 from audit.recorders.pickling import why_not_picklable
 from audit.recorders.pipeline import Pipeline
 
+_MOST_LEVELS = 20
+
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Iteration:
@@ -57,12 +59,27 @@ class RecordedLoader:
         self._audit_loader = loader
         self._audit_base = base_of(loader)
         self._audit_receiver = receiver
+        #: A loader that can be saved, such as torchdata's, keeps its iterator for that: then ours must be the one it keeps.
+        self._audit_keeps_state = callable(getattr(type(self._audit_base), "state_dict", None))
         #: With persistent workers a loader keeps its iterator; ours makes envelopes, the user's own must not.
-        self._audit_iterator: Any = None
-        iterable = isinstance(loader.dataset, IterableDataset)
-        recorder = ItemRecorder(loader.dataset, pipeline, level, label)
+        self._audit_kept: Any = None
+        dataset = self._audit_base.dataset
+        iterable = isinstance(dataset, IterableDataset)
+        recorder = ItemRecorder(dataset, pipeline, level, label)
         self._audit_dataset = RecordedIterable(recorder) if iterable else RecordedMap(recorder)
-        self._audit_collate = RecordingCollate(loader.collate_fn, recorder, not iterable)
+        self._audit_collate = RecordingCollate(self._audit_base.collate_fn, recorder, not iterable)
+
+    @property
+    def _audit_iterator(self) -> Any:
+        """The iterator that the loader keeps while it works for this recording."""
+        return self._audit_base.__dict__.get("_iterator") if self._audit_keeps_state else self._audit_kept
+
+    @_audit_iterator.setter
+    def _audit_iterator(self, value: Any) -> None:
+        if self._audit_keeps_state:
+            self._audit_base.__dict__["_iterator"] = value
+        else:
+            self._audit_kept = value
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -74,7 +91,15 @@ class RecordedLoader:
         if name == "_iterator":
             # Whoever ends persistent workers by it means those that work for this loop.
             return self._audit_iterator
+        if name == "state_dict" and self._audit_keeps_state:
+            return self._state_dict
         return getattr(self._audit_loader, name)
+
+    def _state_dict(self, *args: Any, **options: Any) -> Any:
+        """The loader's own `state_dict`; an iterator that it makes for that is the one it will iterate."""
+        base = self._audit_base
+        with self._holding(_get_iterator=lambda: self._recorded(lambda: type(base)._get_iterator(base), None)):
+            return self._audit_loader.state_dict(*args, **options)  # type: ignore[attr-defined]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_audit_"):
@@ -111,6 +136,12 @@ class RecordedLoader:
             return self._unpicklable(error, make)
         return RecordedIterator(self, iterator, iteration)
 
+    def _audit_keeps_iterator(self) -> bool:
+        """Whether the next pass goes on with an iterator that is there: with persistent workers, or after `state_dict`."""
+        made_for_state = self._audit_base.__dict__.get("_initial_iter_for_state_dict", False)
+        goes_on = not self._audit_keeps_state or self._audit_base.persistent_workers or made_for_state
+        return goes_on and type(self._audit_iterator) is RecordedIterator
+
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
         with self._holding(dataset=self._audit_dataset, collate_fn=self._audit_collate):
@@ -120,13 +151,14 @@ class RecordedLoader:
     def _holding(self, **ours: Any) -> Iterator[None]:
         """The loader's attributes refuse to be set once it is made, so its dictionary is asked."""
         attributes = self._audit_base.__dict__
-        ours["_iterator"] = self._audit_iterator
+        if not self._audit_keeps_state:
+            ours["_iterator"] = self._audit_iterator
         before = {name: attributes[name] for name in ours if name in attributes}
         attributes.update(ours)
         try:
             yield
         finally:
-            self._audit_iterator = attributes.get("_iterator")
+            self._audit_kept = attributes.get("_iterator")
             for name in ours:
                 attributes.pop(name, None)
             attributes.update(before)
@@ -152,10 +184,36 @@ def _start_method() -> str | None:
 
 
 def base_of(loader: Any) -> Any:
-    """The loader that fetches: accelerate's loaders hold another one, and answer for it."""
-    while isinstance(held := getattr(loader, "__dict__", {}).get("base_dataloader"), DataLoader):
+    """The DataLoader that fetches; `loader` itself where it holds no other.
+
+    accelerate's loaders hold one and answer for it. timm's PrefetchLoader and webdataset's WebLoader are no DataLoader
+    themselves, and hold one in an attribute or in a list.
+    """
+    for _ in range(_MOST_LEVELS):
+        held = _held_loader(loader)
+        if held is None:
+            break
         loader = held
     return loader
+
+
+def _held_loader(loader: Any) -> Any:
+    attributes = getattr(loader, "__dict__", {})
+    if isinstance(loader, DataLoader):
+        base = attributes.get("base_dataloader")
+        return base if isinstance(base, DataLoader) else None
+    if not hasattr(type(loader), "__iter__"):
+        return None
+    found: dict[int, Any] = {}
+    for value in attributes.values():
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            inner = part if isinstance(part, DataLoader) else None
+            if inner is None and isinstance(part, type(loader)) and part is not loader:
+                inner = part
+            if inner is not None:
+                found[id(inner)] = inner
+    # Of several nobody knows which of them gives the batches.
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _itself(loader: Any) -> Any:
@@ -236,9 +294,8 @@ class OwnIteration:
     def __init__(self, loader: RecordedLoader, iteration: Iteration | None) -> None:
         self._loader = loader
         self._iteration = iteration
-        self._heard = loader._audit_iterator is not None
+        self._heard = loader._audit_keeps_iterator()
         if self._heard:
-            # Persistent workers: the iterator is that of the pass before.
             loader._audit_iterator._iteration = iteration
         with self._hearing():
             self._iterator = iter(loader._audit_loader)

@@ -73,6 +73,8 @@ class _Finder:
         self._by_place: dict[tuple[int, str], Step] = {}
         self._parts: dict[tuple[Any, ...], list[Step]] = {}
         self._groups = 0
+        #: How many datasets with stages of their own lie inside the one that is looked at.
+        self._levels = 0
 
     def dataset(self, dataset: Any, depth: int = 0) -> None:
         """Find stages on the dataset and on what it wraps."""
@@ -89,7 +91,15 @@ class _Finder:
         wrapped = getattr(dataset, "dataset", None)
         if wrapped is not None and hasattr(wrapped, "__getitem__") and wrapped is not dataset:
             self.dataset(wrapped, depth + 1)
-        self._own(dataset)
+        below = len(self.pipeline.steps)
+        self._own(dataset, self._wrapper_prefix())
+        self._levels += len(self.pipeline.steps) > below
+
+    def _wrapper_prefix(self) -> str:
+        """What the paths of a wrapper's own stages begin with, so that they differ from those of the dataset inside."""
+        if not self._levels and len(self.pipeline.steps) == 1:
+            return ""
+        return "outer." if self._levels < 2 else f"outer{self._levels}."
 
     def _adopt(self, part: Pipeline) -> None:
         """The stages of one part of a concatenation: those of an earlier part if all are the same, else its own.
@@ -133,7 +143,7 @@ class _Finder:
             slot = Slot(dataset, name)
             self._place(slot, slot.get(), name, f"{number}.")
 
-    def _own(self, dataset: Any) -> None:
+    def _own(self, dataset: Any, prefix: str) -> None:
         if not hasattr(dataset, "__dict__"):
             return
         if callable(getattr(dataset, "read", None)) and callable(getattr(dataset, "source", None)):
@@ -142,9 +152,9 @@ class _Finder:
             if callable(getattr(dataset, name, None)):
                 self._source(self.pipeline.loads, Slot(dataset, name))
         for name in _TRANSFORM_ATTRIBUTES:
-            self._attribute(dataset, name, "")
+            self._attribute(dataset, name, prefix)
         for name in _TARGET_ATTRIBUTES:
-            self._attribute(dataset, name, "target.")
+            self._attribute(dataset, name, f"target.{prefix}")
 
     def _source(self, slots: list[Slot], slot: Slot) -> None:
         slots.append(slot)
@@ -161,7 +171,7 @@ class _Finder:
         if type(value).__name__ == "StandardTransform":
             # torchvision keeps the same two transforms a second time behind `transforms`.
             self._attribute(value, "transform", prefix)
-            self._attribute(value, "target_transform", "target.")
+            self._attribute(value, "target_transform", f"target.{prefix}")
             return
         if isinstance(value, list):
             self.pipeline.found.value(Slot(owner, name), value)

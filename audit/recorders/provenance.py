@@ -11,6 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import Subset
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -39,7 +41,7 @@ def _origin(dataset: Any, index: int) -> Origin | None:
         split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
         label = dataset.label(index) if hasattr(dataset, "label") else None
         return Origin(source.path, source.root, source.raw, split, label)
-    if kind == "Subset" and hasattr(dataset, "indices"):
+    if isinstance(dataset, Subset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
     if kind == "ConcatDataset" and hasattr(dataset, "cumulative_sizes"):
         number = bisect.bisect_right(dataset.cumulative_sizes, index)

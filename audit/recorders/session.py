@@ -21,7 +21,7 @@ from audit.recorders.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.items import whole_number
 from audit.recorders.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.ledger import Ledger
-from audit.recorders.loader import RecordedLoader, being_iterated
+from audit.recorders.loader import RecordedLoader, base_of, being_iterated
 from audit.recorders.logged import checked
 from audit.recorders.passes import length_of, sampler_of
 from audit.recorders.pipeline import Pipeline, find_pipeline
@@ -109,30 +109,32 @@ class Recording:
         self._require_open()
         self._check_loader(loader)
         how = described(builder, split)
-        pipeline = find_pipeline(loader.dataset, expand=expand_preset)
+        dataset = base_of(loader).dataset
+        pipeline = find_pipeline(dataset, expand=expand_preset)
         wrapped = RecordedLoader(loader, pipeline, self._ledger.plan.level, self._ledger, label)
         self._loaders.append(wrapped)
-        self._register(id(wrapped), pipeline, loader.dataset, how, type(sampler_of(wrapped._audit_base)).__name__)
+        self._register(id(wrapped), pipeline, dataset, how, type(sampler_of(wrapped._audit_base)).__name__)
         return wrapped  # type: ignore[return-value]
 
     def _check_loader(self, loader: Any) -> None:
-        if type(loader) is RecordedLoader or any(known._audit_loader is loader for known in self._loaders):
+        base = base_of(loader)
+        if type(loader) is RecordedLoader or any(known._audit_base is base for known in self._loaders):
             raise UsageError("This loader is recorded already.", hint="Call run.loader once for each loader.")
-        if not isinstance(loader, DataLoader):
+        if not isinstance(base, DataLoader):
             raise UsageError(
-                f"run.loader takes a torch DataLoader, not a {type(loader).__name__}.",
+                f"run.loader takes a torch DataLoader, or an object that holds one, not a {type(loader).__name__}.",
                 hint="Use run.dataset for a Dataset, and run.log(indices=…, logits=…, labels=…) for other loops.",
             )
-        if _is_recorded(loader.dataset):
+        if _is_recorded(base.dataset):
             raise UsageError(
                 "The dataset of this loader is recorded already.", hint="Wrap the dataset or its loader, not both."
             )
-        if getattr(loader, "_iterator", None) is not None:
+        if getattr(base, "_iterator", None) is not None:
             raise UsageError(
                 "This loader is being iterated already, with workers that know nothing of the recording.",
                 hint="Wrap it before its first epoch.",
             )
-        if being_iterated(loader):
+        if being_iterated(base):
             warnings.warn(
                 "audit: this loader is being iterated already; batches of that loop are not recorded.",
                 RecordingWarning,

@@ -100,7 +100,9 @@ class Visit:
             self.fail(step.stage.name, refused)
             raise refused
         spent = time.perf_counter_ns() - begun - (self._overhead - overhead_before)
-        params = self._params(step, listener, self._ran[ran_before:])
+        ran = self._ran[ran_before:]
+        changed = bool(step.children) and not ran and self._digest_of(output) != came_in
+        params = self._params(step, listener, ran, changed=changed)
         self._note(step.stage.stage, output, came_in, spent, params, is_target=is_target)
         self._ran.append(step.stage.stage)
         return output
@@ -165,9 +167,9 @@ class Visit:
         listener.attach()
         return listener
 
-    def _params(self, step: Step, listener: drawn.Listener | None, ran: list[int]) -> str | None:
+    def _params(self, step: Step, listener: drawn.Listener | None, ran: list[int], *, changed: bool) -> str | None:
         if step.children:
-            return _container_params(step, ran)
+            return _container_params(step, ran) if ran or not changed else None
         try:
             if step.stage.random and (told := drawn.told_by(step.target)) is not None:
                 return drawn.as_json(step.target, told)
@@ -239,17 +241,47 @@ class Visit:
             self._fill()
 
     def _fill(self) -> None:
-        """A stage that a random container passed over left its value as the stage before it had it."""
-        groups = {step.group for step in self._pipeline.steps[1:] if step.stage.stage in self.rows} or {0}
+        """Add a row for each stage that a random container was seen to pass over: its value is that of the stage before.
+
+        Of any other stage without a row it is not known whether it ran, and nothing is said.
+        """
+        passed_over = self._passed_over()
         before = {False: self.rows.get(0), True: None}
         for step in self._pipeline.steps[1:]:
             ordinal, is_target = step.stage.stage, step.stage.is_target
             row = self.rows.get(ordinal)
-            if row is None and step.group in groups and (last := before[is_target]) is not None:
+            if row is None and ordinal in passed_over and (last := before[is_target]) is not None:
                 row = Row(last.facts, False, _NOT_FIRED, 0.0)
                 row.preview, row.full, row.shared = last.preview, last.full, True
                 self.rows[ordinal] = row
             before[is_target] = row or before[is_target]
+
+    def _passed_over(self) -> set[int]:
+        """The stages below containers that ran without calling them."""
+        found: set[int] = set()
+        for step in self._pipeline.steps:
+            own = self.rows.get(step.stage.stage) if step.children else None
+            if own is None:
+                continue
+            below = {ordinal for child in step.children for ordinal in child}
+            # A container that changed its value, though no stage below it was seen, called them in a way of its own.
+            if not own.changed or any(ordinal in self.rows for ordinal in below):
+                found |= below
+        return found
+
+    def add_calls(self, earlier: Visit) -> None:
+        """Take in another call that was made for the same sample: of a stage that ran in both, the last output stays."""
+        names = earlier.inside_names
+        for ordinal, row in earlier.rows.items():
+            if ordinal >= INSIDE:
+                ordinal = self._inside.setdefault(names[ordinal], INSIDE + len(self._inside))
+            if (own := self.rows.get(ordinal)) is None or ordinal == 0:
+                self.rows[ordinal] = row
+            else:
+                own.calls += row.calls
+        self.source_digest = earlier.source_digest or self.source_digest
+        self.source_bytes = earlier.source_bytes or self.source_bytes
+        self.problem = self.problem or earlier.problem
 
     # -- rows ----------------------------------------------------------------------------------
 
