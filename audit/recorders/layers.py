@@ -241,10 +241,10 @@ class LayerHooks:
     ) -> None:
         value, count = tensor.detach(), len(step.rows)
         wanted = wanted if wanted is not None else self._wanted
-        per_sample = self.policy.per_sample and value.dim() > 0 and value.shape[0] == count
-        places = list(range(count)) if per_sample else None
-        if per_sample and wanted is not None:
-            value, places = value[wanted], wanted
+        per_sample = self.policy.per_sample and value.dim() > 0 and value.shape[0] == step.size
+        places = (wanted if wanted is not None else list(range(count))) if per_sample else None
+        if places is not None and len(places) < step.size:
+            value = value[[step.inputs[place] for place in places]]
         rows = describe(value, per_sample=per_sample)
         step.seen.append(
             (self, Seen(name, kind, direction, port, rows, places, self._kept(value, len(rows), per_sample)))

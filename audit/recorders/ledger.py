@@ -29,7 +29,7 @@ from audit.recorders.logged import logged_tables
 from audit.recorders.optimizers import OptimizerWatch
 from audit.recorders.parentage import Parentage
 from audit.recorders.passes import Passes, draws_of
-from audit.recorders.pending import Pending, Unclear, Waiting, row_digests
+from audit.recorders.pending import Match, Pending, Waiting, row_digests
 from audit.recorders.pipeline import Pipeline
 from audit.recorders.predictions import prediction_columns
 from audit.recorders.problems import Problems, RecordingWarning
@@ -68,6 +68,7 @@ class Ledger:
         self.passes = Passes(lambda: self.run)
         self._parentage = Parentage(row.run_id, self._submit)
         self._waiting = Waiting(self._write, self._spill)
+        self.tracker = self._waiting.tracker
         self._batch = 0
         self._step = 0
         self._last_step: Step | None = None
@@ -131,6 +132,9 @@ class Ledger:
                 self._write(pending)
             else:
                 self._waiting.add(pending)
+                self._waiting.track(envelope.data, pending)
+                if self.models:
+                    self.tracker.follow()
 
     def receive_loose(self, key: int, envelope: Envelope) -> None:
         """Items of a recorded dataset."""
@@ -178,13 +182,12 @@ class Ledger:
     def watch(self, watched: WatchedModel) -> None:
         """A model to be recorded from now on."""
         self.models.append(watched)
+        self.tracker.follow()
         if self._optimizers is None:
-            self._optimizers = OptimizerWatch(self._stepped, self.problems)
+            self._optimizers = OptimizerWatch(self._stepped, self.problems, self.tracker)
         self._optimizers.watch(watched.model)
 
-    def before_call(
-        self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[torch.Tensor]
-    ) -> Step | None:
+    def before_call(self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[Any]) -> Step | None:
         """A model is about to be called: the step, with its samples; None when they are not known."""
         if not self.open:
             return None
@@ -196,27 +199,39 @@ class Ledger:
                 step = self._begin_step(watched, given, arguments)
         return step
 
-    def _begin_step(
-        self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[torch.Tensor]
-    ) -> Step | None:
-        try:
-            match = self._waiting.find(id(watched), given, arguments)
-        except Unclear:
-            self._unseen.call("unclear")
-            return None
+    def _begin_step(self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[Any]) -> Step | None:
+        match = self._waiting.find(given, arguments)
         if match is None:
-            self._unseen.call("again" if self._last_step is not None else "changed" if self._arrived else "unknown")
+            self._unseen.call("unmatched" if self._arrived else "early")
             return None
-        first, _ = match.rows[0]
-        if first.loose and first.batches[match.rows[0][1]] is None:
+        inputs = _first_predictions(match, id(watched))
+        if not inputs:
+            self._unseen.call("again")
+            return None
+        rows = [row for n in inputs if (row := match.rows[n]) is not None]
+        first, _ = rows[0]
+        if first.loose and first.batches[rows[0][1]] is None:
             number, self._batch = self._batch, self._batch + 1
-            for position, (pending, place) in enumerate(match.rows):
+            for position, (pending, place) in enumerate(rows):
                 pending.batches[place], pending.positions[place] = number, position
         phase = "train" if watched.model.training else "eval"
-        batch = first.batches[match.rows[0][1]]
-        before = next((step for step in first.steps if step.rows[0] == match.rows[0]), None)
+        batch = first.batches[rows[0][1]]
+        before = next((step for step in first.steps if step.rows[0] == rows[0]), None)
         number = before.number if before is not None else self._step
-        step = Step(self.run.run_id, number, first.epoch, batch, phase, rank(), match.rows, match.digests)
+        digests = [match.digests[n] for n in inputs] if match.digests is not None else None
+        step = Step(
+            self.run.run_id,
+            number,
+            first.epoch,
+            batch,
+            phase,
+            rank(),
+            rows,
+            inputs,
+            len(match.rows),
+            digests,
+            match.operations,
+        )
         step.follows = before is not None
         return step
 
@@ -230,9 +245,9 @@ class Ledger:
             kept = [pending for pending in owners.values() if next(iter(pending.predicted)) == id(watched)]
             if not kept:
                 return
-            logits = logits_of(output, batch=len(step.rows)).detach().float().cpu().clone()
+            logits = logits_of(output, batch=step.size).detach()[step.inputs].float().cpu().clone()
             labels = [pending.labels[place] for pending, place in step.rows]
-            digests = step.digests or row_digests(given, step.rows)
+            digests = step.digests or row_digests(given, step.rows, step.inputs)
             step.predict(logits, labels, digests)
             for pending in kept:
                 pending.predictions.append(step.predictions_of(pending))
@@ -339,6 +354,7 @@ class Ledger:
 
     def _take_in_the_rest(self) -> None:
         mixing.unsubscribe(self._mixed)
+        self.tracker.close()
         for watched in self.models:
             watched.remove()
         if self._optimizers is not None:
@@ -354,3 +370,12 @@ class Ledger:
                 self._write(pending)
             self.intake.stages.write_rest()
             self._unseen.tell(self.models, self.problems)
+
+
+def _first_predictions(match: Match, model: int) -> list[int]:
+    """The rows of a model's input that are the first of their sample."""
+    found: dict[tuple[int, int], int] = {}
+    for number, row in enumerate(match.rows):
+        if row is not None and row[1] not in row[0].predicted.get(model, ()):
+            found.setdefault((id(row[0]), row[1]), number)
+    return list(found.values())

@@ -17,6 +17,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from audit.recorders.batch_tracker import BatchTracker
 from audit.recorders.dataset import CaptureLevel
 from audit.recorders.envelope import Envelope
 from audit.recorders.fetching import RecordedIterable, RecordedMap, RecordingCollate
@@ -41,6 +42,8 @@ class Iteration:
 
 class Receiver(Protocol):
     """What a recording does with the batches of a loader."""
+
+    tracker: BatchTracker
 
     def begin(self, loader: RecordedLoader) -> Iteration | None: ...
     def receive(self, loader: RecordedLoader, envelope: Envelope, iteration: Iteration) -> None: ...
@@ -130,7 +133,7 @@ class RecordedLoader:
     def _recorded(self, make: Callable[[], Any], iteration: Iteration | None) -> Any:
         """The iterator that `make` makes, recorded."""
         try:
-            with self._recording():
+            with self._recording(), self._audit_receiver.tracker.paused():
                 iterator = make()
         except Exception as error:
             return self._unpicklable(error, make)
@@ -266,7 +269,8 @@ class RecordedIterator:
 
     def _next(self) -> Envelope:
         try:
-            envelope: Envelope = next(self._iterator)
+            with self._loader._audit_receiver.tracker.paused():
+                envelope: Envelope = next(self._iterator)
             return envelope
         except StopIteration:
             raise

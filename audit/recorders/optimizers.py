@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from audit.recorders.batch_tracker import BatchTracker
 from audit.recorders.problems import Problems
 
 #: Told the learning rate and the norm of all gradients, each None where there is none.
@@ -19,8 +20,9 @@ Heard = Callable[[float | None, float | None], None]
 class OptimizerWatch:
     """Hears every optimizer step in the process, and keeps to those that step a recorded model."""
 
-    def __init__(self, heard: Heard, problems: Problems) -> None:
+    def __init__(self, heard: Heard, problems: Problems, tracker: BatchTracker) -> None:
         self._heard = heard
+        self._tracker = tracker
         self._problems = problems
         self._models: list[weakref.ref[nn.Module]] = []
         self._handles: list[Any] = [
@@ -42,11 +44,15 @@ class OptimizerWatch:
         if not _has_closure(args, kwargs):
             with self._problems.caught():
                 self._look(optimizer)
+            # What an optimizer does to parameters is of no interest, and much.
+            self._tracker.pause()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _has_closure(args, kwargs):
             with self._problems.caught():
                 self._look(optimizer)
+        else:
+            self._tracker.resume()
 
     def _look(self, optimizer: torch.optim.Optimizer) -> None:
         # Asked anew each time: parameters may have been replaced, by lazy modules or by moving the model.

@@ -1,12 +1,13 @@
 """Batches that the loop has been given, and whose predictions may still come.
 
-Finds out which samples a model was called with: by the tensors themselves, else by the content of each row, else, when
-the batch was changed on its way (normalised, cast, mixed), by being the only one of that length that can be meant. Where several can,
-and for a row that fits nothing, nobody gets the prediction: none is better than another sample's.
+Finds out which samples a model was called with, by evidence alone: the tensors of the batch themselves, what the loop made
+of them (see batch_tracker.py), a view of their memory, or the content of each row. A batch of the same length is no evidence.
+Without any, nobody gets the prediction: none is better than another sample's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 
 from audit import values
+from audit.recorders.batch_tracker import BatchTracker, Content, version_of
+from audit.recorders.row_origins import RowOrigins
 from audit.recorders.steps import Place, Step
 
 #: How many batches that nobody holds any more may wait: a loop may have moved them to a device, and fetched ahead.
@@ -48,43 +51,43 @@ class Pending:
     origin: weakref.ref[Any] | None = None
     tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     #: The memory of the tensors, so that a view of the newest batch is known though the loop dropped the tensor itself.
-    memory: list[torch.Tensor] = field(default_factory=list)
+    memory: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     #: Places that each model, by id, has predicted already; the first model's predictions are those that are kept.
     predicted: dict[int, set[int]] = field(default_factory=dict)
     predictions: list[Any] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    #: Objects of the batch that are no tensors: a graph, a structure of the user's own.
+    objects: list[weakref.ref[Any]] = field(default_factory=list)
 
     def __post_init__(self, data: Any) -> None:
         own = list(all_tensors(data))
         self.tensors = [weakref.ref(tensor) for tensor in own]
-        self.memory = [tensor.detach() for tensor in own]
+        self.memory = [(tensor.detach(), version_of(tensor)) for tensor in own]
+        self.objects = list(_references(data))
 
     @property
     def held(self) -> bool:
         """Whether the loop still holds a tensor of it."""
-        return any(reference() is not None for reference in self.tensors)
+        return any(reference() is not None for reference in (*self.tensors, *self.objects))
 
-    def is_batch(self, arguments: list[torch.Tensor]) -> bool:
-        """Whether one of these is a tensor of it, or a view of all of one."""
-        own = [*self.memory, *(tensor for reference in self.tensors if (tensor := reference()) is not None)]
-        return any(_same(mine, other) for mine in own for other in arguments)
-
-    def free(self, model: int) -> list[int]:
-        """Places that this model has not predicted."""
-        taken = self.predicted.get(model)
-        return self.ok if not taken else [place for place in self.ok if place not in taken]
+    def origins(self, tensor: torch.Tensor) -> RowOrigins | None:
+        """The samples of one of its own tensors; None for the labels, which say nothing of a model's input."""
+        count = len(self.ok)
+        is_aligned = tensor.dim() > 0 and tensor.shape[0] == count
+        labels = [self.labels[place] for place in self.ok]
+        may_be_labels = tensor.dim() == 1 and is_aligned and not tensor.is_floating_point() and None not in labels
+        if may_be_labels and tensor.tolist() == labels:
+            return None
+        return RowOrigins(tuple((self, place) for place in self.ok), 0 if is_aligned else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The rows of a model's input, each with its sample."""
+    """The rows of a model's input, each with its sample; None for a row that is no recorded sample."""
 
-    rows: list[Place]
+    rows: list[Place | None]
     digests: list[str | None] | None = None
-
-
-class Unclear(Exception):
-    """More than one batch that waits could be the one that the model was called with."""
+    operations: tuple[str, ...] = ()
 
 
 class Waiting:
@@ -93,6 +96,7 @@ class Waiting:
     def __init__(self, write: Callable[[Pending], None], spill: Callable[[Pending], None]) -> None:
         self._write = write
         self._spill = spill
+        self.tracker = BatchTracker()
         self._batches: deque[Pending] = deque()
         self._loose: dict[int, Pending] = {}
         self._by_digest: dict[str, list[Place]] = {}
@@ -177,81 +181,153 @@ class Waiting:
 
     # -- which samples are these? ----------------------------------------------------------------
 
-    def find(self, model: int, given: torch.Tensor | None, arguments: list[torch.Tensor]) -> Match | None:
-        """The samples that a model is called with; None when they are not known, or were predicted before."""
-        for pending in reversed(self._batches):
-            if pending.is_batch(arguments):
-                # The very batch again is a second call with it, not another batch of that length.
-                free = pending.free(model)
-                return Match([(pending, place) for place in free]) if len(free) == len(pending.ok) else None
-        fitting = self._fitting(model, given)
-        # To look at values on a device is to wait for it: only where there is a choice.
-        if given is not None and given.dim() > 0 and (given.device.type == "cpu" or self._loose or len(fitting) > 1):
-            match, known = self._by_content(model, given)
-            if match is not None or known:
-                return match
-        if len(fitting) > 1:
-            raise Unclear
-        return Match([(fitting[0], place) for place in fitting[0].ok]) if fitting else None
+    def track(self, data: Any, pending: Pending) -> None:
+        """Follow the tensors of a batch that is about to be given to the loop."""
+        for tensor in all_tensors(data):
+            origins = pending.origins(tensor)
+            if origins is not None:
+                self.tracker.add(tensor, origins)
 
-    def _by_content(self, model: int, given: torch.Tensor) -> tuple[Match | None, bool]:
-        """Each row by its digest; also whether the rows are known at all."""
+    def find(self, given: torch.Tensor | None, arguments: list[Any]) -> Match | None:
+        """The samples that a model is called with; None when nothing proves which they are."""
+        if given is None:
+            return self._by_object(arguments)
+        origins = self.tracker.origins_of(given) or self._by_memory(given)
+        if origins is None:
+            return self._by_content(given)
+        if any(self._is_foreign(other, given) for other in all_tensors(arguments)):
+            return None
+        rows = self._resolved(origins)
+        if rows is None or all(row is None for row in rows):
+            return None
+        if origins.operations or origins.axis != 0:
+            return Match(rows, operations=origins.operations)
+        return self._in_their_order(given, rows)
+
+    def _by_object(self, arguments: list[Any]) -> Match | None:
+        """The batch is an object of the user's own, and the model was given that very object."""
+        for pending in reversed(self._batches):
+            own = [found for reference in pending.objects if (found := reference()) is not None]
+            if any(mine is other for mine in own for other in arguments):
+                return Match([(pending, place) for place in pending.ok])
+        return None
+
+    def _by_memory(self, given: torch.Tensor) -> RowOrigins | None:
+        """A view of a batch that was made where nobody looked."""
+        for pending in reversed(self._batches):
+            for mine, origins in self._known_memory(pending):
+                if origins is not None and origins.axis == 0 and (rows := _rows_viewed(mine, given)) is not None:
+                    return RowOrigins(tuple(origins.rows[n] for n in rows), 0, (*origins.operations, "view"))
+        return None
+
+    def _known_memory(self, pending: Pending) -> Iterator[tuple[torch.Tensor, RowOrigins | None]]:
+        alive = [tensor for reference in pending.tensors if (tensor := reference()) is not None]
+        for tensor in alive:
+            yield tensor, self.tracker.origins_of(tensor)
+        for tensor, version in pending.memory:
+            # Where the tensor itself is gone: nothing was changed in place, or nothing is known.
+            if version_of(tensor) == version and not any(tensor.data_ptr() == one.data_ptr() for one in alive):
+                yield tensor, pending.origins(tensor)
+
+    def _is_foreign(self, other: torch.Tensor, given: torch.Tensor) -> bool:
+        """Whether another argument of the call is as large as a batch, and is none: a generated picture, say."""
+        if other is given or not other.is_floating_point() or other.dim() != given.dim() or other.dim() < 2:
+            return False
+        return other.shape[0] == given.shape[0] and self.tracker.origins_of(other) is None
+
+    def _resolved(self, origins: RowOrigins) -> list[Place | None] | None:
+        """Samples for rows, where some are known only by their content."""
+        contents = {id(row[0]): row[0] for row in origins.rows if row is not None and isinstance(row[0], Content)}
+        if not contents:
+            return list(origins.rows)
+        found: dict[int, list[Place | None]] = {}
+        for key, content in contents.items():
+            match = self._by_content(content.rows) if content.rows is not None else None
+            if match is None:
+                return None
+            found[key] = match.rows
+        return [row if row is None or id(row[0]) not in found else found[id(row[0])][row[1]] for row in origins.rows]
+
+    def _in_their_order(self, given: torch.Tensor, rows: list[Place | None]) -> Match:
+        """The batch as it came. Where each row is the content of another sample of it, a collate function sorted them."""
+        places: list[Place] = [row for row in rows if row is not None]
+        digests = row_digests(given, places) if len(places) == len(rows) else None
+        if digests is None:
+            return Match(rows)
+        expected = [pending.digests[place] for pending, place in places]
+        if digests != expected and None not in digests and sorted(map(str, digests)) == sorted(map(str, expected)):
+            left = dict(enumerate(expected))
+            order = []
+            for digest in digests:
+                at = next(n for n, wanted in left.items() if wanted == digest)
+                del left[at]
+                order.append(at)
+            return Match([places[n] for n in order], digests)
+        return Match(rows, digests)
+
+    def _by_content(self, given: torch.Tensor) -> Match | None:
+        """Each row by its digest."""
+        if given.dim() == 0 or not len(given) or not self._by_digest:
+            return None
         rows = given.detach().cpu()
         for form in _FORMS:
-            first = _digest(form, rows[0]) if len(rows) else None
+            first = _digest(form, rows[0])
             if first is None or not self._places(first):
                 continue
             digests = [first, *(_digest(form, row) for row in rows[1:])]
-            if not all(self._places(digest) for digest in digests):
-                continue
             taken: set[tuple[int, int]] = set()
-            found: list[Place] = []
+            found: list[Place | None] = []
             for digest in digests:
-                place = self._next_place(model, digest, taken)
+                place = self._next_place(digest, taken)
                 if place is None:
-                    return None, True
+                    break
                 taken.add((id(place[0]), place[1]))
                 found.append(place)
-            return Match(found, list(digests)), True
-        return None, False
-
-    def _next_place(self, model: int, digest: str | None, taken: set[tuple[int, int]]) -> Place | None:
-        for pending, place in self._places(digest):
-            used = place in pending.predicted.get(model, ()) or (id(pending), place) in taken
-            if not used:
-                return pending, place
+            if len(found) == len(digests):
+                return Match(found, list(digests))
         return None
+
+    def _next_place(self, digest: str | None, taken: set[tuple[int, int]]) -> Place | None:
+        """A sample with this content: one without a prediction if there is one, of the newest pass over a loader."""
+        free = [place for place in self._places(digest) if (id(place[0]), place[1]) not in taken]
+        if not free:
+            return None
+        waiting = [
+            (pending, place) for pending, place in free if not any(place in p for p in pending.predicted.values())
+        ]
+        candidates = waiting or free
+        newest = candidates[-1][0].origin
+        return next((one for one in candidates if one[0].origin is newest), candidates[0])
 
     def _places(self, digest: str | None) -> list[Place]:
         return self._by_digest.get(digest, []) if digest is not None else []
 
-    def _fitting(self, model: int, given: torch.Tensor | None) -> list[Pending]:
-        """The batches that may have been changed into this input. A loop takes the batches of a pass in their order."""
-        length = given.shape[0] if given is not None and given.dim() else None
-        passed: set[int] = set()
-        fitting: list[Pending] = []
-        for pending in reversed(self._batches):
-            origin = pending.origin() if pending.origin is not None else None
-            if pending.predicted.get(model):
-                passed.add(id(origin))
-            elif pending.ok and length in (None, len(pending.ok)) and (origin is None or id(origin) not in passed):
-                fitting.append(pending)
-        if not fitting:
-            # Items arrive in the order that workers finish them: with more than one to choose from, nothing is known.
-            loose = [p for p in self._loose.values() if p.ok and length in (None, len(p.ok))]
-            return loose if len(loose) == 1 else []
-        # Whether the loop still holds a batch tells nothing: its variables are those of the one it fetched last.
-        return [p for p in fitting if p.origin is not None and p.origin() is not None] or fitting
+
+def _references(data: Any) -> Iterator[weakref.ref[Any]]:
+    """Objects in a batch that can be known again by their identity."""
+    parts = [data, *data] if isinstance(data, (tuple, list)) else [data]
+    for part in parts:
+        if not isinstance(part, (torch.Tensor, tuple, list, dict, str, int, float)):
+            with contextlib.suppress(TypeError):
+                yield weakref.ref(part)
 
 
-def _same(own: torch.Tensor, other: torch.Tensor) -> bool:
-    if own is other:
-        return True
+def _rows_viewed(own: torch.Tensor, other: torch.Tensor) -> list[int] | None:
+    """Which rows of one tensor another is a view of; None when it is none, or its rows are not whole samples' parts."""
     try:
-        # A view of the whole batch is the batch.
-        return own.data_ptr() == other.data_ptr() != 0 and own.numel() == other.numel() > 0
-    except RuntimeError:
-        return False
+        if other.dim() == 0 or own.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+            return None
+        if own.untyped_storage().data_ptr() == 0 or own.dtype != other.dtype:
+            return None
+    except (RuntimeError, NotImplementedError):
+        return None
+    step = own.stride(0)
+    within = sum((size - 1) * stride for size, stride in zip(other.shape[1:], other.stride()[1:], strict=True))
+    first, offset = divmod(int(other.storage_offset()) - int(own.storage_offset()), step) if step else (0, 0)
+    if step <= 0 or other.stride(0) % step or offset + within >= step:
+        return None
+    rows = [first + n * (other.stride(0) // step) for n in range(other.shape[0])]
+    return rows if all(0 <= row < own.shape[0] for row in rows) else None
 
 
 def all_tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -281,15 +357,17 @@ def _digest(form: Callable[[torch.Tensor], Any], row: torch.Tensor) -> str | Non
         return None
 
 
-def row_digests(given: torch.Tensor | None, rows: list[Place]) -> list[str | None]:
-    """The digest of each row of a model's input, as its sample's last stage would have it."""
-    nothing: list[str | None] = [None] * len(rows)
-    if given is None or given.dim() == 0 or given.shape[0] != len(rows):
-        return nothing
-    found = nothing
+def row_digests(given: torch.Tensor | None, rows: list[Place], inputs: list[int] | None = None) -> list[str | None]:
+    """The digest of each sample's row of a model's input, as its sample's last stage would have it."""
+    found: list[str | None] = [None] * len(rows)
+    if given is None or given.dim() == 0 or given.shape[0] < len(rows):
+        return found
+    if inputs is None and given.shape[0] != len(rows):
+        return found
     form = _FORMS[0]
     seen = given.detach().cpu()
-    for number, ((pending, place), row) in enumerate(zip(rows, seen, strict=True)):
+    for number, (pending, place) in enumerate(rows):
+        row = seen[number if inputs is None else inputs[number]]
         digest, wanted = _digest(form, row), pending.digests[place]
         if digest != wanted and wanted is not None and number == 0:
             form = next((other for other in _FORMS if _digest(other, row) == wanted), form)

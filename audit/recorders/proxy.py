@@ -15,6 +15,7 @@ from typing import Any
 import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
+from audit.recorders.batch_tracker import BatchTracker
 from audit.recorders.envelope import Envelope
 from audit.recorders.fetching import StandIn, fetches_batches, record_item, whole_batch
 from audit.recorders.forking import DELIVERING
@@ -29,7 +30,8 @@ _OPEN, _EPOCH = 0, 1
 class Channel:
     """Envelopes from any process to the one that records."""
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: Deliver, tracker: BatchTracker) -> None:
+        self._tracker: BatchTracker | None = tracker
         # The system's own start method would not do: a pipe made for fork cannot be handed to a spawned worker.
         self._pipe = torch.multiprocessing.get_context("spawn").SimpleQueue()
         #: Whether the recording is open, and its epoch, in memory that all workers share.
@@ -63,6 +65,10 @@ class Channel:
         # A recording that has ended meanwhile takes nothing; that is no error of the user's loop.
         with contextlib.suppress(OSError, ValueError):
             self._pipe.put(envelope)
+
+    def unobserved(self) -> contextlib.AbstractContextManager[None]:
+        """While an item is made, what is done to tensors is no part of the loop."""
+        return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
 
     def settle(self) -> None:
         """Wait until everything that was sent so far has been delivered."""
@@ -103,7 +109,7 @@ class Channel:
                     self._idle.notify_all()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_pipe": self._pipe, "_shared": self._shared, "_deliver": None, "_thread": None}
+        return {"_pipe": self._pipe, "_shared": self._shared, "_deliver": None, "_thread": None, "_tracker": None}
 
 
 def _discard(pipe: Any) -> None:
@@ -164,7 +170,8 @@ class RecordedDatasetProxy(StandIn):
         recorder = self._audit_recorder
         recorder.clear()
         try:
-            yield
+            with self._audit_channel.unobserved():
+                yield
         finally:
             if recorder.indices or recorder.problems:
                 self._audit_channel.send(recorder.envelope(None, indexed=True, by_loader=False))

@@ -161,9 +161,10 @@ class Recording:
             raise UsageError("This dataset is recorded already.", hint="Call run.dataset once for each dataset.")
         how = described(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages)
-        channel = Channel(lambda envelope: self._ledger.receive_loose(id(channel), envelope))
+        channel = Channel(lambda envelope: self._ledger.receive_loose(id(channel), envelope), self._ledger.tracker)
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._ledger.channels.append(channel)
+        self._ledger.tracker.adopts = True
         self._register(id(channel), pipeline, dataset, how)
         return kind(ItemRecorder(dataset, pipeline, self._ledger.plan.level, label), channel)
 
@@ -208,7 +209,8 @@ class Recording:
                 hint="Add layers=[...]: names, patterns such as 'layer4.*', or types.",
             )
         hooks = LayerHooks(model, policy) if layers else None
-        self._ledger.watch(WatchedModel(model, hooks, self._ledger.before_call, self._ledger.after_call))
+        ledger = self._ledger
+        ledger.watch(WatchedModel(model, hooks, ledger.before_call, ledger.after_call, ledger.tracker))
         run = self._ledger.run
         if hooks is not None:
             # What was asked for: the check `hooks` compares it with what was heard.

@@ -29,10 +29,15 @@ class Step:
     batch: int | None
     phase: str
     rank: int | None
-    #: By place in the model's input.
+    #: The samples it is recorded for.
     rows: list[Place]
-    #: The digest of each row of the input; None until they are asked for.
+    #: For each of them its row of the model's input, and how many rows the input has.
+    inputs: list[int]
+    size: int
+    #: The digest of each sample's row; None until they are asked for.
     digests: list[str | None] | None = None
+    #: What the loop did to the batch before the model was given it.
+    operations: tuple[str, ...] = ()
     #: Columns of `predictions`; before the logits are known only those of the key.
     columns: dict[str, Any] = field(default_factory=dict)
     loss: float | None = None

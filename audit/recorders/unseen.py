@@ -10,21 +10,9 @@ from audit.recorders.watching import WatchedModel
 
 #: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
 _NOTES = {
-    "again": (
-        "calls of a model were of no batch that waits for predictions; of each batch the first call counts.",
-        False,
-    ),
-    "unknown": ("calls of a model came before any recorded batch.", False),
-    "changed": (
-        "calls of a model were of no recorded batch: what came from the loader was split, repeated or joined, and "
-        "changed, on its way to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
-        True,
-    ),
-    "unclear": (
-        "calls of a model could be of more than one batch: several were fetched ahead, and changed on their way "
-        "to the model. Their predictions are not recorded; give them with run.log(indices=…, logits=…).",
-        True,
-    ),
+    "again": ("model calls repeated samples that have their prediction; of each sample the first call counts.", False),
+    "early": ("model calls came before any recorded batch and were not stored.", False),
+    "unmatched": ("model calls could not be matched to a recorded batch and were not stored.", True),
 }
 
 
@@ -51,4 +39,7 @@ class Unseen:
                 problems.mark(f"Layer values could not be recorded, the first: {watched.layers.problem}")
         for kind, (text, loud) in _NOTES.items():
             if count := self._calls[kind]:
-                problems.mark(f"{count} {text}", loud=loud)
+                sentence = (
+                    f"{count} {text}" if count > 1 else f"1 {text.replace('calls', 'call', 1).replace('were', 'was')}"
+                )
+                problems.mark(sentence, loud=loud)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from audit.recorders.batch_tracker import BatchTracker
 from audit.recorders.hooks import Hook
 from audit.recorders.items import INPUT_KEYS
 from audit.recorders.layers import LayerHooks
@@ -18,7 +19,7 @@ from audit.recorders.pending import all_tensors
 from audit.recorders.steps import Step
 
 #: Told the model and its input before a call; gives the step, or None when the call is not to be recorded.
-Before = Callable[["WatchedModel", "torch.Tensor | None", list[torch.Tensor]], Step | None]
+Before = Callable[["WatchedModel", "torch.Tensor | None", list[Any]], Step | None]
 #: Told what the call gave.
 After = Callable[["WatchedModel", Step, "torch.Tensor | None", Any], None]
 
@@ -26,8 +27,11 @@ After = Callable[["WatchedModel", Step, "torch.Tensor | None", Any], None]
 class WatchedModel:
     """Hooks on one model, and on its chosen layers."""
 
-    def __init__(self, model: nn.Module, layers: LayerHooks | None, before: Before, after: After) -> None:
+    def __init__(
+        self, model: nn.Module, layers: LayerHooks | None, before: Before, after: After, tracker: BatchTracker
+    ) -> None:
         self.model = model
+        self._tracker = tracker
         self.layers = layers
         self.calls = 0
         self._before = before
@@ -50,8 +54,9 @@ class WatchedModel:
         def hook(args: Any, kwargs: Any) -> None:
             self.calls += 1
             self._given = model_input(args, kwargs)
-            arguments = [*all_tensors(args), *all_tensors(kwargs)]
-            self._step = self._before(self, self._given, arguments)
+            self._step = self._before(self, self._given, [*args, *kwargs.values()])
+            # What a model does inside is no way from a batch to another model.
+            self._tracker.pause()
             if self.layers is not None:
                 self.layers.begin(self._step)
 
@@ -59,6 +64,7 @@ class WatchedModel:
 
     def _returned(self) -> Callable[..., None]:
         def hook(_: Any, __: Any, output: Any) -> None:
+            self._tracker.resume()
             step, given = self._step, self._given
             self._step = self._given = None
             if self.layers is not None:
