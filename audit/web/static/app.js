@@ -66,16 +66,6 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("#asked select")) event.target.form.requestSubmit();
 });
 
-// Saving is a download, which htmx would swallow.
-document.addEventListener("htmx:beforeRequest", (event) => {
-  const by = event.detail.requestConfig.triggeringEvent;
-  if (by && by.submitter && by.submitter.hasAttribute("data-plain")) {
-    event.preventDefault();
-    const form = by.target;
-    window.location.assign("/sql?" + new URLSearchParams({ q: form.q.value, save: by.submitter.value }));
-  }
-});
-
 // Completion: the word before the cursor against tables, columns and keywords.
 (function () {
   const editor = document.querySelector("#q");

@@ -1,0 +1,92 @@
+// Load parts of a page after the page itself.
+//
+//   data-get="URL"         where the part comes from; data-post: sent with POST
+//   data-when="load"       at once; "visible": when scrolled into view; "every 3": each three seconds; a form: when submitted
+//   data-into="#id"        the element whose content is replaced; without it the element itself is replaced
+//   data-pick="#id"        take only this element of the answer
+//   data-address           also put the address into the address bar
+"use strict";
+
+(function () {
+  const seen = new WeakSet();
+  const visible = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      visible.unobserve(entry.target);
+      load(entry.target, entry.target.dataset.get);
+    }
+  });
+
+  async function load(element, address, options = {}) {
+    const target = element.dataset.into ? document.querySelector(element.dataset.into) : element;
+    if (!target) return;
+    target.classList.add("loading");
+    target.setAttribute("aria-busy", "true");
+    let text;
+    try {
+      const answer = await fetch(address, { ...options, headers: { "X-Partial": "1", ...options.headers }, credentials: "same-origin" });
+      text = await answer.text();
+    } catch {
+      text = "<p class=\"error\">The server did not answer. Is audit ui still running?</p>";
+    }
+    target.classList.remove("loading");
+    target.removeAttribute("aria-busy");
+    if (!target.isConnected) return;
+    place(element, target, text);
+  }
+
+  // Scripts in an answer never run: a document that DOMParser made does not execute, nor do nodes moved out of it.
+  function place(element, target, text) {
+    const answer = new DOMParser().parseFromString(text, "text/html");
+    const picked = element.dataset.pick ? answer.querySelector(element.dataset.pick) : null;
+    if (element.dataset.pick && !picked) {
+      seen.delete(element);
+      return start(element);
+    }
+    const nodes = picked ? [picked] : [...answer.body.childNodes];
+    answer.querySelectorAll("script").forEach((script) => script.remove());
+    if (element.dataset.into && !picked) target.replaceChildren(...nodes);
+    else target.replaceWith(...nodes);
+    nodes.forEach((node) => { if (node instanceof Element) start(node); });
+    document.dispatchEvent(new CustomEvent("partial:placed"));
+  }
+
+  function start(root) {
+    const found = [...root.querySelectorAll("[data-get]:not(form), [data-when^=every]")];
+    if (root.matches && root.matches("[data-get]:not(form), [data-when^=every]")) found.push(root);
+    for (const element of found) {
+      if (seen.has(element)) continue;
+      seen.add(element);
+      const when = element.dataset.when || "load";
+      if (when === "load") load(element, element.dataset.get);
+      else if (when === "visible") visible.observe(element);
+      else if (when.startsWith("every ")) repeat(element, Number(when.slice(6)) * 1000);
+    }
+  }
+
+  function repeat(element, pause) {
+    setTimeout(() => {
+      if (!element.isConnected) return;
+      if (document.hidden) return repeat(element, pause);
+      load(element, element.dataset.get);
+    }, pause);
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target.closest("form[data-into]");
+    // A download must be an ordinary request of the browser.
+    if (!form || (event.submitter && event.submitter.hasAttribute("data-plain"))) return;
+    event.preventDefault();
+    const fields = new URLSearchParams(new FormData(form, event.submitter));
+    const posts = form.dataset.post !== undefined;
+    const address = posts ? form.dataset.post : form.dataset.get + "?" + fields;
+    const buttons = [...form.querySelectorAll("button")];
+    buttons.forEach((button) => { button.disabled = true; });
+    load(form, address, posts ? { method: "POST", body: fields } : {}).finally(() => buttons.forEach((button) => { button.disabled = false; }));
+    if (form.dataset.address !== undefined) history.pushState(null, "", address);
+  });
+
+  // Going back to an address that a form put there: the page as it was is asked for again.
+  window.addEventListener("popstate", () => window.location.reload());
+  document.addEventListener("DOMContentLoaded", () => start(document.body));
+})();
