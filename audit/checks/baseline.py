@@ -32,6 +32,8 @@ class Item(NamedTuple):
     digest: str | None
     label: int | None
     predicted: int | None
+    #: Whether no visit of the last epoch came through; a baseline file does not hold it.
+    failed: bool = False
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Baseline:
             "code": self.code,
             "counts": self.counts,
             "distributions": self.distributions,
-            "sources": [list(item) for item in self.sources()],
+            "sources": [[item.source, item.digest, item.label, item.predicted] for item in self.sources()],
         }
 
 
@@ -160,12 +162,13 @@ def items_of(reader: Reader, run_id: str) -> Iterator[Item]:
     """Every source of a run, sorted by name: its first visit's digest and label, its last epoch's prediction."""
     query = f"""
         WITH first AS (
-            SELECT source, min(left(source_digest, {SHORT})) AS digest, min(label) AS label FROM samples
+            SELECT source, min(left(source_digest, {SHORT})) AS digest, min(label) AS label,
+                   arg_max(status = 'failed', (epoch, status = 'failed')) AS failed FROM samples
             WHERE run_id = {literal(run_id)} AND source IS NOT NULL GROUP BY source),
         last AS (
             SELECT source, arg_max(predicted, p.epoch) AS predicted FROM samples s
             JOIN predictions p USING (run_id, epoch, index, visit) WHERE run_id = {literal(run_id)} GROUP BY source)
-        SELECT source, digest, label, predicted FROM first LEFT JOIN last USING (source) ORDER BY encode(source)
+        SELECT source, digest, label, predicted, failed AND predicted IS NULL FROM first LEFT JOIN last USING (source) ORDER BY encode(source)
     """
     for _, rows in reader.sql(query, run=[run_id]).batches():
         for row in rows:

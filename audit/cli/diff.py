@@ -25,7 +25,9 @@ _FROM_0 = click.IntRange(0)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="With --pipelines: only the first N samples.")
 @click.option("--workers", type=click.IntRange(0), help="With --pipelines: worker processes.")
 @click.option("--seed", type=int, default=0, show_default=True, help="With --pipelines: each sample is seeded from it.")
-@click.option("--max-regressions", type=_FROM_0, metavar="N", help="Exit with 1 when more predictions are newly wrong.")
+@click.option(
+    "--max-regressions", type=_FROM_0, metavar="N", help="Exit with 1 when more samples are newly wrong or fail anew."
+)
 @click.option("--max-divergent", type=_FROM_0, metavar="N", help="Exit with 1 when more samples differ at any stage.")
 @click.option("--rows", type=_FROM_0, metavar="N", help="Longest list. [default: 10; 20 in Markdown; 10,000 in JSON]")
 @click.option("--derive/--no-derive", default=True, help="Derive again what was not stored, to measure a difference.")
@@ -43,7 +45,8 @@ def diff(
 ) -> int:
     """Compare two runs: data, first divergent stage, flipped predictions and their cause.
 
-    A and B are runs; left out, they are latest~1 and latest. Of a run with several epochs the last is compared.
+    A and B are runs; left out, they are latest~1 and latest. Of a run with several epochs the last is compared. With
+    no sample in common nothing is compared, and the exit status is 1.
 
     \b
     audit diff baseline latest --max-regressions 0

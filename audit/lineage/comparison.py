@@ -11,43 +11,40 @@ from collections.abc import Sequence
 
 from audit.lineage.alignment import Step
 from audit.lineage.matching import Side
+from audit.store.comparison import judged, model_changed, pipeline_changed, scores
 from audit.store.scratch import Scratch
 
-#: A flip's cause, told from what was recorded: other bytes or label, else another model input, else the model.
-_CAUSE = """
-    CASE WHEN source_changed OR label_changed THEN 'data'
-         WHEN input_a IS DISTINCT FROM input_b THEN 'pipeline' ELSE 'model' END
+_JOINED = """
+    SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), x.a0 AS loaded_a,
+           y.b0 AS loaded_b, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit)
+    FROM pairs p
+    LEFT JOIN ({outputs_a}) x ON x.out_index_a = p.index_a AND x.out_visit_a = p.visit_a
+    LEFT JOIN ({outputs_b}) y ON y.out_index_b = p.index_b AND y.out_visit_b = p.visit_b
+    LEFT JOIN ({predictions_a}) m ON m.index = p.index_a AND m.visit = p.visit_a
+    LEFT JOIN ({predictions_b}) n ON n.index = p.index_b AND n.visit = p.visit_b
 """
 
 _COMPARED = """
-    WITH outputs_a AS ({outputs_a}), outputs_b AS ({outputs_b}),
-    predictions_a AS ({predictions_a}), predictions_b AS ({predictions_b}),
-    joined AS (
-        SELECT p.* EXCLUDE (comparable, other_bytes), x.*, y.*, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit),
-               CASE WHEN comparable THEN other_bytes ELSE coalesce(x.a0 <> y.b0, false) END AS source_changed,
-               CASE WHEN label_name_a IS NOT NULL AND label_name_b IS NOT NULL THEN label_name_a <> label_name_b
-                    ELSE label_a IS DISTINCT FROM label_b END AS label_changed,
-               CASE WHEN m.name_a IS NOT NULL AND n.name_b IS NOT NULL THEN m.name_a <> n.name_b
-                    ELSE m.predicted_a IS DISTINCT FROM n.predicted_b END AS other_class
-        FROM pairs p
-        LEFT JOIN outputs_a x ON x.out_index_a = p.index_a AND x.out_visit_a = p.visit_a
-        LEFT JOIN outputs_b y ON y.out_index_b = p.index_b AND y.out_visit_b = p.visit_b
-        LEFT JOIN predictions_a m ON m.index = p.index_a AND m.visit = p.visit_a
-        LEFT JOIN predictions_b n ON n.index = p.index_b AND n.visit = p.visit_b
-    ), walked AS (
-        SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM joined
+    WITH walked AS (
+        SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM ({judged})
     ), placed AS (
-        SELECT *, coalesce({first_input}, {first_target}) AS step FROM walked
+        SELECT *, coalesce({first_input}, {first_target}) AS parted, lost_a AND lost_b AS lost_in_both,
+               lost_in_both AND error_a <> error_b AS other_error
+        FROM walked
     )
-    SELECT source, renamed_to, index_a, visit_a, index_b, visit_b, label_a, label_b, label_name_a, label_name_b,
+    SELECT source, renamed_to, how, index_a, visit_a, index_b, visit_b, label_a, label_b, label_name_a, label_name_b,
            failed_a, failed_b, source_changed, label_changed, predicted_a, predicted_b, name_a, name_b, correct_a,
-           correct_b, step, CASE step {missing} END AS missing,
-           CASE WHEN seen_a IS NULL OR seen_b IS NULL THEN NULL
-                WHEN correct_a AND NOT correct_b THEN 'regression'
-                WHEN correct_b AND NOT correct_a THEN 'fix'
-                WHEN other_class THEN 'change' END AS flip,
-           {cause} AS cause
+           correct_b, right_a, right_b, flip, cause,
+           coalesce(parted, CASE WHEN other_error THEN least(last_input + 1, {last_step}) END) AS step,
+           CASE WHEN lost_in_both AND parted IS NULL THEN 'both' ELSE CASE step {missing} END END AS missing,
+           CASE missing WHEN 'a' THEN error_a WHEN 'b' THEN error_b WHEN 'both' THEN hash(error_a, error_b) END AS error
     FROM placed
+"""
+
+_SCORED = """
+    SELECT m.input_a, n.input_b, m.scores_a, n.scores_b FROM pairs p
+    JOIN ({a}) m ON m.index = p.index_a AND m.visit = p.visit_a
+    JOIN ({b}) n ON n.index = p.index_b AND n.visit = p.visit_b
 """
 
 
@@ -55,22 +52,34 @@ def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[Step]) -> None:
     """Make the table `compared`, one row for each pair, from `pairs`, which is given up."""
     main = [step for step in steps if not step.is_target]
     target = [step for step in steps if step.is_target]
+    joined = _JOINED.format(
+        outputs_a=_outputs(a, "a"),
+        outputs_b=_outputs(b, "b"),
+        predictions_a=_predictions(a, "a"),
+        predictions_b=_predictions(b, "b"),
+    )
     scratch.keep(
         "compared",
         _COMPARED.format(
-            outputs_a=_outputs(a, "a"),
-            outputs_b=_outputs(b, "b"),
-            predictions_a=_predictions(a, "a"),
-            predictions_b=_predictions(b, "b"),
+            judged=judged(joined, **_differences(scratch, a, b)),
             last_input=_last_equal(main),
             last_target=_last_equal(target),
             first_input=_first_other(main, "last_input"),
             first_target=_first_other(target, "last_target"),
+            last_step=main[-1].number if main else "NULL",
             missing=_missing(steps),
-            cause=_CAUSE,
         ),
     )
     scratch.drop("pairs")
+
+
+def _differences(scratch: Scratch, a: Side, b: Side) -> dict[str, str]:
+    """Whether the runs' models and pipelines differ, as SQL constants; NULL where that is not known."""
+    ids = a.run_literal, b.run_literal
+    scored = _SCORED.format(a=_predictions(a, "a", scored=True), b=_predictions(b, "b", scored=True))
+    found = scratch.row(f"SELECT {model_changed(*ids, f'({scored})')}, {pipeline_changed(*ids)}")
+    model, pipeline = ("NULL" if value is None else str(value).lower() for value in found)
+    return {"model": model, "pipeline": pipeline}
 
 
 def _outputs(side: Side, name: str) -> str:
@@ -88,10 +97,11 @@ def _outputs(side: Side, name: str) -> str:
     )
 
 
-def _predictions(side: Side, name: str) -> str:
+def _predictions(side: Side, name: str, *, scored: bool = False) -> str:
+    facts = f"predicted AS predicted_{name}, predicted_name AS name_{name}, correct AS correct_{name}"
     return (
-        f"SELECT index, visit, predicted AS predicted_{name}, predicted_name AS name_{name}, "
-        f"correct AS correct_{name}, hash(input_digest) AS input_{name}, true AS seen_{name} "
+        f"SELECT index, visit, {f'{scores()} AS scores_{name}' if scored else facts}, true AS seen_{name}, "
+        f"CASE WHEN input_digest IS NOT NULL THEN hash(input_digest) END AS input_{name} "
         f"FROM predictions WHERE {side.rows}"
     )
 
@@ -117,7 +127,7 @@ def _first_other(steps: Sequence[Step], last: str) -> str:
 
 
 def _missing(steps: Sequence[Step]) -> str:
-    """Which side has no output of the step where the two part: there its sample failed."""
+    """Which side has no output of the step where the two part: its sample failed there."""
     cases = [
         f"WHEN {step.number} THEN CASE WHEN b{step.at_b} IS NULL THEN 'b' WHEN a{step.at_a} IS NULL THEN 'a' END"
         for step in steps

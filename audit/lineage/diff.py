@@ -23,15 +23,17 @@ from audit.store.scratch import Scratch
 DEFAULT_ROWS = 10_000
 
 _CHANGED = """
-    SELECT source, renamed_to AS source_b, index_a, index_b, label_a, label_b, label_name_a, label_name_b
+    SELECT source, coalesce(renamed_to, source) AS source_b, index_a, index_b, label_a, label_b, label_name_a, label_name_b
     FROM compared WHERE {condition} ORDER BY index_b, visit_b, index_a LIMIT {rows}
 """
 _LISTS = {
     "source_changed": "source_changed",
     "label_changed": "label_changed",
-    "renamed": "renamed_to IS NOT NULL",
+    "renamed": "how = 'renamed'",
+    "reencoded": "how = 'reencoded'",
     "newly_failed": "failed_b AND NOT failed_a",
     "no_longer_failed": "failed_a AND NOT failed_b",
+    "failed_in_both": "failed_a AND failed_b",
 }
 
 
@@ -43,6 +45,7 @@ class Diff:
     b: Side
     matched: int
     divergent: int
+    same_failure: int
     counts: dict[str, int]
     lists: dict[str, list[dict[str, Any]]]
     steps: list[Step]
@@ -53,18 +56,24 @@ class Diff:
 
     @property
     def regressions(self) -> int:
-        """How many predictions are newly wrong."""
+        """How many samples were right and are wrong, or fail."""
         return self.flips.total("regressions")
 
     @property
     def fixes(self) -> int:
-        """How many predictions are newly right."""
+        """How many samples were wrong, or failed, and are right."""
         return self.flips.total("fixes")
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs: no sample, no output, no prediction."""
-        return not self.divergent and not any(self.counts.values())
+        """Whether something was compared and nothing differs: no sample, no output, no prediction."""
+        changes = (count for name, count in self.counts.items() if name != "failed_in_both")
+        return self.matched > 0 and not self.divergent and not any(changes)
+
+    @property
+    def identical(self) -> int:
+        """How many matched samples went through every stage alike, to the end."""
+        return self.matched - self.divergent - self.same_failure
 
     @property
     def first_divergent_stage(self) -> dict[str, int]:
@@ -75,14 +84,13 @@ class Diff:
         return found
 
     def exceeded(self, *, max_regressions: int | None = None, max_divergent: int | None = None) -> list[str]:
-        """One sentence for each limit that is passed; a limit that nothing could be measured against is an error."""
+        """One sentence for each limit that is passed, and one when nothing was compared, whatever the limits."""
         broken = []
-        limits = (max_regressions, max_divergent)
-        if any(limit is not None for limit in limits) and not self.matched:
+        if not self.matched:
             broken.append("no sample of one run is in the other, so that nothing was compared")
         if max_regressions is not None:
             for side, predictions in ((self.a, self.flips.predictions_a), (self.b, self.flips.predictions_b)):
-                if not predictions:
+                if not predictions and side.run.samples > side.run.failed:
                     raise UsageError(
                         f"The run {side.run.run_id} has no predictions, so that regressions cannot be counted.",
                         hint="Record it with a model, or use --max-divergent alone.",
@@ -105,6 +113,7 @@ class Diff:
             "epoch_b": self.b.epoch,
             "matched": self.matched,
             "divergent": self.divergent,
+            "identical": self.identical,
             "counts": self.counts,
             **self.lists,
             "first_divergent_stage": self.first_divergent_stage,
@@ -114,8 +123,8 @@ class Diff:
             "causes": flips.counts,
             "accuracy_a": flips.accuracy_a,
             "accuracy_b": flips.accuracy_b,
-            "matched_accuracy_a": flips.matched_accuracy_a,
-            "matched_accuracy_b": flips.matched_accuracy_b,
+            "run_accuracy_a": flips.run_accuracy_a,
+            "run_accuracy_b": flips.run_accuracy_b,
             "mcnemar_p": flips.mcnemar_p,
             "per_class": flips.per_class,
             "versions": {name: list(pair) for name, pair in self.versions.items()},
@@ -158,11 +167,12 @@ def diff(
         most = 2**62 if rows is None else rows
         counts, lists = _listed(scratch, most)
         matched, divergent = counts.pop("matched"), counts.pop("divergent")
+        same_failure = counts.pop("same_failure")
         flips = find_flips(scratch, ours, theirs, most)
         tell("measuring differences")
         divergences = find_divergences(reader, scratch, ours, theirs, steps, derive=derive)
     counts |= {kind: flips.total(kind) for kind in flips.counts}
-    found = Diff(ours, theirs, matched, divergent, counts, lists, steps, divergences, flips)
+    found = Diff(ours, theirs, matched, divergent, same_failure, counts, lists, steps, divergences, flips)
     found.versions = version_changes(ours, theirs)
     found.notes = _notes(found)
     return found
@@ -171,7 +181,10 @@ def diff(
 def _listed(scratch: Scratch, rows: int) -> tuple[dict[str, int], dict[str, list[dict[str, Any]]]]:
     """Counts of everything, and the rows of what there is."""
     columns = ", ".join(f"count(*) FILTER ({condition}) AS {name}" for name, condition in _LISTS.items())
-    counted = scratch.dicts(f"SELECT count(*) AS matched, count(step) AS divergent, {columns} FROM compared")[0]
+    counted = scratch.dicts(
+        "SELECT count(*) AS matched, count(step) AS divergent, "
+        f"count(*) FILTER (failed_a AND failed_b AND step IS NULL) AS same_failure, {columns} FROM compared"
+    )[0]
     alone = scratch.dicts("SELECT count(index_b) AS added, count(index_a) AS removed FROM alone")[0]
     counts: dict[str, int] = {**alone, **counted}
     lists: dict[str, list[dict[str, Any]]] = {}
@@ -180,8 +193,6 @@ def _listed(scratch: Scratch, rows: int) -> tuple[dict[str, int], dict[str, list
         lists[name] = scratch.dicts(f"{query} LIMIT {rows}") if counts[name] else []
     for name, condition in _LISTS.items():
         lists[name] = scratch.dicts(_CHANGED.format(condition=condition, rows=rows)) if counts[name] else []
-        for row in lists[name]:
-            row["source_b"] = row["source_b"] or row["source"]
     return counts, lists
 
 
@@ -197,7 +208,12 @@ def _notes(found: Diff) -> list[str]:
         if run.status != "complete"
     ]
     if not found.matched:
-        notes.append("No sample of one run is in the other, by source or by content: nothing could be compared.")
+        notes.append("No sample of one run is in the other, by source, content or name: nothing could be compared.")
+    if undetermined := sum(counts["undetermined"] for counts in found.flips.counts.values()):
+        notes.append(
+            f"{undetermined:,} flips have more than one possible cause: the model's input differs, and so may the "
+            "model; or the data and the pipeline both do."
+        )
     for side, count in ((a, found.flips.predictions_a), (b, found.flips.predictions_b)):
         # Two pipelines recorded without a model are the usual case, and need no remark.
         if not count and found.flips.predictions_a + found.flips.predictions_b:

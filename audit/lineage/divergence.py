@@ -21,12 +21,23 @@ _EXAMPLES = 3
 #: Values of only so many kinds of divergence are derived again: each takes a pass through the pipeline.
 _DERIVED = 4
 
+#: At each stage so many different errors have a group each; rarer ones share one.
+_ERRORS = 10
+
 _GROUPS = f"""
-    SELECT step, CASE WHEN missing IS NOT NULL THEN 'fails in ' || missing
-                      WHEN source_changed AND step = 0 THEN 'source changed' ELSE '' END AS why, count(*) AS count,
-           arg_min({{'index_a': index_a, 'visit_a': visit_a, 'index_b': index_b, 'visit_b': visit_b,
-                     'source': source, 'source_b': coalesce(renamed_to, source)}}, index_b, {_EXAMPLES}) AS examples
-    FROM compared WHERE step IS NOT NULL GROUP BY ALL ORDER BY step, why
+    WITH grouped AS (
+        SELECT step, CASE WHEN missing IS NOT NULL THEN 'fails in ' || missing
+                          WHEN source_changed AND step = 0 THEN 'source changed' ELSE '' END AS why,
+               error, count(*) AS count,
+               arg_min({{'index_a': index_a, 'visit_a': visit_a, 'index_b': index_b, 'visit_b': visit_b, 'source': source,
+                         'source_b': coalesce(renamed_to, source)}}, index_b, {_EXAMPLES}) AS examples
+        FROM compared WHERE step IS NOT NULL GROUP BY step, why, error
+    ), ranked AS (
+        SELECT *, least(row_number() OVER (PARTITION BY step, why ORDER BY count DESC, error), {_ERRORS} + 1) AS rank
+        FROM grouped
+    )
+    SELECT step, why, sum(count)::BIGINT AS count, arg_max(examples, count) AS examples, count(*) AS errors
+    FROM ranked GROUP BY step, why, rank ORDER BY step, why, rank
 """
 
 
@@ -64,13 +75,15 @@ def find_divergences(
 ) -> list[Divergence]:
     """The groups of the table `compared`, in the order of the pipeline, each with a reason and an example."""
     found = []
-    for number, (at, why, count, examples) in enumerate(scratch.rows(_GROUPS)):
+    for number, (at, why, count, examples, errors) in enumerate(scratch.rows(_GROUPS)):
         step = steps[at]
         traces = [_traces(reader, a, b, examples[0])]
         if step.random or is_stored(traces[0], step.at_a, step.at_b):
             # More of them tell more only where their draws or values were kept.
             traces += [_traces(reader, a, b, example) for example in examples[1:]]
         reason, detail = _explained(a, b, step, why, traces)
+        if errors > 1:
+            detail = f"{errors:,} different errors, for example {detail}"
         parameters = parameter_changes(step.a, step.b) if step.a and step.b and reason == "parameters" else []
         size = measure(traces, step.at_a, step.at_b, derive=derive and number < _DERIVED)
         example = dict(examples[0])
@@ -89,6 +102,9 @@ def _traces(reader: Reader, a: Side, b: Side, example: dict[str, Any]) -> tuple[
 
 def _explained(a: Side, b: Side, step: Step, why: str, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
     """A reason from a fixed list, and a sentence with the evidence."""
+    if why == "fails in both":
+        errors = [found.sample["error"] for found in traces[0]]
+        return why, f"with different errors: {errors[0]} → {errors[1]}"
     if why.startswith("fails in"):
         failed = traces[0][0 if why.endswith("a") else 1].sample
         return why, f"{why}: {failed['error']}"

@@ -9,7 +9,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from audit.lineage.diff import Diff
-from audit.report.diff_text import DATA_LISTS, also_changed, label_told, p_text, percent, size_text, stage_name, told
+from audit.lineage.flips import CAUSES
+from audit.report.diff_text import (
+    DATA_LISTS,
+    NOTHING_COMPARED,
+    also_changed,
+    has_predictions,
+    label_text,
+    p_text,
+    percent,
+    predicted_label,
+    size_text,
+    stage_name,
+)
 from audit.report.text import clean
 
 _MOST = 20
@@ -45,10 +57,12 @@ def _plain(value: Any) -> str:
 
 
 def _verdict(diff: Diff) -> list[str]:
+    if not diff.matched:
+        return [f"**{NOTHING_COMPARED}**"]
     if diff.same:
         return [f"**Nothing differs** in {diff.matched:,} samples."]
     said = []
-    if diff.flips.predictions_a and diff.flips.predictions_b:
+    if has_predictions(diff):
         accuracy = f"accuracy {percent(diff.flips.accuracy_a)} → {percent(diff.flips.accuracy_b)}"
         said.append(f"**{diff.regressions:,} regressions, {diff.fixes:,} fixes**, {accuracy}")
     said.append(
@@ -65,7 +79,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 def _runs(diff: Diff) -> list[str]:
     flips = diff.flips
     rows = []
-    for letter, side, accuracy in (("a", diff.a, flips.accuracy_a), ("b", diff.b, flips.accuracy_b)):
+    for letter, side, accuracy in (("a", diff.a, flips.run_accuracy_a), ("b", diff.b, flips.run_accuracy_b)):
         name = code(side.run.name) if side.run.name else ""
         rows.append([letter, code(side.run.run_id), name, f"{side.run.samples:,}", percent(accuracy)])
     return _table(("", "run", "name", "samples", "accuracy"), rows)
@@ -92,21 +106,25 @@ def _stages(diff: Diff) -> list[str]:
 
 def _flips(diff: Diff, rows: int) -> list[str]:
     flips = diff.flips
-    if not flips.predictions_a or not flips.predictions_b:
+    if not has_predictions(diff):
         return []
     counts = [
         [kind.replace("_", " "), f"{flips.total(kind):,}", *(f"{count:,}" for count in flips.counts[kind].values())]
         for kind in flips.counts
     ]
-    lines = ["### Predictions", "", *_table(("", "all", "data", "pipeline", "model"), counts)]
+    lines = ["### Predictions", "", *_table(("", "all", *CAUSES), counts)]
     lines += [f"McNemar's exact test: p {p_text(flips.mcnemar_p)}", ""]
     for kind in ("regressions", "fixes"):
         shown = [
-            [code(cell) for cell in (row["source_b"], label_told(row), told(row, "a"), told(row, "b"), row["cause"])]
+            [code(cell) for cell in (row["source_b"], label_text(row), *_predicted(row), row["cause"])]
             for row in flips.lists[kind][:rows]
         ]
         lines += _folded(f"{flips.total(kind):,} {kind}", _table(("file", "label", "a", "b", "cause"), shown), shown)
     return lines
+
+
+def _predicted(row: dict[str, Any]) -> list[str]:
+    return [predicted_label(row, side) for side in "ab"]
 
 
 def _classes(diff: Diff, rows: int) -> list[str]:

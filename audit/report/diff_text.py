@@ -16,17 +16,28 @@ from audit.lineage.divergence import Divergence
 from audit.report.text import clean
 
 _MOST = 10
+#: The first line of a diff without a matched sample.
+NOTHING_COMPARED = "Nothing was compared: no sample of one run is in the other, by source, content or name."
+
 _KINDS = (("regressions", "bold red"), ("fixes", "bold green"), ("other_changes", "yellow"))
 
 
 def diff_text(diff: Diff, rows: int = _MOST) -> RenderableType:
     """The whole diff, with at most `rows` of each list."""
-    parts: list[RenderableType] = [_runs(diff), Text(), _data(diff), *_lists(diff, rows)]
-    parts += [Text(), *_stages(diff)]
-    if diff.flips.predictions_a and diff.flips.predictions_b:
+    first = [] if diff.matched else [Text(NOTHING_COMPARED, "bold red"), Text()]
+    parts: list[RenderableType] = [*first, _runs(diff), Text(), _data(diff), *_lists(diff, rows)]
+    if diff.matched:
+        parts += [Text(), *_stages(diff)]
+    if has_predictions(diff):
         parts += [Text(), *_predictions(diff, rows)]
     parts += [Text(clean(f"note: {note}"), "yellow") for note in diff.notes]
     return Group(*parts)
+
+
+def has_predictions(diff: Diff) -> bool:
+    """Whether there is something to say about predictions: graded in both runs, or lost to a failure."""
+    flips = diff.flips
+    return bool(flips.graded or (flips.predictions_a and flips.predictions_b))
 
 
 def p_text(value: float | None) -> str:
@@ -43,7 +54,7 @@ def percent(value: float | None) -> str:
 
 def _runs(diff: Diff) -> Table:
     table = Table.grid(padding=(0, 2))
-    accuracies = (diff.flips.accuracy_a, diff.flips.accuracy_b)
+    accuracies = (diff.flips.run_accuracy_a, diff.flips.run_accuracy_b)
     for letter, side, accuracy in zip("ab", (diff.a, diff.b), accuracies, strict=True):
         table.add_row(
             Text(letter, "bold"),
@@ -55,10 +66,17 @@ def _runs(diff: Diff) -> Table:
     return table
 
 
+#: What may have happened to the data, in the order it is reported.
+DATA_CHANGES = (
+    *("added", "removed", "renamed", "reencoded", "source_changed", "label_changed"),
+    *("newly_failed", "no_longer_failed", "failed_in_both"),
+)
+
+
 def _data(diff: Diff) -> Text:
     counts = diff.counts
     text = Text.assemble(("data      ", "dim"), (f"{diff.matched:,} samples in both", "bold"))
-    for name in ("added", "removed", "renamed", "source_changed", "label_changed", "newly_failed", "no_longer_failed"):
+    for name in DATA_CHANGES:
         if counts[name]:
             colour = "red" if name in ("removed", "newly_failed") else "yellow"
             text.append(f", {counts[name]:,} {name.replace('_', ' ')}", colour)
@@ -85,6 +103,7 @@ DATA_LISTS: dict[str, Any] = {
     "added": lambda row: f"{row['source']} (index {row['index']})",
     "removed": lambda row: f"{row['source']} (index {row['index']})",
     "renamed": lambda row: f"{row['source']} → {row['source_b']}",
+    "reencoded": lambda row: f"{row['source']} → {row['source_b']}",
     "source_changed": lambda row: f"{row['source_b']} (index {row['index_b']})",
     "label_changed": lambda row: f"{row['source_b']}: {_label(row, 'a')} → {_label(row, 'b')}",
     "newly_failed": lambda row: f"{row['source_b']} (index {row['index_b']})",
@@ -93,12 +112,15 @@ DATA_LISTS: dict[str, Any] = {
 
 def _stages(diff: Diff) -> list[RenderableType]:
     head = Text.assemble(("pipeline  ", "dim"))
+    failures = f", {diff.same_failure:,} fail in both with the same error" if diff.same_failure else ""
     if not diff.divergent:
-        head.append("every stage gave the same output for every sample", "green")
+        which = "every sample" if not diff.same_failure else f"{diff.identical:,} samples"
+        head.append(f"every stage gave the same output for {which}", "green")
+        head.append(failures, "red")
         return [head]
-    identical = diff.matched - diff.divergent
     head.append(f"{diff.divergent:,} of {diff.matched:,} samples differ", "bold")
-    head.append(f", {identical:,} are identical throughout", "dim")
+    head.append(f", {diff.identical:,} are identical throughout", "dim")
+    head.append(failures, "red")
     shown: list[RenderableType] = [head, *(_divergence(group, diff.matched) for group in diff.divergences)]
     if also := also_changed(diff):
         shown.append(Text(f"  also described otherwise: {clean(', '.join(also))}", "dim"))
@@ -174,16 +196,19 @@ def _predictions(diff: Diff, rows: int) -> list[RenderableType]:
 
 def flip_text(row: dict[str, Any]) -> str:
     """One flip in a line: file, label, both predictions, cause."""
-    return f"{row['source_b']}  label {label_told(row)}  {told(row, 'a')} → {told(row, 'b')}  {row['cause']}"
+    predicted = f"{predicted_label(row, 'a')} → {predicted_label(row, 'b')}"
+    return f"{row['source_b']}  label {label_text(row)}  {predicted}  {row['cause']}"
 
 
-def label_told(row: dict[str, Any]) -> str:
+def label_text(row: dict[str, Any]) -> str:
     """The label of a flip, by name where it has one."""
     return str(row["label_name"] if row["label_name"] is not None else row["label"])
 
 
-def told(row: dict[str, Any], side: str) -> str:
-    """What one side predicted, by name where it has one."""
+def predicted_label(row: dict[str, Any], side: str) -> str:
+    """What one side predicted, by name where it has one; or that the sample failed there."""
+    if row[f"predicted_{side}"] is None and row[f"failed_{side}"]:
+        return "fails"
     name = row[f"predicted_name_{side}"]
     return str(name if name is not None else row[f"predicted_{side}"])
 

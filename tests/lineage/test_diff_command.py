@@ -29,9 +29,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("command") / "store")
     sources = [HOSTILE, *(f"{n}.png" for n in range(1, 6))]
     rows = [{"source": s, "content": hexed(s), "label": 0, "outputs": {0: s, 1: s, 2: s}} for s in sources]
-    write_run(folder, [row | {"predicted": 0} for row in rows], STAGES, name="baseline", classes=["a", "b"])
+    write_run(
+        folder, [row | {"predicted": 0} for row in rows], STAGES, name="baseline", classes=["a", "b"], model_digest="m"
+    )
     worse = [row | {"predicted": 1, "outputs": {**row["outputs"], 2: "other"}} for row in rows[:3]]
-    write_run(folder, [*worse, *(row | {"predicted": 0} for row in rows[3:])], STAGES, name="new", classes=["a", "b"])
+    write_run(
+        folder,
+        [*worse, *(row | {"predicted": 0} for row in rows[3:])],
+        STAGES,
+        name="new",
+        classes=["a", "b"],
+        model_digest="m",
+    )
     write_run(folder, rows, STAGES, name="no model")
     return folder
 

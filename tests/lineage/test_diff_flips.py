@@ -57,7 +57,7 @@ def test_another_model_input_is_the_pipeline(digits: Digits, tmp_path: Path) -> 
         found = diff(reader, digits.baseline.run_id, other.run_id)
         flips = reader.sql("FROM flips(?, ?)", parameters=[digits.baseline.run_id, other.run_id]).dicts()
     assert found.regressions > 0
-    assert found.flips.counts["regressions"] == {"data": 0, "pipeline": found.regressions, "model": 0}
+    assert found.flips.counts["regressions"]["pipeline"] == found.regressions
     assert found.first_divergent_stage == {"Normalize": 60}
     lists = found.flips.lists
     assert len(flips) == sum(len(lists[kind]) for kind in ("regressions", "fixes", "other_changes"))
@@ -84,7 +84,7 @@ def test_the_same_input_and_other_logits_is_the_model(digits: Digits, tmp_path: 
     assert found.flips.counts["regressions"]["model"] == found.regressions
 
 
-def test_other_bytes_or_another_label_is_the_data(digits: Digits, tmp_path: Path) -> None:
+def test_other_bytes_are_the_data_and_another_label_the_labels(digits: Digits, tmp_path: Path) -> None:
     images = Path(shutil.copytree(digits.images, tmp_path / "images"))
     replaced, moved = sorted((images / "0").iterdir())[:2]
     Image.open(sorted((images / "7").iterdir())[0]).save(replaced)
@@ -94,6 +94,6 @@ def test_other_bytes_or_another_label_is_the_data(digits: Digits, tmp_path: Path
         found = diff(reader, digits.baseline.run_id, other.run_id)
     assert found.counts["source_changed"] == 1
     assert found.counts["label_changed"] == found.counts["renamed"] == 1
-    assert found.flips.counts["regressions"] == {"data": 2, "pipeline": 0, "model": 0}
+    assert {cause: n for cause, n in found.flips.counts["regressions"].items() if n} == {"data": 1, "labels": 1}
     moved_row = next(row for row in found.flips.lists["regressions"] if row["label"] == 5)
     assert moved_row["predicted_a"] == moved_row["predicted_b"] == 0

@@ -507,6 +507,18 @@ def _(w: World) -> None:
     grade(w.prediction(6), 0, [0.0, 3.0, 0.0])
 
 
+@fault("prediction_flips", "right before, fails now", index=6, says="fails now", baseline=True)
+def _(w: World) -> None:
+    w.sample(6).update(status="failed", failed_stage="load", error="OSError: truncated")
+    w.tables["predictions"].remove(w.prediction(6))
+
+
+@fault("prediction_flips", "no sample in common", says="Nothing was compared", baseline=True)
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        row["source"] = f"elsewhere/{row['source']}"
+
+
 @fault("drift", "pictures became darker", stage=0, says="mean of load", baseline=True)
 def _(w: World) -> None:
     for row in w.outputs(0):

@@ -106,12 +106,14 @@ def write_run(store: str, rows: Sequence[dict[str, Any]], stages: Sequence[dict[
         label = row.get("label")
         name = classes[label] if classes and label is not None else None
         facts = {"source": row["source"], "label": label, "label_name": name, "status": row.get("status", "ok")}
-        samples.append(key | facts | {"source_digest": row.get("content")})
+        failure = {"failed_stage": row.get("failed_stage"), "error": row.get("error")}
+        samples.append(key | facts | failure | {"source_digest": row.get("content")})
         done = row.get("outputs", {})
         outputs += [key | {"stage": s, "name": "x", "digest": d, "changed": True} for s, d in done.items()]
         if row.get("predicted") is not None:
             predicted = row["predicted"]
             told = {"predicted": predicted, "predicted_name": classes[predicted] if classes else None}
+            told["confidence"] = row.get("confidence")
             right = None if label is None else label == predicted
             last = done[max(done)] if done else None
             predictions.append(

@@ -1,11 +1,11 @@
-"""`prediction_flips`: sources that the baseline got right and this run gets wrong."""
+"""`prediction_flips`: sources that the baseline got right and this run gets wrong, or fails on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.baseline import Item
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.baseline import Baseline, Item
 from audit.checks.context import Context, literal
 from audit.checks.matched import lookup, matched
 
@@ -15,52 +15,72 @@ class PredictionFlips(Check):
 
     name = "prediction_flips"
     group = "against"
-    description = "Predictions that were right in the baseline and are wrong now (or differ at all, with `any`)."
-    needs = ("model", "baseline")
+    description = (
+        "Samples that were right in the baseline and are wrong or fail now "
+        "(or are predicted otherwise at all, with `any`)."
+    )
+    needs = ("baseline",)
     options = settings(
-        max_regressions=Option(0, "How many may turn from right to wrong."),
+        max_regressions=Option(0, "How many may turn from right to wrong, or fail anew."),
         any=Option(False, "Count every prediction that differs, whatever the label says."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         baseline = context.facts.baseline
         assert baseline is not None
+        if not context.facts.counts.get("predictions") and context.run.samples > context.run.failed:
+            raise Skip("the run has no predictions; record it with --model")
         flips: list[tuple[Item, Item]] = []
-        total = compared = 0
+        total = compared = predicted = 0
         for before, now in matched(context, baseline):
-            if before is None or now is None or before.predicted is None or now.predicted is None:
+            predicted += before is not None and before.predicted is not None
+            if before is None or now is None or before.predicted is None or (now.predicted is None and not now.failed):
                 continue
             compared += 1
-            if before.predicted != now.predicted and (context.options["any"] or _regressed(before, now)):
+            if self._flipped(context, baseline, before, now):
                 total += 1
                 if len(flips) < context.most:
                     flips.append((before, now))
+        if not predicted:
+            raise Skip(f"the baseline {baseline.name} has no predictions")
+        if not compared:
+            yield Finding(
+                f"Nothing was compared: no sample of this run has a prediction in {baseline.name}.",
+                sql=f"SELECT index, source, predicted FROM lineage WHERE run_id = {context.run_literal}",
+            )
+            return
         context.note(f"{compared:,} predictions compared")
         if total <= context.options["max_regressions"]:
             return
         context.unlisted += total - len(flips)
-        yield from self._told(context, flips, baseline.name)
+        yield from self._findings(context, flips, baseline)
 
-    def _told(self, context: Context, flips: list[tuple[Item, Item]], name: str) -> Iterable[Finding]:
+    def _flipped(self, context: Context, baseline: Baseline, before: Item, now: Item) -> bool:
+        was, is_now = _class(before.predicted, baseline.classes), _class(now.predicted, context.run.classes)
+        if context.options["any"] and not now.failed and was != is_now:
+            return True
+        right = before.label is not None and before.predicted == before.label
+        return right and (now.failed or (now.label is not None and now.predicted != now.label))
+
+    def _findings(self, context: Context, flips: list[tuple[Item, Item]], baseline: Baseline) -> Iterable[Finding]:
         indices = lookup(context, [now.source for _, now in flips])
-        classes = context.run.classes or []
         for before, now in flips:
-            was, has = (
-                classes[p] if p is not None and p < len(classes) else p for p in (before.predicted, now.predicted)
-            )
+            was = _class(before.predicted, baseline.classes)
+            outcome = "fails now" if now.failed else f"is now predicted as {_class(now.predicted, context.run.classes)}"
             yield Finding(
-                f"{now.source} was predicted as {was} in {name} and is now predicted as {has}.",
+                f"{now.source} was predicted as {was} in {baseline.name} and {outcome}.",
                 index=indices.get(now.source),
                 source=now.source,
                 value=now.predicted,
                 threshold=before.predicted,
-                sql="SELECT run_id, index, label, predicted, confidence, loss FROM lineage "
+                sql="SELECT run_id, index, status, error, label, predicted, confidence, loss FROM lineage "
                 f"WHERE source = {literal(now.source)}",
             )
 
 
-def _regressed(before: Item, now: Item) -> bool:
-    return before.predicted == before.label and now.predicted != now.label
+def _class(number: int | None, classes: list[str] | None) -> str | int | None:
+    """A class by name where it has one: runs with other class lists number the same class otherwise."""
+    return classes[number] if number is not None and classes and 0 <= number < len(classes) else number
 
 
 CHECK = PredictionFlips

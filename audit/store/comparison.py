@@ -1,0 +1,189 @@
+"""The SQL that compares two runs, written once: the macros `matches` and `flips` and the tables of `audit diff` use it.
+
+Every text here is a query over tables of the store or over the tables that `matching` names. Each sample of both runs
+ends up in exactly one place: in `pairs`, or in `alone`.
+"""
+
+from __future__ import annotations
+
+#: Numbers the visits of one source. A source given only once needs no counting, which spares a sort of all sources.
+NTH = "row_number() OVER (PARTITION BY coalesce(source, 'dataset://' || index) ORDER BY split, index, visit)"
+
+# Addresses, paths and large numbers change from sample to sample in what is the same error.
+_ERROR = r"""
+    CASE WHEN status = 'failed'
+         THEN hash(failed_stage, regexp_replace(error, '0x[0-9a-fA-F]+|\S*[/\\]\S*|[0-9]{3,}', '#', 'g')) END
+"""
+
+_VISITS = """
+    SELECT index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label, label_name,
+           status = 'failed' AS failed, {error} AS error, {nth} AS nth
+    FROM samples WHERE {rows}
+"""
+
+_FACED = """
+    SELECT x.index AS index_a, x.visit AS visit_a, y.index AS index_b, y.visit AS visit_b,
+           coalesce(x.source, y.source) AS source, x.label AS label_a, y.label AS label_b,
+           x.label_name AS label_name_a, y.label_name AS label_name_b, x.failed AS failed_a, y.failed AS failed_b,
+           x.error AS error_a, y.error AS error_b,
+           x.source_digest IS NOT NULL AND y.source_digest IS NOT NULL AS comparable,
+           x.source_digest <> y.source_digest AS other_bytes,
+           CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest
+    FROM ({a}) x FULL OUTER JOIN ({b}) y ON x.source = y.source AND x.nth = y.nth
+"""
+
+_GONE = "SELECT *, index_a AS index, visit_a AS visit FROM faced WHERE index_b IS NULL"
+_COME = "SELECT *, index_b AS index, visit_b AS visit FROM faced WHERE index_a IS NULL"
+_REST = "SELECT l.* FROM {rows} l ANTI JOIN {met} m ON m.index_{side} = l.index AND m.visit_{side} = l.visit"
+_LOADED = """
+    SELECT l.*, o.digest AS loaded FROM {rows} l
+    JOIN (SELECT index, visit, digest FROM stage_outputs WHERE {run} AND stage = 0) o USING (index, visit)
+"""
+# The path without the extension: `cat/1.png` and `cat/1.jpg` are one picture that was stored again.
+_STEM = r"""
+    SELECT *, CASE WHEN regexp_matches(source, '\.[A-Za-z0-9]{{1,5}}$')
+                   THEN regexp_replace(source, '\.[A-Za-z0-9]{{1,5}}$', '') END AS stem FROM {rows}
+"""
+
+_MET = """
+    WITH g AS (
+        SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY index, visit) AS nth
+        FROM ({gone}) WHERE {key} IS NOT NULL
+    ), c AS (
+        SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY index, visit) AS nth
+        FROM ({come}) WHERE {key} IS NOT NULL
+    )
+    SELECT g.index_a, g.visit_a, c.index_b, c.visit_b, g.source, c.source AS renamed_to, '{how}' AS how, g.label_a,
+           c.label_b, g.label_name_a, c.label_name_b, g.failed_a, c.failed_b, g.error_a, c.error_b,
+           g.digest IS NOT NULL AND c.digest IS NOT NULL AS comparable, g.digest <> c.digest AS other_bytes
+    FROM g JOIN c USING ({key}, nth)
+"""
+
+_PAIRS = """
+    SELECT * EXCLUDE (digest), NULL::VARCHAR AS renamed_to, 'source' AS how
+    FROM faced WHERE index_a IS NOT NULL AND index_b IS NOT NULL
+    UNION ALL BY NAME FROM same_bytes UNION ALL BY NAME FROM same_value UNION ALL BY NAME FROM same_name
+"""
+
+_ALONE = """
+    SELECT source, index_a, visit_a, index_b, visit_b, coalesce(label_a, label_b) AS label,
+           coalesce(label_name_a, label_name_b) AS label_name
+    FROM ({gone}) UNION ALL BY NAME
+    SELECT source, index_a, visit_a, index_b, visit_b, coalesce(label_a, label_b) AS label,
+           coalesce(label_name_a, label_name_b) AS label_name
+    FROM ({come})
+"""
+
+
+def matching(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
+    """Queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
+
+    `a` and `b` are the conditions that a row belongs to the run and the epoch. A visit without a partner of the same
+    source is matched by its bytes (`how` is `renamed`), then by the value that was loaded, then by its name without
+    the extension (`reencoded`).
+    """
+    visits = [_VISITS.format(rows=rows, nth=nth, error=_ERROR) for rows in (a, b)]
+    tables = {"faced": _FACED.format(a=visits[0], b=visits[1]), "gone": _GONE, "come": _COME}
+    tables["same_bytes"] = _MET.format(gone="FROM gone", come="FROM come", key="digest", how="renamed")
+    tables |= _left("gone", "come", "same_bytes", "1")
+    loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
+    tables["same_value"] = _MET.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
+    tables |= _left("gone1", "come1", "same_value", "2")
+    stems = [_STEM.format(rows=rows) for rows in ("gone2", "come2")]
+    tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
+    last = _left("gone2", "come2", "same_name", "3")
+    return tables | {"pairs": _PAIRS, "alone": _ALONE.format(gone=last["gone3"], come=last["come3"])}
+
+
+def _left(gone: str, come: str, met: str, number: str) -> dict[str, str]:
+    return {
+        f"gone{number}": _REST.format(rows=gone, met=met, side="a"),
+        f"come{number}": _REST.format(rows=come, met=met, side="b"),
+    }
+
+
+def nested(tables: dict[str, str]) -> str:
+    """The queries as the beginning of one: `WITH faced AS (…), …`."""
+    return "WITH " + ", ".join(f"{name} AS MATERIALIZED ({query})" for name, query in tables.items())
+
+
+#: Whether two samples have other labels: by name, because runs with other class lists number them otherwise.
+LABEL_CHANGED = """
+    CASE WHEN label_name_a IS NOT NULL AND label_name_b IS NOT NULL THEN label_name_a <> label_name_b
+         ELSE label_a IS DISTINCT FROM label_b END
+"""
+
+#: The stages that lead to the model's input, as they describe themselves. The same code in another file is the same.
+_DESCRIBED = """
+    (SELECT list((name, parameters, source_code_digest) ORDER BY stage) FROM stages
+     WHERE run_id = {run} AND NOT starts_with(path, 'target'))
+"""
+
+
+def pipeline_changed(a: str, b: str) -> str:
+    """SQL: whether two runs, given as SQL of their ids, describe their pipelines differently."""
+    return f"{_DESCRIBED.format(run=a)} IS DISTINCT FROM {_DESCRIBED.format(run=b)}"
+
+
+def scores(row: str = "predictions") -> str:
+    """SQL of what a prediction says besides its class: models that agree in every bit of it for one input are the same."""
+    return f"CASE WHEN {row}.confidence IS NOT NULL THEN hash({row}.confidence, {row}.margin, {row}.entropy) END"
+
+
+_MODEL = "(SELECT model_digest FROM runs WHERE run_id = {run})"
+
+
+def model_changed(a: str, b: str, joined: str) -> str:
+    """SQL: whether two runs used different models; NULL where nothing that was recorded tells.
+
+    The digests of the checkpoints tell. Without them, the pairs of `joined` that had the same input do: they have the
+    columns `input_a`, `input_b`, `scores_a` and `scores_b`.
+    """
+    digests = f"{_MODEL.format(run=a)} <> {_MODEL.format(run=b)}"
+    return f"coalesce({digests}, (SELECT bool_or(scores_a <> scores_b) FROM {joined} WHERE input_a = input_b))"
+
+
+_JUDGED = """
+    WITH told AS (
+        SELECT *, {label_changed} AS label_changed,
+               CASE WHEN comparable THEN other_bytes ELSE coalesce(loaded_a <> loaded_b, false) END AS source_changed,
+               CASE WHEN name_a IS NOT NULL AND name_b IS NOT NULL THEN name_a <> name_b
+                    ELSE predicted_a IS DISTINCT FROM predicted_b END AS other_class,
+               CASE WHEN name_b IS NOT NULL AND label_name_a IS NOT NULL THEN name_b = label_name_a
+                    ELSE predicted_b = label_a END AS meets_old_label,
+               failed_a AND seen_a IS NULL AS lost_a, failed_b AND seen_b IS NULL AS lost_b
+        FROM ({joined})
+    ), flipped AS (
+        SELECT *, source_changed AND NOT coalesce(loaded_a = loaded_b, false) AS data_changed,
+               CASE WHEN lost_a AND NOT lost_b THEN false ELSE correct_a END AS right_a,
+               CASE WHEN lost_b AND NOT lost_a THEN false ELSE correct_b END AS right_b,
+               CASE WHEN correct_a AND (lost_b OR NOT correct_b) THEN 'regression'
+                    WHEN correct_b AND (lost_a OR NOT correct_a) THEN 'fix'
+                    WHEN seen_a AND seen_b AND other_class THEN 'change' END AS flip
+        FROM told
+    )
+    SELECT *, CASE
+        WHEN flip IS NULL THEN NULL
+        -- The label alone flips a prediction that stayed, or that would have been right by the old label.
+        WHEN label_changed AND flip <> 'change' AND (NOT other_class OR (flip = 'regression' AND meets_old_label))
+        THEN 'labels'
+        WHEN label_changed AND flip <> 'change' THEN 'both'
+        WHEN lost_a OR lost_b THEN {of_input}
+        WHEN input_a = input_b THEN 'model'
+        WHEN NOT {model_changed} THEN {of_input}
+        ELSE 'undetermined' END AS cause
+    FROM flipped
+"""
+_OF_INPUT = "CASE WHEN NOT data_changed THEN 'pipeline' WHEN {pipeline} THEN 'undetermined' ELSE 'data' END"
+
+
+def judged(joined: str, *, model: str, pipeline: str) -> str:
+    """The query that gives each pair its flip and its cause, from what was recorded and never by a guess.
+
+    `joined` has one row for each pair: its columns of `pairs`, and for each side `loaded` (stage 0), `predicted`,
+    `name`, `correct`, `seen` (NULL without a prediction) and `input`. `model` and `pipeline` are SQL of whether the
+    runs differ in them. Where several things differ and either could have done it, the cause is `undetermined`. A
+    sample that has no prediction because it failed is not right.
+    """
+    of_input = _OF_INPUT.format(pipeline=f"({pipeline})")
+    return _JUDGED.format(label_changed=LABEL_CHANGED, joined=joined, of_input=of_input, model_changed=f"({model})")
