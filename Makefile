@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test campaign screenshots check format lint types docs bench clean
+.PHONY: help setup demo browser test quick thorough campaign screenshots check format lint types docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -48,6 +48,14 @@ browser:
 
 test: $(VENV)/.dev browser  ## every test
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+QUICK := not ray and not buckets and not browser and not workers and not slow
+
+quick: format lint types  ## format, lint, types, and the tests that start no processes
+	$(BIN)/python -m pytest -q -n 2 --no-processes --hypothesis-profile quick -m '$(QUICK)'
+
+thorough: $(VENV)/.dev browser  ## every test, with 20 times as many examples for each property
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile thorough
 
 check: format lint types test  ## format, lint, types, tests, docs: what CI runs
 

@@ -10,20 +10,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from examples import register_profiles
 from PIL import Image
+from processes import forbid_processes
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile(
-    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-settings.load_profile("default")
+register_profiles()
 
 # A shell ignores SIGINT for what it starts in the background, and every child inherits that. A handler of our own is
 # not inherited: the programs that tests start have the default one again.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-processes", action="store_true", help="skip every test that starts a process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--no-processes") and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
+        forbid_processes()  # not where pytest-xdist itself has to start the workers
 
 
 @pytest.fixture(scope="session", autouse=True)

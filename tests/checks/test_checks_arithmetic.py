@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from checks_pictures import picture
 from checks_world import World, grade, world
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def _brute(values: list[int], most: int) -> set[tuple[int, int]]:
 
 
 @given(st.data(), st.integers(0, 6))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_near_pairs_are_all_pairs_and_no_others(data: st.DataObject, most: int) -> None:
     centres = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6))
     flips = st.tuples(st.sampled_from(centres), st.lists(st.integers(0, 63), max_size=8))
@@ -69,7 +70,7 @@ def test_the_hash_is_the_one_that_imagehash_makes() -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(30, 400), st.integers(30, 400), st.floats(-1, 1))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_kolmogorov_smirnov_agrees_with_scipy(seed: int, n: int, m: int, shift: float) -> None:
     stats = pytest.importorskip("scipy.stats")
     rng = np.random.default_rng(seed)

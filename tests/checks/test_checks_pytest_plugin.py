@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.workers
+
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = "audit.integrations.pytest_plugin"
 

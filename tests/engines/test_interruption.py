@@ -18,6 +18,8 @@ import audit
 from audit.engines.local import resume
 from audit.errors import NotFound, UsageError
 
+pytestmark = pytest.mark.workers
+
 SLOW = """
 import time
 def slowly(value):

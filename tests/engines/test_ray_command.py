@@ -23,7 +23,7 @@ from audit.engines.choice import resume
 from audit.errors import MissingExtra, UsageError
 
 pytest.importorskip("ray.data")
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.ray]
 
 
 def command(*arguments: str | Path, **environment: str) -> subprocess.Popen[bytes]:

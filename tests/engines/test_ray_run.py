@@ -23,7 +23,7 @@ from audit.engines.request import Progress
 from audit.errors import ModelError, PipelineError, RecordingError, UsageError
 
 pytest.importorskip("ray.data")
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.ray]
 
 
 @pytest.fixture(scope="module")

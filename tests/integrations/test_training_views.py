@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_rows import Seen, view, views, write_training
@@ -135,7 +136,7 @@ visited = st.lists(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(visited)
 def test_against_numpy(drawn: list[tuple[int, int, list[float]]]) -> None:
     """Whatever was answered, over any epochs and any number of visits."""
@@ -231,7 +232,7 @@ def test_one_bad_step_does_not_hide_the_next(tmp_path: Path) -> None:
     assert [(row["step"], row["reason"]) for row in view(tmp_path, "spikes")] == [(20, "nan"), (21, "high")]
 
 
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 @given(st.integers(0, 10_000))
 def test_a_steady_loss_has_no_spikes(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from bench import campaign, campaign_cases, campaign_stages
 NUMBERS = st.integers(0, 100_000).filter(lambda number: number % 97 != 40)
 
 
-@settings(max_examples=8, phases=[Phase.generate])
+@settings(max_examples=examples(8), phases=[Phase.generate])
 @given(number=NUMBERS)
 def test_random_pipelines_come_out_bit_for_bit(number: int) -> None:
     tally = campaign.Tally()
@@ -135,7 +136,7 @@ DRAWS: dict[str, tuple[Callable[[], Any], list[Callable[[Any], Any]]]] = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), kind=st.sampled_from(sorted(DRAWS)))
 def test_a_state_taken_anywhere_gives_the_same_draws(data: st.DataObject, kind: str) -> None:
     make, draws = DRAWS[kind]

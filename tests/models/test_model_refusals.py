@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -100,7 +101,7 @@ def test_truncated_legacy_checkpoint(mobilenet: nn.Module, tmp_path: Path) -> No
     check_refused(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.one_of(st.binary(max_size=200), st.binary(max_size=100).map(lambda tail: b"\x80\x02" + tail)))
 def test_any_bytes_give_an_error_of_ours(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "any").write_bytes(data)
@@ -108,7 +109,7 @@ def test_any_bytes_give_an_error_of_ours(data: bytes, tmp_path: Path) -> None:
         load(str(tmp_path / "any"))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 2000), value=st.integers(0, 255))
 def test_a_changed_byte_loads_or_gives_an_error_of_ours(at: int, value: int, tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "small.pt")

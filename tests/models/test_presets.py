@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -45,7 +46,7 @@ def test_every_torchvision_preset(preset: Any) -> None:
     assert torch.equal(applied(preset, picture), preset(picture))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(1, 400),
     st.integers(1, 400),

@@ -13,6 +13,8 @@ import audit
 from audit.checks.runner import run_checks
 from audit.store.object_location import ObjectLocation, parse_location
 
+pytestmark = pytest.mark.buckets
+
 boto3 = pytest.importorskip("boto3")
 
 LOOKED_AT = ("source_unchanged", "exif_orientation", "alpha_dropped", "near_duplicates", "image_quality")

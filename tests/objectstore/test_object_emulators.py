@@ -30,6 +30,8 @@ from audit.store.sandbox import Sandbox
 from audit.store.schema import SCHEMAS
 from audit.store.writer import RunWriter
 
+pytestmark = pytest.mark.buckets
+
 #: The account that Azurite has, as its documentation says.
 _ACCOUNT = "devstoreaccount1"
 _ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

@@ -11,6 +11,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from object_service import KEY, SECRET, Service, make_old, winners
@@ -21,6 +22,8 @@ from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
 from audit.store.object_fsspec import FsspecClient
 from audit.store.object_location import ObjectLocation, is_remote, parse_location
 from audit.store.object_store import TAIL, ObjectFilesystem
+
+pytestmark = pytest.mark.buckets
 
 FAULTS = {
     "500": {"status": 500},
@@ -62,7 +65,7 @@ def same_as_a_directory(place: Filesystem, local: LocalFilesystem, steps: list[t
                 os.rmdir(folder)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(steps=st.lists(_STEPS, max_size=12))
 def test_a_bucket_does_what_a_directory_does(
     running: Service, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
@@ -74,7 +77,7 @@ def test_a_bucket_does_what_a_directory_does(
 _BUCKETS = itertools.count()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(steps=st.lists(_STEPS, max_size=12))
 def test_so_does_whatever_fsspec_reaches(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]

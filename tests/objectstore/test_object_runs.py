@@ -27,6 +27,8 @@ from audit.store.verify import verify
 from audit.store.writer import RunWriter
 from audit.web.pictures import source_picture
 
+pytestmark = pytest.mark.buckets
+
 boto3 = pytest.importorskip("boto3")
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_material import WIDTH, Asked, Numbers, halve, linear, negate
@@ -42,7 +43,7 @@ LINEAGE = """
 """
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.integers(0, 11), min_size=1, max_size=30),
     st.integers(1, 7),
@@ -384,7 +385,7 @@ def test_calls_that_are_of_no_batch_are_told_of(tmp_path: Path) -> None:
     assert Asked(tmp_path / "a")("SELECT count(*) FROM predictions") == [(0,)]
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.integers(2, 4),
     st.integers(1, 4),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
 import torch.multiprocessing
 from ddp_material import train
 from recording_material import Asked
 
 import audit
+
+pytestmark = pytest.mark.workers
 
 
 def test_two_processes(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import audit
 from audit.errors import RecordingError, StoreError
 from audit.recorders.problems import RecordingWarning
 
+pytestmark = pytest.mark.workers
+
 
 def noise(count: int) -> Any:
     """Samples of 128 KB that nothing can compress."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -203,7 +204,7 @@ def test_what_fails_in_a_policy_never_reaches_the_model(tmp_path: Path) -> None:
     assert ask("SELECT count(*) FROM predictions") == [(12,)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 40)), elements=st.floats(-100, 100, width=32))
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from observing_material import DATASETS, SAMPLERS, Case, Outcome, difference, run_loop
@@ -89,7 +90,7 @@ def test_every_dataset(dataset: str, wrap: str, pictures_root: Path) -> None:
     check_unchanged(Case(dataset=dataset, wrap=wrap), pictures_root)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(cases())
 @example(Case(dataset="stream", drop_last=True, batch_size=4))
 @example(Case(dataset="batched", wrap="dataset", sampler="weighted"))

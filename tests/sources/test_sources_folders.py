@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -275,7 +276,7 @@ component = st.sampled_from(["a", "b", "a-b", "x.png", "Y.JPG", "z.txt", "q.zip"
 tree = st.lists(st.lists(component, min_size=1, max_size=4).map(tuple), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tree)
 def test_the_scan_finds_what_a_walk_finds_each_once(paths: list[tuple[str, ...]]) -> None:
     with tempfile.TemporaryDirectory() as root:

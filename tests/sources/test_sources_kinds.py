@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -153,7 +154,7 @@ def test_a_manifest_of_texts(tmp_path: Path) -> None:
         dataset.read(2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20), min_size=1, max_size=8))
 def test_texts_come_back_exactly_from_csv(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     buffer = io.StringIO(newline="")

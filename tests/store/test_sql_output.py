@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_cases import HOSTILE, record
@@ -193,7 +194,7 @@ def test_a_failed_query_leaves_an_existing_file_as_it_was(ask: Ask, tmp_path: Pa
 
 @pytest.mark.parametrize("form", WRITERS)
 @given(cells=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=4))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_any_text_gives_one_row_per_row(form: str, cells: list[str], place: Path) -> None:
     with audit.open(place) as store:
         answer = store.sql("SELECT unnest(?) AS text", parameters=[cells])

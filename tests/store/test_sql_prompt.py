@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from store_cases import record
 
+pytestmark = pytest.mark.workers
+
 ROOT = Path(__file__).parents[2]
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from places import DIGITS
@@ -36,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_anywhere_is_found(data: st.DataObject, whole: tuple[Path, list[Path]]) -> None:
     place, parts = whole
     part = data.draw(st.sampled_from(parts))
@@ -58,7 +59,7 @@ def test_a_flipped_bit_anywhere_is_found(data: st.DataObject, whole: tuple[Path,
 
 
 @given(cut=st.integers(0, 400))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_a_part_cut_short_is_named_and_never_read_as_something_else(cut: int, whole: tuple[Path, list[Path]]) -> None:
     place, parts = whole
     part = next(p for p in parts if p.parent.name == "predictions")

@@ -11,6 +11,7 @@ import pytest
 import torch
 import value_strategies as make
 import xxhash
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import tv_tensors
@@ -33,7 +34,7 @@ def recipe(image: Image.Image) -> str:
     return xxh(header, image.tobytes())
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(make.images)
 def test_images(image: Image.Image) -> None:
     assert values.digest(image) == recipe(image)
@@ -57,7 +58,7 @@ def test_rgb_picture_larger_than_a_memory_block() -> None:
     assert values.observe(image).mean == pytest.approx(2)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(make.tensors)
 def test_tensors(tensor: torch.Tensor) -> None:
     raw = bytes(tensor.reshape(-1).view(torch.uint8).tolist()) if tensor.numel() else b""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import value_strategies as make
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,7 +23,7 @@ if loops.native is None:
 native: Any = loops.native
 
 SPECIAL = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1.17e-38, 3.4e38, -3.4e38, 1.0, 255.0]
-quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(params=[True, False], ids=["wide", "plain"], autouse=True)
@@ -147,7 +148,7 @@ def test_pictures_with_and_without(seed: int, width: int, height: int, mode: str
     assert np.array_equal(np.asarray(values.decode(kind, encoded)), np.asarray(image))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(make.tensors)
 def test_tensors_with_and_without(tensor: torch.Tensor) -> None:
     same_facts(tensor)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import value_strategies as make
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from value_contracts import check_kind
 
 from audit import values
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 CASES = [
     pytest.param(name, example, id=f"{name}-{at}")
     for name, some in make.EXAMPLES.items()
@@ -66,13 +67,13 @@ def test_numbers(value: Any) -> None:
     check_kind("number", value)
 
 
-@settings(quick, max_examples=30)
+@settings(quick, max_examples=examples(30))
 @given(make.mappings)
 def test_mappings(value: Any) -> None:
     check_kind("mapping", value)
 
 
-@settings(quick, max_examples=30)
+@settings(quick, max_examples=examples(30))
 @given(make.sequences)
 def test_sequences(value: Any) -> None:
     check_kind(values.kind_of(value).name, value)

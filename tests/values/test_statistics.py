@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import value_strategies as make
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -35,7 +36,7 @@ def expect(facts: values.Facts, numbers: Any) -> None:
     assert facts.std == pytest.approx(std, rel=1e-5, abs=1e-7 * std + 1e-12 * spread)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(make.tensors)
 def test_tensors(tensor: torch.Tensor) -> None:
     facts = values.observe(tensor)
@@ -48,7 +49,7 @@ def test_tensors(tensor: torch.Tensor) -> None:
     expect(facts, tensor.numpy())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(make.seeds, st.floats(-1e4, 1e4), st.floats(1e-3, 1e3), st.integers(1, 9000))
 def test_float32_with_a_mean_far_from_zero(seed: int, mean: float, std: float, size: int) -> None:
     sample = np.random.default_rng(seed).normal(mean, std, size).astype(np.float32)

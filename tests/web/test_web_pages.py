@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -22,6 +23,8 @@ from webstores import ROOT, begin, jpeg, rows, write_samples
 from audit.api import Store
 from audit.lineage import overview
 from audit.web.app import build
+
+pytestmark = pytest.mark.workers
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +127,7 @@ def test_blocks_cover_everything_once(client: TestClient, order: str) -> None:
     assert sorted(found) == list(range(120))
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=30))
 def test_any_condition_is_answered(client: TestClient, text: str) -> None:
     run = runs(client)["baseline"]
@@ -463,7 +466,7 @@ def test_a_damaged_preview_is_a_missing_picture(tmp_path: Path, data: bytes) -> 
         assert client.get(f"/run/{run}/trace/0").status_code == 200
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     bins=st.lists(
         st.fixed_dictionaries(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from webstores import begin, write_samples
@@ -293,7 +294,7 @@ def test_every_type_comes_back(sandbox: Sandbox) -> None:
     assert answer.rows[0][13] == "2019-12-31T15:00:00+00:00"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60))
 def test_any_text_is_answered(sandbox: Sandbox, text: str) -> None:
     """Whatever is typed, there is an answer or a sentence."""
