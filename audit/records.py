@@ -66,6 +66,15 @@ class Run:
         return cls(**{key: value for key, value in row.items() if key in known})
 
 
+#: The path of a stage that was found by its call begins with this.
+CALL_PREFIX = "call."
+
+
+def is_call(path: str) -> bool:
+    """Return whether a stage's path says that it was found by its call."""
+    return path.removeprefix("target.").startswith(CALL_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One row of `stages`: one step of the pipeline."""

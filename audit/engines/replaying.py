@@ -60,6 +60,8 @@ class Outcome:
     final: Any = None
     #: Generators that were recorded and are nowhere to be found.
     missing: list[str] = field(default_factory=list)
+    #: Stage path to the description of a stage that was found by its call.
+    found: dict[str, Stage] = field(default_factory=dict)
 
 
 class Pipelined:
@@ -167,11 +169,13 @@ class Pipelined:
             {path: row.full for path, row in rows.items() if row.full is not None},
             final if self.keep_final and visit.error is None else None,
             missing or [],
+            {stage.path: stage for stage in self._instrument.describe(visit).values()},
         )
 
     def _item(self, visit: Visit, item: Any) -> Any:
         """What the model is given; noted as recording notes it."""
-        final, _ = split_item(item)
+        final, label = split_item(item)
+        visit.settle_calls(final, label)
         if self.seeded and final is None:
             visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
         elif 0 not in visit.rows:
@@ -218,7 +222,11 @@ def pipelined(
             )
         seed = run.seed if run.recipe.get("kind") == "run" else None
         stages = [name for name in named if callable(getattr(dataset, name, None))]
-        return Pipelined(dataset, find_pipeline(dataset, expand=expand_preset, stages=stages), seed)
+        # A run that was recorded before stages were found by their calls has none of them, and another `load`.
+        found = find_pipeline(
+            dataset, expand=expand_preset, stages=stages, observe_calls=bool(run.recipe.get("observed_calls"))
+        )
+        return Pipelined(dataset, found, seed)
     if run.recipe.get("kind") != "run":
         raise UsageError(
             f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from audit.lineage.sources import source_digest_now
-from audit.records import Run, Stage
+from audit.records import Run, Stage, is_call
 from audit.sources.builder import builders_of, file_of
 from audit.usercode import changed_files
 
@@ -68,8 +68,12 @@ class Reasons:
             recorded = self._recorded.get(number)
             if recorded is None or (ordinal is not None and number > ordinal) or recorded["path"].startswith("inside."):
                 continue
-            candidates = self._now.get(recorded["path"])
+            found = outcome.found.get(recorded["path"])
+            candidates = self._now.get(recorded["path"]) or ([found] if found is not None else [])
             if not candidates:
+                if is_call(recorded["path"]):
+                    # Not called this time. That alone does not say that its code has changed.
+                    continue
                 return "code changed", f"the pipeline has no stage {recorded['path']} ({recorded['name']}) any more"
             described = [_differently(recorded, stage) for stage in candidates]
             if all(described) and described[0]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.items import label_number, split_item
 from audit.recorders.observed import Observed, set_current_visit
 from audit.recorders.parcel import parcel
@@ -21,8 +22,8 @@ from audit.recorders.pipeline import Pipeline, find_pipeline, walk
 from audit.recorders.provenance import class_names, origin_of
 from audit.recorders.randomness import Seeder
 from audit.recorders.sample_row import add_sample
-from audit.recorders.visit import Visit
-from audit.records import LEVELS, Level
+from audit.recorders.visit import Visit, inside_stage
+from audit.records import LEVELS, Level, Stage
 from audit.store import batch
 from audit.usercode import CodeFiles
 
@@ -35,6 +36,7 @@ class Instrument:
         self._pairs: list[tuple[Any, Any]] | None = None
         #: Whether the last visit found other transforms in the dataset than this pipeline's.
         self.changed = False
+        self._calls: CallStages | None = None
 
     def _build(self) -> list[tuple[Any, Any]]:
         pairs: list[tuple[Any, Any]] = list(self.pipeline.expanded)
@@ -63,18 +65,34 @@ class Instrument:
             self._pairs = self._build()
         pairs = (self._pairs or []) if not self.changed else []
         visit = Visit(self.pipeline if not self.changed else find_pipeline(None), level, refuse_none=refuse_none)
-        for slot, stand_in in pairs:
-            slot.put(stand_in)
-        set_current_visit(visit)
-        try:
-            yield visit
-        finally:
-            set_current_visit(None)
-            for slot, _ in reversed(pairs):
-                slot.restore()
+        with self._observing_calls(visit):
+            for slot, stand_in in pairs:
+                slot.put(stand_in)
+            set_current_visit(visit)
+            try:
+                yield visit
+            finally:
+                set_current_visit(None)
+                for slot, _ in reversed(pairs):
+                    slot.restore()
+
+    def _observing_calls(self, visit: Visit) -> contextlib.AbstractContextManager[None]:
+        if self.pipeline.observed is None or self.changed:
+            return contextlib.nullcontext()
+        if self._calls is None:
+            self._calls = CallStages(self.pipeline.observed, self.pipeline)
+        return self._calls.observing(visit)
+
+    def describe(self, visit: Visit) -> dict[int, Stage]:
+        """Return the stages of a visit that were not known before it, by their ordinals in the visit."""
+        added: dict[int, Stage] = {}
+        for ordinal, what in visit.added.items():
+            assert isinstance(what, str) or self._calls is not None
+            added[ordinal] = inside_stage(what) if isinstance(what, str) else self._calls.describe(what)  # type: ignore[union-attr]
+        return added
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"pipeline": self.pipeline, "_pairs": None, "changed": False}
+        return {"pipeline": self.pipeline, "_pairs": None, "changed": False, "_calls": None}
 
 
 def _runner(step: Any) -> Any:

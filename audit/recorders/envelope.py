@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from audit.recorders.mixing import Weights
+from audit.records import Stage
 
 
 @dataclass(slots=True)
@@ -28,8 +29,8 @@ class Envelope:
     error: Any = None
     #: What each place was mixed from, where the collate function mixed.
     mixed: Weights | None = None
-    #: Stages that the dataset's own code told of: ordinal, name, and the ordinal of the stage before.
-    inside: list[tuple[int, str, int]] = field(default_factory=list)
+    #: All stages by their ordinals here, where some were not known before the visits.
+    stages: list[tuple[int, Stage]] = field(default_factory=list)
     #: Of a recorded dataset: the epoch when the items were made.
     epoch: int | None = None
     #: How the first item without a label looked.

@@ -42,6 +42,10 @@ class InsideStage:
 
     def __enter__(self) -> InsideStage:
         self._output = _NOTHING
+        visit = current_visit()
+        if visit is not None and visit.calls is not None:
+            # What the block calls is part of this stage.
+            visit.calls.enter(self, self._name)
         self._begun = time.perf_counter_ns()
         return self
 
@@ -49,6 +53,8 @@ class InsideStage:
         visit = current_visit()
         if visit is None:
             return
+        if visit.calls is not None:
+            visit.calls.leave()
         if error is not None:
             visit.fail(self._name, error)
         elif self._output is not _NOTHING:
@@ -84,4 +90,5 @@ def _decorated(function: F, name: str) -> F:
         with InsideStage(name) as inside:
             return inside.out(function(*args, **kwargs))
 
+    observed._audit_stage = True  # type: ignore[attr-defined]
     return observed  # type: ignore[return-value]

@@ -63,7 +63,7 @@ class Intake:
             indices=arrived,
             split=self._splits.get(key),
             rank=rank(),
-            stages=self.stages.ordinals(key, envelope.inside),
+            stages=self.stages.ordinals(key, envelope.stages),
         )
         statuses = unpacked["samples"]["status"].to_pylist()
         places: list[int | None] = [*range(envelope.count)]

@@ -20,7 +20,9 @@ from audit.recorders.parcel import parcel
 from audit.recorders.pipeline import Pipeline
 from audit.recorders.provenance import Origin, class_names, origin_of
 from audit.recorders.sample_row import add_sample
+from audit.recorders.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit import INSIDE, Visit
+from audit.records import Stage
 from audit.store import batch
 
 #: Where an item's label is: a key, a position, or a function of the item.
@@ -29,7 +31,10 @@ LabelFinder = Callable[[Any], Any] | str | int | None
 _MOST_SENT = 256
 _TABLES = ("samples", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
-_OWN = ("_watch", "_tables", "indices", "digests", "labels", "problems", "_inside", "_unlabelled", "_unseen", "failing")
+_OWN = (
+    *("_watch", "_tables", "indices", "digests", "labels", "problems", "_routes", "_ids", "_unlabelled", "_unseen"),
+    "failing",
+)
 
 
 class ItemRecorder:
@@ -43,6 +48,7 @@ class ItemRecorder:
         self.classes = class_names(dataset)
         self.clear()
         self._watch: Watch | None = None
+        self._ids = StageIds()
         #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
         self._sent: dict[str, None] = {}
 
@@ -52,6 +58,7 @@ class ItemRecorder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._watch = None
+        self._ids = StageIds()
         self.clear()
 
     def clear(self) -> None:
@@ -61,7 +68,8 @@ class ItemRecorder:
         self.digests: list[str | None] = []
         self.labels: list[int | None] = []
         self.problems: list[str] = []
-        self._inside: dict[tuple[int, str], int] = {}
+        #: The stages that each visit ran, in order.
+        self._routes: list[list[int]] = []
         self._unlabelled: str | None = None
         self._unseen: str | None = None
         #: An item could not be made, and its batch has not been collated yet.
@@ -136,24 +144,15 @@ class ItemRecorder:
     def _look_at(self, index: int, visit: Visit, item: Any) -> None:
         """Between the last stage and the model lies the item itself: noted where it is something else."""
         try:
-            value, _ = split_item(item)
-            order = list(visit.rows)
+            value, label = split_item(item)
+            visit.settle_calls(value, label)
             if 0 not in visit.rows:
                 if visit.problem is None:
                     visit.loaded(value)
             elif not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(value):
                 visit.noted("item", value, 0)
-            self._note_inside(visit, order)
         except Exception as error:
             self._problem(index, error)
-
-    def _note_inside(self, visit: Visit, order: list[int]) -> None:
-        names = visit.inside_names
-        before = 0
-        for ordinal in [*order, *(n for n in visit.rows if n not in order)]:
-            if ordinal >= INSIDE:
-                self._inside.setdefault((ordinal, names[ordinal]), before)
-            before = ordinal
 
     def _problem(self, index: int, error: Exception) -> None:
         # Recording must never break the user's loop; the run is marked instead.
@@ -168,7 +167,9 @@ class ItemRecorder:
         label = origin.label if label is None else label
         if label is None and visit.error is None and self._unlabelled is None:
             self._unlabelled = _form(item)
-        visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"])
+        numbers = {ordinal: self._ids.number(stage) for ordinal, stage in self.instrument.describe(visit).items()}
+        self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
+        visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"], numbers)
         add_sample(self._tables["samples"], index, position, visit, origin, label, self.classes)
         self.indices.append(index)
         self.digests.append(visit.last_digest)
@@ -209,7 +210,7 @@ class ItemRecorder:
                 for column in table.data.values():
                     column.pop()
                 table.rows -= 1
-        for column in (self.indices, self.digests, self.labels):
+        for column in (self.indices, self.digests, self.labels, self._routes):
             column.pop()
 
     def _label_of(self, item: Any) -> int | None:
@@ -229,13 +230,28 @@ class ItemRecorder:
             self.problems.append(f"label={self.label!r} finds a {type(found).__name__}, which is no class number.")
         return number
 
+    def _number_stages(self) -> list[tuple[int, Stage]]:
+        """Give the rows their ordinals where stages came that were not known before; the stages, by ordinal."""
+        if all(stage < INSIDE for route in self._routes for stage in route):
+            return []
+        steps = self.instrument.pipeline.steps
+        order, numbered = number_batch(len(steps), self._routes)
+        for name in ("stage_outputs", "payloads"):
+            renumber(self._tables[name], numbered)
+        return [
+            (ordinal, self._ids.stage(stage) if stage >= INSIDE else steps[stage].stage)
+            for ordinal, stage in enumerate(order)
+        ]
+
     def envelope(
         self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None, by_loader: bool = True
     ) -> Envelope:
         """Everything recorded since the last one, beside the batch it belongs to."""
         problems = self.problems
         payload_bytes, records = 0, torch.zeros(1, dtype=torch.uint8)
+        stages: list[tuple[int, Stage]] = []
         try:
+            stages = self._number_stages()
             payload_bytes = sum(len(item) for item in self._tables["payloads"].data["data"])
             if self.indices:
                 records = parcel(self._tables, by_loader=by_loader)
@@ -253,7 +269,7 @@ class ItemRecorder:
             problems,
             error,
             mixed,
-            [(ordinal, name, before) for (ordinal, name), before in self._inside.items()],
+            stages,
             unlabelled=self._unlabelled if self.label is None else None,
             unseen=self._unseen,
         )

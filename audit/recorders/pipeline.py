@@ -51,6 +51,8 @@ class Pipeline:
     expanded: list[tuple[Slot, Any]] = field(default_factory=list)
     #: What all the slots held when the stages were found.
     found: Found = field(default_factory=Found)
+    #: The dataset, where stages that no slot holds are to be found by its calls; None where they are not.
+    observed: Any = None
 
     @property
     def stages(self) -> list[Stage]:
@@ -273,6 +275,11 @@ def child_slots(value: Any) -> list[Slot] | None:
     return child_slots(held) if isinstance(getattr(held, "_modules", None), dict) else None
 
 
+def is_choice(value: Any) -> bool:
+    """Return whether a container decides by itself which of its children run, as RandomApply does."""
+    return type(value).__name__ not in _TRANSPARENT and child_slots(value) is not None
+
+
 def looks_random(stage: Any) -> bool:
     """Whether a stage draws random numbers, as far as its class tells."""
     name = name_of(stage)
@@ -286,14 +293,17 @@ def find_pipeline(
     *,
     expand: Callable[[Any], list[tuple[str, Any]] | None] | None = None,
     stages: Sequence[str] | None = None,
+    observe_calls: bool = False,
 ) -> Pipeline:
     """The stages of a dataset, through Subset, ConcatDataset and other wrappers.
 
-    `stages` names attributes of the dataset that hold further stages, in order.
+    `stages` names attributes of the dataset that hold further stages, in order. With `observe_calls`, stages that sit
+    anywhere else are found by their calls, while items are made.
     """
     finder = _Finder(expand)
     finder.dataset(dataset)
     finder.named(dataset, stages or ())
+    finder.pipeline.observed = dataset if observe_calls else None
     return finder.pipeline
 
 

@@ -110,7 +110,7 @@ class Recording:
         self._check_loader(loader)
         how = described(builder, split)
         dataset = base_of(loader).dataset
-        pipeline = find_pipeline(dataset, expand=expand_preset)
+        pipeline = find_pipeline(dataset, expand=expand_preset, observe_calls=True)
         wrapped = RecordedLoader(loader, pipeline, self._ledger.plan.level, self._ledger, label)
         self._loaders.append(wrapped)
         self._register(id(wrapped), pipeline, dataset, how, type(sampler_of(wrapped._audit_base)).__name__)
@@ -160,7 +160,7 @@ class Recording:
         if _is_recorded(dataset):
             raise UsageError("This dataset is recorded already.", hint="Call run.dataset once for each dataset.")
         how = described(builder, split)
-        pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages)
+        pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
         channel = Channel(lambda envelope: self._ledger.receive_loose(id(channel), envelope), self._ledger.tracker)
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._ledger.channels.append(channel)
@@ -176,6 +176,7 @@ class Recording:
         run = self._ledger.run
         if how not in (known := run.recipe.setdefault("builders", [])):
             known.append(how)
+        run.recipe["observed_calls"] = True
         run.classes = run.classes or class_names(dataset)
         run.dataset = run.dataset or f"{type(dataset).__module__}.{type(dataset).__qualname__}"
 

@@ -128,6 +128,10 @@ class Found:
         if slots and not isinstance(slots[0], TupleSlot):
             self._lengths.append((slots[0]._holder, len(slots)))
 
+    def held(self) -> list[Any]:
+        """Return everything that sat in the slots."""
+        return [value for _, value, _ in self._values]
+
     def add(self, other: Found) -> None:
         """What was found elsewhere, too."""
         self._values += other._values

@@ -31,28 +31,22 @@ class StageRegister:
         """A pipeline that will send rows under this key."""
         self._pipelines[key] = pipeline
 
-    def ordinals(self, key: int, inside: Sequence[tuple[int, str, int]] = ()) -> dict[int, int] | None:
-        """The run's ordinal for each of a worker's, where any differs. `inside` tells of stages that only the worker knows."""
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._register(self._pipelines[key].stages, inside)
-        missing = [(ordinal, name, before) for ordinal, name, before in inside if ordinal not in known]
-        if missing:
-            stages = [(ordinal, _inside_stage(name)) for ordinal, name, _ in missing]
-            known.update(self._assign(stages, max(known.values())))
+    def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None:
+        """The run's ordinal for each of a worker's, where any differs. `stages` are the worker's, where it knows more."""
+        if stages:
+            self._known.setdefault(key, {})
+            known = self._assign(list(stages), -1)
+        else:
+            if not self._known.get(key):
+                self._known[key] = self._assign([(stage.stage, stage) for stage in self._pipelines[key].stages], -1)
+            known = self._known[key]
         return None if all(own == given for own, given in known.items()) else known
 
     def write_rest(self) -> None:
         """Pipelines that never sent a batch are part of the run all the same."""
         for key in self._pipelines:
-            self.ordinals(key)
-
-    def _register(self, stages: Sequence[Stage], inside: Sequence[tuple[int, str, int]]) -> dict[int, int]:
-        order = [(stage.stage, stage) for stage in stages]
-        for ordinal, name, before in inside:
-            at = next((n for n, (known, _) in enumerate(order) if known == before), len(order) - 1)
-            order.insert(at + 1, (ordinal, _inside_stage(name)))
-        return self._assign(order, -1)
+            if key not in self._known:
+                self.ordinals(key)
 
     def _assign(self, order: list[tuple[int, Stage]], last: int) -> dict[int, int]:
         given: dict[int, int] = {}
@@ -72,7 +66,3 @@ class StageRegister:
             columns |= {"run_id": [self._run_id] * len(fresh), "stage": [number for number, _ in fresh]}
             self._submit({"stages": batch.table_of("stages", columns)})
         return given
-
-
-def _inside_stage(name: str) -> Stage:
-    return Stage(0, f"inside.{name}", name, f"audit.stage.{name}", "{}")

@@ -9,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import time
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from audit import values
 from audit.recorders import drawn
-from audit.recorders.pipeline import Pipeline, Step
+from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls, arguments_of
+from audit.recorders.describe import name_of
+from audit.recorders.pipeline import Pipeline, Step, looks_random
 from audit.recorders.stage_row import Row
-from audit.records import Columns, Level
+from audit.records import Columns, Level, Stage
 from audit.values.base import Facts
 
 #: Stages that a dataset's own code tells of are numbered from here in a worker; the run gives them their own ordinals.
@@ -36,8 +40,13 @@ class Visit:
         self._last: Row | None = None
         self._overhead = 0
         self._ran: list[int] = []
-        self._inside: dict[str, int] = {}
+        #: Stages that were not known before the visit: the name of one that the dataset's own code tells of, or a call.
+        self.added: dict[int, str | ObservedCall] = {}
+        #: Follows the calls that the dataset makes, where stages are found by them.
+        self.calls: VisitCalls | None = None
         self.rows: dict[int, Row] = {}
+        #: The stages that ran, in order.
+        self.route: list[int] = []
         self.failed_stage: str | None = None
         self.error: str | None = None
         self.problem: str | None = None
@@ -87,12 +96,16 @@ class Visit:
         listener = self._listen(step)
         overhead_before, ran_before = self._overhead, len(self._ran)
         begun = time.perf_counter_ns()
+        if self.calls is not None:
+            self.calls.enter(step.target, step.stage.path)
         try:
             output = target(*args, **kwargs)
         except BaseException as error:
             self.fail(step.stage.name, error)
             raise
         finally:
+            if self.calls is not None:
+                self.calls.leave()
             if listener is not None:
                 listener.detach()
         if output is None and self.refuse_none and not is_target:
@@ -111,7 +124,8 @@ class Visit:
         """The path that names a stage in the run, for one of this visit's ordinals."""
         if ordinal < INSIDE:
             return self._pipeline.steps[ordinal].stage.path
-        return f"inside.{next(name for name, known in self._inside.items() if known == ordinal)}"
+        what = self.added[ordinal]
+        return inside_stage(what).path if isinstance(what, str) else what.path
 
     @property
     def last_name(self) -> str | None:
@@ -122,19 +136,19 @@ class Visit:
     @property
     def last_kind(self) -> str | None:
         """The kind of value that the last of them returned."""
-        steps = self._pipeline.steps
-        ordinals = [n for n in self.rows if n >= INSIDE or not steps[n].stage.is_target]
+        ordinals = [n for n in self.rows if not self._is_target(n)]
         return self.rows[max(ordinals)].facts.kind if ordinals else None
+
+    def _is_target(self, ordinal: int) -> bool:
+        if ordinal < INSIDE:
+            return self._pipeline.steps[ordinal].stage.is_target
+        what = self.added[ordinal]
+        return not isinstance(what, str) and what.is_target
 
     @property
     def last_digest(self) -> str | None:
         """The digest of what the pipeline gave, as far as its stages tell."""
         return self._digest
-
-    @property
-    def inside_names(self) -> dict[int, str]:
-        """The names of the stages that the dataset's own code told of, by ordinal."""
-        return {ordinal: name for name, ordinal in self._inside.items()}
 
     def holds(self, value: Any) -> bool:
         """Whether this very object is what the last stage gave."""
@@ -148,8 +162,57 @@ class Visit:
         """A stage that the dataset's own code tells of (see inside.py)."""
         if 0 not in self.rows:
             self.loaded(value)
-        ordinal = self._inside.setdefault(name, INSIDE + len(self._inside))
-        self._note(ordinal, value, self._digest, nanoseconds, None)
+        ordinal = next((known for known, what in self.added.items() if what == name), None)
+        self._note(self._add(name) if ordinal is None else ordinal, value, self._digest, nanoseconds, None)
+
+    def _add_again(self, what: str | ObservedCall) -> int:
+        """The ordinal of a stage that another call for the same sample ran."""
+        path = what if isinstance(what, str) else what.path
+        same = (n for n, known in self.added.items() if (known if isinstance(known, str) else known.path) == path)
+        ordinal = next(same, None)
+        return self._add(what) if ordinal is None else ordinal
+
+    def _add(self, what: str | ObservedCall) -> int:
+        ordinal = INSIDE + len(self.added)
+        self.added[ordinal] = what
+        return ordinal
+
+    # -- calls that are stages (see calls/observed_calls.py) -------------------------------------
+
+    def before_call(self, target: Any, value: Any) -> CallToken:
+        """A call that may be a stage is about to be made."""
+        if 0 not in self.rows:
+            # The dataset decoded the source by itself: what its first stage is given is the load.
+            self.loaded(value)
+        step = Step(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
+        return CallToken(step, self._digest_of(value), self._listen(step), self._overhead)
+
+    def after_call(self, call: ObservedCall, token: CallToken, nanoseconds: int) -> None:
+        """Note what a call that is a stage has returned."""
+        spent = nanoseconds - (self._overhead - token.overhead)
+        params = self._params(token.step, token.listener, [], changed=True) or arguments_of(call)
+        call.ordinal = self._add(call)
+        self._note(call.ordinal, call.output, token.came_in, spent, params)
+
+    def rename_call(self, call: ObservedCall) -> None:
+        """Note that a call goes by the name of the function that made it, and by its arguments."""
+        row = self.rows[call.ordinal]
+        row.params = arguments_of(call) or row.params
+
+    def is_unchanged(self, call: ObservedCall) -> bool:
+        """Whether the output of an earlier call is still what was noted; it may have been changed in place."""
+        row = self.rows.get(call.ordinal)
+        return row is not None and values.digest(call.output) == row.facts.digest
+
+    def settle_calls(self, item_input: Any, others: Any) -> None:
+        """Tell the calls that made the label from those that made the model's input, now that the item is there."""
+        if self.calls is None or not self.calls.made:
+            return
+        self.calls.mark_targets(item_input, others)
+        last = next((n for n in reversed(self.rows) if not self._is_target(n)), None)
+        what = self.added.get(last) if last is not None else None
+        if last is not None and what is not None and not isinstance(what, str):
+            self._value, self._digest, self._last = what.output, self.rows[last].facts.digest, self.rows[last]
 
     def fail(self, stage: str, error: BaseException) -> None:
         """Note where the sample failed; the innermost stage is the one that is told."""
@@ -186,13 +249,20 @@ class Visit:
         if value is self._value and self._digest is not None:
             return self._digest
         begun = time.perf_counter_ns()
+        self._pause_calls(1)
         try:
             return values.digest(value)
         except Exception as error:
             self.problem = self.problem or f"a value could not be digested: {describe_error(error)}"
             return None
         finally:
+            self._pause_calls(-1)
             self._overhead += time.perf_counter_ns() - begun
+
+    def _pause_calls(self, by: int) -> None:
+        """What is called to describe a value is no stage."""
+        if self.calls is not None:
+            self.calls.paused += by
 
     def _note(
         self,
@@ -205,6 +275,7 @@ class Visit:
         is_target: bool = False,
     ) -> None:
         begun = time.perf_counter_ns()
+        self._pause_calls(1)
         try:
             facts = values.observe(value) if self._level != "verify" else _only_digest(value)
             row = Row(facts, facts.digest != came_in, params, nanoseconds / 1000)
@@ -216,6 +287,7 @@ class Visit:
                 self._value, self._digest, self._last = value, facts.digest, row
         except Exception as error:
             self.problem = self.problem or f"an output could not be described: {describe_error(error)}"
+        self._pause_calls(-1)
         self._overhead += time.perf_counter_ns() - begun
 
     def _keep(self, row: Row, value: Any) -> None:
@@ -237,6 +309,9 @@ class Visit:
     def end(self) -> None:
         """Let go of the values, and fill in the stages that did not run."""
         self._value = self._last = None
+        self.route = list(self.rows)
+        if self.calls is not None:
+            self.calls.forget_values()
         if self.error is None:
             self._fill()
 
@@ -271,10 +346,9 @@ class Visit:
 
     def add_calls(self, earlier: Visit) -> None:
         """Take in another call that was made for the same sample: of a stage that ran in both, the last output stays."""
-        names = earlier.inside_names
         for ordinal, row in earlier.rows.items():
             if ordinal >= INSIDE:
-                ordinal = self._inside.setdefault(names[ordinal], INSIDE + len(self._inside))
+                ordinal = self._add_again(earlier.added[ordinal])
             if (own := self.rows.get(ordinal)) is None or ordinal == 0:
                 self.rows[ordinal] = row
             else:
@@ -285,12 +359,39 @@ class Visit:
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def write(self, index: int, position: int, outputs: Columns, payloads: Columns) -> None:
-        """Append this visit's rows of `stage_outputs` and `payloads`."""
-        names = self.inside_names
+    def write(
+        self, index: int, position: int, outputs: Columns, payloads: Columns, numbers: Mapping[int, int] | None = None
+    ) -> None:
+        """Append this visit's rows of `stage_outputs` and `payloads`; `numbers` are those of stages not known before."""
         for ordinal in sorted(self.rows):
-            name = names[ordinal] if ordinal >= INSIDE else self._pipeline.steps[ordinal].stage.name
-            self.rows[ordinal].write(index, position, ordinal, name, outputs, payloads)
+            number = ordinal if ordinal < INSIDE or numbers is None else numbers[ordinal]
+            self.rows[ordinal].write(index, position, number, self._name_of(ordinal), outputs, payloads)
+
+    def _name_of(self, ordinal: int) -> str:
+        if ordinal < INSIDE:
+            return self._pipeline.steps[ordinal].stage.name
+        what = self.added[ordinal]
+        return what if isinstance(what, str) else name_of(what.target)
+
+
+@dataclass(slots=True)
+class CallToken:
+    """What is known of a call before it is made."""
+
+    step: Step
+    came_in: str | None
+    listener: drawn.Listener | None
+    overhead: int
+
+    def detach(self) -> None:
+        """Stop listening to what the callable draws."""
+        if self.listener is not None:
+            self.listener.detach()
+
+
+def inside_stage(name: str) -> Stage:
+    """The row of `stages` for a stage that the dataset's own code tells of."""
+    return Stage(0, f"inside.{name}", name, f"audit.stage.{name}", "{}")
 
 
 def _only_digest(value: Any) -> Facts:

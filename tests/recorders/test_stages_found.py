@@ -142,7 +142,10 @@ PIPELINES = {
     "kornia": (
         kornia_pipeline,
         "kornia",
-        [("0", "load"), ("1", "RandomRotation"), ("2", "AugmentationSequential")],
+        [
+            ("0", "load"), ("1", "RandomRotation"), ("2.1", "RandomHorizontalFlip"), ("2.2", "ColorJitter"),
+            ("2", "AugmentationSequential"),
+        ],
     ),
 }  # fmt: skip
 

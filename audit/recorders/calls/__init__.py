@@ -1,0 +1,1 @@
+"""Stages found by the calls that a dataset makes."""

@@ -1,0 +1,79 @@
+"""The stages of one dataset that are found by its calls, in one process: what is observed, and how it is described."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from audit.recorders.calls.call_search import CallSearch
+from audit.recorders.calls.callables import Key, key_of
+from audit.recorders.calls.function_slot import FunctionSlot
+from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls
+from audit.recorders.describe import code_digest_of, name_of, parameters_of, qualname_of
+from audit.recorders.observed import current_visit
+from audit.recorders.pipeline import Pipeline, is_choice, looks_random
+from audit.records import Stage
+
+if TYPE_CHECKING:
+    from audit.recorders.visit import Visit
+
+#: Objects that are made anew for each item are described anew; a run has at most so many stages of them.
+_MOST_STAGES = 256
+
+
+class CallStages:
+    """Observes the calls of one dataset. Every process that makes its items has its own."""
+
+    def __init__(self, dataset: Any, pipeline: Pipeline) -> None:
+        known = [step.target for step in pipeline.steps if step.target is not None]
+        self._search = CallSearch(dataset, known, pipeline.found.held())
+        self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
+        self._described: dict[tuple[str, Key], Stage] = {}
+        self._passing: dict[tuple[str, str], Stage] = {}
+
+    @contextlib.contextmanager
+    def observing(self, visit: Visit) -> Iterator[None]:
+        """Follow the calls of one visit; afterwards every function has its own code."""
+        if not self._slots:
+            yield
+            return
+        visit.calls = VisitCalls(visit, self._search)
+        placed = [slot for slot in self._slots if slot.put()]
+        try:
+            yield
+        finally:
+            for slot in placed:
+                slot.restore()
+
+    def describe(self, call: ObservedCall) -> Stage:
+        """Return the row of `stages` for a call. Not to be asked while calls are observed."""
+        key = key_of(call.target)
+        lasting = key in self._search.labels or isinstance(call.target, (FunctionType, MethodType))
+        if lasting and (known := self._described.get((call.path, key))) is not None:
+            return known
+        stage = describe_call(call)
+        if lasting:
+            self._described[call.path, key] = stage
+            return stage
+        if len(self._passing) < _MOST_STAGES:
+            return self._passing.setdefault((call.path, f"{stage.qualname} {stage.parameters}"), stage)
+        alike = (one for (path, _), one in self._passing.items() if path == call.path)
+        return next(alike, stage)
+
+
+def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    visit = current_visit()
+    if visit is None or visit.calls is None:
+        return slot.original(*args, **kwargs)
+    return visit.calls.observe(slot, args, kwargs)
+
+
+def describe_call(call: ObservedCall) -> Stage:
+    """Return the row of `stages` for a call, without an ordinal."""
+    target = call.target
+    # A method of a dataset is no object with settings: all that the dataset holds is no parameter of it.
+    parameters = "{}" if isinstance(target, MethodType) else parameters_of(target)
+    is_random = is_choice(target) or looks_random(target)
+    return Stage(0, call.path, name_of(target), qualname_of(target), parameters, is_random, code_digest_of(target))

@@ -1,0 +1,67 @@
+"""Which values carry a sample: pictures, tensors, arrays and text, and what is made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+_DEEPEST = 3
+_MOST_ITEMS = 256
+
+
+def carries_data(value: Any, depth: int = _DEEPEST) -> bool:
+    """Return whether a value is a picture, a tensor, an array or a text, or holds one."""
+    if value is None or isinstance(value, (bool, int, float, complex, type)):
+        return False
+    if isinstance(value, str):
+        return is_text(value)
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim > 0
+    if _is_picture(value):
+        return True
+    if depth and isinstance(value, (Mapping, list, tuple)):
+        return any(carries_data(part, depth - 1) for part in parts_in(value))
+    return False
+
+
+def is_text(value: str) -> bool:
+    """Return whether a string is text rather than a name, a key or a path."""
+    return len(value.split(maxsplit=1)) > 1 and not (os.sep in value and os.path.lexists(value))
+
+
+def is_new_value(output: Any, given_text: bool) -> bool:
+    """Return whether a call that was given data returned data: from text also tokens, numbers or a mapping of them."""
+    if carries_data(output):
+        return True
+    if not given_text:
+        return False
+    return (isinstance(output, (list, tuple, Mapping)) and len(output) > 0) or (isinstance(output, str) and output != "")
+
+
+def parts_in(value: Any) -> Iterator[Any]:
+    """Yield the parts of a mapping, list or tuple."""
+    parts = value.values() if isinstance(value, Mapping) else value
+    for place, part in enumerate(parts):
+        if place >= _MOST_ITEMS:
+            return
+        yield part
+
+
+def ids_in(value: Any, depth: int = _DEEPEST) -> set[int]:
+    """Return the identities of a value and of everything in it that carries data."""
+    if value is None or isinstance(value, (bool, int, float, complex)):
+        return set()
+    found = {id(value)}
+    if depth and isinstance(value, (Mapping, list, tuple)):
+        for part in parts_in(value):
+            found |= ids_in(part, depth - 1)
+    return found
+
+
+def _is_picture(value: Any) -> bool:
+    # By its module, so that a pipeline without pictures need not import Pillow.
+    return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(value).__mro__)

@@ -1,0 +1,267 @@
+"""The calls of one visit that are stages: they were given a value of the sample, and returned one.
+
+Functions are observed through their slots (function_slot.py), found by a search (call_search.py). A call counts only
+where the dataset's own code makes it, or where a stage makes it of a callable that it holds, as a Compose does. What
+a stage's own code does beneath that is the stage's business.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from types import FunctionType, MethodType
+from typing import Any, Protocol
+
+from audit.recorders.calls.call_search import CallSearch
+from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
+from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value
+from audit.recorders.calls.function_slot import FunctionSlot
+from audit.recorders.describe import name_of, plain
+from audit.recorders.pipeline import is_choice
+from audit.records import CALL_PREFIX
+
+#: A stage that works on the label has a path that begins with this.
+TARGET_PREFIX = "target."
+
+
+class CallSink(Protocol):
+    """What a visit does with observed calls."""
+
+    def before_call(self, target: Any, value: Any) -> Any: ...
+    def after_call(self, call: ObservedCall, token: Any, nanoseconds: int) -> None: ...
+    def rename_call(self, call: ObservedCall) -> None: ...
+    def is_unchanged(self, call: ObservedCall) -> bool: ...
+    def fail(self, stage: str, error: BaseException) -> None: ...
+
+
+class ObservedCall:
+    """One call that is a stage of this visit."""
+
+    __slots__ = ("arguments", "given", "is_target", "label", "ordinal", "output", "target", "value")
+
+    def __init__(self, target: Any, label: str, value: Any, arguments: dict[str, Any]) -> None:
+        self.target = target
+        self.label = label
+        #: What it was given: one value, or a tuple of several.
+        self.value = value
+        self.given = ids_in(value)
+        #: The arguments beside the values.
+        self.arguments = arguments
+        self.output: Any = None
+        self.ordinal = -1
+        self.is_target = False
+
+    @property
+    def path(self) -> str:
+        """The path of the stage."""
+        return f"{TARGET_PREFIX if self.is_target else ''}{self.label}"
+
+
+class _Frame:
+    """A stage that is running: what it holds may be stages beneath it."""
+
+    __slots__ = ("children", "counts", "held", "label", "openness")
+
+    def __init__(self, label: str, held: Mapping[Key, tuple[str, Any]], openness: int) -> None:
+        self.label = label
+        #: Callables that it holds: their calls count.
+        self.held = held
+        #: Above 0, every call that it makes counts: the dataset's own code, and functions that this calls.
+        self.openness = openness
+        self.counts: dict[str, int] = {}
+        self.children: list[ObservedCall] = []
+
+
+class VisitCalls:
+    """Follows the calls of one visit."""
+
+    def __init__(self, sink: CallSink, search: CallSearch) -> None:
+        self._sink = sink
+        self._labels = search.labels
+        #: Callables that are stages already, found by the attribute that holds them.
+        self._skipped = search.skipped
+        self._owners = search.owners
+        self._frames = [_Frame(CALL_PREFIX.rstrip("."), {}, 2)]
+        self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
+        #: Above 0, no call counts.
+        self.paused = 0
+        self._followed: set[int] = set()
+        self.made: list[ObservedCall] = []
+
+    # -- stages that are found otherwise ---------------------------------------------------------
+
+    def enter(self, target: Any, path: str) -> None:
+        """A stage found by the attribute that holds it begins."""
+        self._frames.append(_Frame(path, self._held_by(target), 0))
+
+    def leave(self) -> None:
+        """The stage has returned or failed."""
+        self._frames.pop()
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def observe(self, slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one call of an observed function, and note it where it is a stage."""
+        if self.paused:
+            return slot.original(*args, **kwargs)
+        frame = self._frames[-1]
+        target = _target_of(slot.function, args)
+        label = self._label_of(frame, target)
+        if label is None:
+            return slot.original(*args, **kwargs)
+        value, others = self._quietly(_split_arguments, slot.function, target, args, kwargs, self._followed)
+        if value is _NOTHING:
+            return slot.original(*args, **kwargs)
+        frame.counts[label] = count = frame.counts.get(label, 0) + 1
+        path = f"{frame.label}.{label}" + (f"#{count}" if count > 1 else "")
+        return self._make(slot, args, kwargs, ObservedCall(target, path, value, others))
+
+    def _make(self, slot: FunctionSlot, args: Any, kwargs: Any, call: ObservedCall) -> Any:
+        parent = self._frames[-1]
+        frame = _Frame(call.label, self._held_by(call.target), self._openness_of(call.target, parent))
+        token = self._quietly(self._sink.before_call, call.target, call.value)
+        self._frames.append(frame)
+        begun = time.perf_counter_ns()
+        try:
+            output = slot.original(*args, **kwargs)
+        except BaseException as error:
+            self._sink.fail(call.label.rpartition(".")[2], error)
+            raise
+        finally:
+            spent = time.perf_counter_ns() - begun
+            self._frames.pop()
+            if token is not None:
+                self._quietly(token.detach)
+        self._quietly(self._note, parent, frame, call, output, token, spent)
+        return output
+
+    def _note(
+        self, parent: _Frame, frame: _Frame, call: ObservedCall, output: Any, token: Any, spent: int
+    ) -> None:
+        if not is_new_value(output, isinstance(call.value, str) or not carries_data(call.value)):
+            return
+        call.output = output
+        if frame.children and self._adds_nothing(call, frame):
+            parent.children.append(frame.children[-1])
+            return
+        self._sink.after_call(call, token, spent)
+        self.made.append(call)
+        if isinstance(output, (list, tuple, dict, str)) and len(output):
+            # Tokens or numbers made of a text are the sample too, though nothing in them says so.
+            self._followed.add(id(output))
+        parent.children.append(call)
+
+    def _adds_nothing(self, call: ObservedCall, frame: _Frame) -> bool:
+        """Whether a call gave what its last stage gave, so that its own row would say the same again."""
+        last = frame.children[-1]
+        if call.output is not last.output or not self._sink.is_unchanged(last) or is_choice(call.target):
+            return False
+        if frame.openness and len(frame.children) == 1 and last.given & call.given:
+            # A function that only passes its value on to another is known by its own name.
+            last.label, last.target, last.arguments = call.label, call.target, call.arguments
+            self._sink.rename_call(last)
+        return True
+
+    def _quietly(self, do: Any, *args: Any) -> Any:
+        """Do something of ours, in which no call counts."""
+        self.paused += 1
+        try:
+            return do(*args)
+        finally:
+            self.paused -= 1
+
+    def _label_of(self, frame: _Frame, target: Any) -> str | None:
+        key = key_of(target)
+        if key in self._skipped:
+            return None
+        if key in frame.held:
+            return frame.held[key][0]
+        return (self._labels.get(key) or name_of(target)) if frame.openness else None
+
+    def _openness_of(self, target: Any, parent: _Frame) -> int:
+        """Whether the calls that a stage makes count, too."""
+        if isinstance(target, MethodType) and id(target.__self__) in self._owners:
+            return parent.openness
+        # A function of the user's own that the dataset's code calls, but not what such a function calls in turn.
+        is_users = isinstance(target, FunctionType) and not is_library(target)
+        return max(parent.openness - 1, 0) if is_users else 0
+
+    def _held_by(self, target: Any) -> dict[Key, tuple[str, Any]]:
+        found = self._held.get(id(target))
+        if found is None:
+            found = self._quietly(held_callables, target)
+            self._held[id(target)] = found
+        return found
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def mark_targets(self, item_input: Any, others: Any) -> None:
+        """Tell stages that lead to the label from those that lead to the model's input."""
+        main = self._leading_to(ids_in(item_input))
+        side = self._leading_to(ids_in(others))
+        for call in self.made:
+            call.is_target = id(call) in side and id(call) not in main
+
+    def forget_values(self) -> None:
+        """Let go of the values of the visit."""
+        for call in self.made:
+            call.value = call.output = None
+
+    def _leading_to(self, wanted: set[int]) -> set[int]:
+        found: set[int] = set()
+        for call in reversed(self.made):
+            if ids_in(call.output) & wanted:
+                found.add(id(call))
+                wanted = wanted | call.given
+        return found
+
+
+_NOTHING = object()
+
+
+def _target_of(function: FunctionType, args: tuple[Any, ...]) -> Any:
+    """The callable that was called: an object, a method of one, or the function itself."""
+    if args:
+        first = args[0]
+        if not isinstance(first, type) and callable(first) and function_of(first) is function:
+            return first
+        if find_in_class(type(first), function.__name__) is function:
+            return MethodType(function, first)
+    return function
+
+
+def _split_arguments(
+    function: FunctionType, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], followed: set[int]
+) -> tuple[Any, dict[str, Any]]:
+    """What a call was given of the sample, and the arguments beside it by name."""
+
+    def is_given(value: Any) -> bool:
+        return id(value) in followed or carries_data(value)
+
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    first = 0 if target is function else 1
+    given: list[Any] = []
+    others: dict[str, Any] = {}
+    for place, value in enumerate(args[first:], first):
+        if is_given(value):
+            given.append(value)
+        elif place < len(names):
+            others[names[place]] = value
+    if not given and (named := {key: value for key, value in kwargs.items() if is_given(value)}):
+        return named, others | {key: value for key, value in kwargs.items() if key not in named}
+    for key, value in kwargs.items():
+        if is_given(value):
+            given.append(value)
+        else:
+            others[key] = value
+    if not given:
+        return _NOTHING, others
+    return (given[0] if len(given) == 1 else tuple(given)), others
+
+
+def arguments_of(call: ObservedCall) -> str | None:
+    """Return the arguments beside the value as JSON: a function's settings are given with each call."""
+    if not call.arguments or not isinstance(call.target, (FunctionType, MethodType)):
+        return None
+    return json.dumps({key: plain(value) for key, value in call.arguments.items()}, ensure_ascii=False)

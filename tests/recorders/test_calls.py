@@ -1,0 +1,185 @@
+"""Stages are found by the calls that a dataset makes, wherever it keeps what it calls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+import threading
+import warnings
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dataset_shapes import SHAPES, Conditional, Functions, NamedAttribute, Pictures, Shape, flip, picture
+from observing_material import difference, seed_everything
+from torch.utils.data import DataLoader, IterableDataset
+from torchvision import transforms as T
+
+import audit
+from audit.recorders.calls.call_search import CallSearch
+from audit.recorders.calls.function_slot import FunctionSlot
+
+
+def make_items(dataset: Any) -> list[Any]:
+    return list(dataset) if isinstance(dataset, IterableDataset) else [dataset[n] for n in range(len(dataset))]
+
+
+def generator_states() -> list[Any]:
+    return [torch.get_rng_state(), np.random.get_state(), random.getstate()]
+
+
+def found_stages(store: Path) -> list[tuple[str, str]]:
+    with audit.open(store) as lineage:
+        return lineage.sql("SELECT path, name FROM stages ORDER BY stage").fetchall()[1:]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_shapes(shape: Shape, tmp_path: Path) -> None:
+    seed_everything(3)
+    plain = make_items(shape.build())
+    after = generator_states()
+    seed_everything(3)
+    dataset = shape.build()
+    codes = {id(function): function.__code__ for function in CallSearch(dataset).functions.values()}
+    functions = list(CallSearch(dataset).functions.values())
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        recorded = make_items(run.dataset(dataset))
+    assert difference(plain, recorded) is None
+    assert difference(after, generator_states()) is None
+    assert [function.__code__ for function in functions] == [codes[id(function)] for function in functions]
+    assert found_stages(tmp_path / "lineage") == shape.stages
+    if not isinstance(dataset, IterableDataset):
+        with audit.open(tmp_path / "lineage") as lineage:
+            replayed = lineage.replay(dataset=shape.build())
+        assert (replayed.checked, replayed.identical) == (len(plain), len(plain)), replayed.different
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stage_that_one_sample_runs(tmp_path: Path, workers: int) -> None:
+    loader = DataLoader(Conditional(), batch_size=2, num_workers=workers)
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        list(run.loader(loader))
+    with audit.open(tmp_path / "lineage") as lineage:
+        names = lineage.sql("SELECT index, list(name ORDER BY stage) FROM stage_outputs GROUP BY ALL ORDER BY ALL")
+        for index, found in names.fetchall():
+            assert found == (["load", "flip", "ToTensor"] if index == 6 else ["load", "ToTensor"])
+        last = "SELECT index, arg_max(kind, stage), arg_max(digest, stage) FROM stage_outputs GROUP BY ALL ORDER BY ALL"
+        assert {kind for _, kind, _ in lineage.sql(last).fetchall()} == {"tensor"}
+        assert lineage.replay(dataset=Conditional()).identical == 8
+
+
+class Raising(Pictures):
+    def check(self, image: Any) -> Any:
+        if image.getpixel((0, 0)) == picture(4).getpixel((0, 0)):
+            raise ValueError("a picture that must not be")
+        return flip(image)
+
+    def make(self, index: int) -> Any:
+        return T.ToTensor()(self.check(picture(index)))
+
+
+def test_a_stage_that_fails(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage") as run:
+        dataset = run.dataset(Raising())
+        for index in range(8):
+            if index == 4:
+                with pytest.raises(ValueError, match="must not be"):
+                    dataset[index]
+            else:
+                dataset[index]
+    with audit.open(tmp_path / "lineage") as lineage:
+        failed = lineage.sql("SELECT index, failed_stage, error FROM samples WHERE status = 'failed'").fetchall()
+        assert failed == [(4, "check", "ValueError: a picture that must not be")]
+    assert not any(isinstance(constant, FunctionSlot) for constant in flip.__code__.co_consts)
+
+
+def test_arguments_of_a_function_are_kept(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        random.seed(1)
+        make_items(run.dataset(Functions()))
+    random.seed(1)
+    drawn = [random.uniform(0.5, 1.5) for _ in range(8)]
+    with audit.open(tmp_path / "lineage") as lineage:
+        kept = lineage.sql("SELECT params FROM stage_outputs WHERE name = 'brighten' ORDER BY index").fetchall()
+    assert [json.loads(params)["factor"] for (params,) in kept] == drawn
+
+
+def test_what_a_random_stage_drew(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        make_items(run.dataset(NamedAttribute("aug")))
+    with audit.open(tmp_path / "lineage") as lineage:
+        kept = lineage.sql("SELECT params FROM stage_outputs WHERE name = 'RandomCrop'").fetchall()
+        assert all(set(json.loads(params)) == {"top", "left", "height", "width"} for (params,) in kept)
+        random_ones = lineage.sql("SELECT name FROM stages WHERE random ORDER BY stage").fetchall()
+    assert random_ones == [("RandomCrop",), ("RandomHorizontalFlip",)]
+
+
+def test_a_run_recorded_without_calls_replays_as_it_was(tmp_path: Path) -> None:
+    dataset = NamedAttribute("aug")
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        # As a version that knew no calls would have recorded it.
+        proxy = run.dataset(dataset)
+        proxy._audit_recorder.instrument.pipeline.observed = None
+        run.run.recipe.pop("observed_calls")
+        make_items(proxy)
+    assert found_stages(tmp_path / "lineage") == []
+    with audit.open(tmp_path / "lineage") as lineage:
+        assert lineage.replay(dataset=dataset).identical == 8
+
+
+# -- the slot in a function ----------------------------------------------------------------------
+
+
+def many_parameters(offset: int) -> FunctionType:
+    def function(a: int, b: int = 2, /, c: int = 3, *rest: int, d: int, e: int = 5, **more: int) -> Any:
+        return (a, b, c, rest, d, e, more, offset)
+
+    return function  # type: ignore[return-value]
+
+
+def test_slot_passes_every_argument_on() -> None:
+    function, calls = many_parameters(7), []
+
+    def observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        calls.append((args, kwargs))
+        return slot.original(*args, **kwargs)
+
+    signature, code = inspect.signature(function), function.__code__
+    expected = [function(1, d=4), function(1, 2, 3, 4, 5, d=6, z=7)]
+    slot = FunctionSlot(function, observe)
+    assert slot.put()
+    assert slot.put(), "a second visit, in another thread"
+    slot.restore()
+    assert [function(1, d=4), function(1, 2, 3, 4, 5, d=6, z=7)] == expected
+    assert inspect.signature(function) == signature
+    slot.restore()
+    assert function.__code__ is code
+    assert function(1, d=4) == expected[0]
+    assert len(calls) == 2
+
+
+def test_slot_leaves_code_alone_that_was_changed() -> None:
+    function = many_parameters(1)
+    slot = FunctionSlot(function, lambda slot, args, kwargs: slot.original(*args, **kwargs))
+    function.__code__ = function.__code__.replace(co_name="another")
+    assert not slot.put()
+
+
+def test_other_threads_are_not_recorded(tmp_path: Path) -> None:
+    class Threaded(Pictures):
+        def make(self, index: int) -> Any:
+            made: list[Any] = []
+            thread = threading.Thread(target=lambda: made.append(flip(picture(index))))
+            thread.start()
+            thread.join()
+            return T.functional.to_tensor(made[0])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(tmp_path / "lineage") as run:
+            make_items(run.dataset(Threaded()))
+    assert found_stages(tmp_path / "lineage") == [("call.to_tensor", "to_tensor")]
