@@ -17,9 +17,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import nn
 from torch.utils.data import ChainDataset, ConcatDataset, Dataset, IterableDataset, StackDataset, Subset, random_split
-from torchvision import transforms as T
-from torchvision.transforms import functional as TF
-from torchvision.transforms import v2
+from torchvision import transforms
+from torchvision.transforms import functional, v2
 
 COUNT = 8
 Found = list[tuple[str, str]]
@@ -41,20 +40,20 @@ def picture(index: int) -> Image.Image:
 
 
 def standard() -> Any:
-    return T.Compose([T.RandomCrop(6), T.RandomHorizontalFlip(), T.ToTensor()])
+    return transforms.Compose([transforms.RandomCrop(6), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
 
 
 def flip(image: Any) -> Any:
-    return TF.hflip(image)
+    return functional.hflip(image)
 
 
 def brighten(image: Any, factor: float = 1.5) -> Any:
-    return TF.adjust_brightness(image, factor)
+    return functional.adjust_brightness(image, factor)
 
 
 def prepare(image: Any) -> torch.Tensor:
-    image = TF.resize(image, [6, 6])
-    return TF.to_tensor(image)
+    image = functional.resize(image, [6, 6])
+    return functional.to_tensor(image)
 
 
 def apply(transform: Any, image: Any) -> Any:
@@ -87,7 +86,7 @@ class NamedAttribute(Pictures):
 
 class DictOfTransforms(Pictures):
     def __init__(self) -> None:
-        self.steps = {"train": standard(), "test": T.ToTensor()}
+        self.steps = {"train": standard(), "test": transforms.ToTensor()}
 
     def make(self, index: int) -> Any:
         return self.steps["train"](picture(index))
@@ -95,7 +94,7 @@ class DictOfTransforms(Pictures):
 
 class TupleOfTransforms(Pictures):
     def __init__(self) -> None:
-        self.steps = (T.RandomCrop(6), flip, T.ToTensor(), nn.Flatten(0))
+        self.steps = (transforms.RandomCrop(6), flip, transforms.ToTensor(), nn.Flatten(0))
 
     def make(self, index: int) -> Any:
         value: Any = picture(index)
@@ -134,7 +133,7 @@ class PropertyHeld(Pictures):
 class PropertyMade(Pictures):
     @property
     def tf(self) -> Any:
-        return T.Compose([T.Resize(6), T.ToTensor()])
+        return transforms.Compose([transforms.Resize(6), transforms.ToTensor()])
 
     def make(self, index: int) -> Any:
         return self.tf(picture(index))
@@ -142,7 +141,7 @@ class PropertyMade(Pictures):
 
 class Methods(Pictures):
     def __init__(self) -> None:
-        self.scale = T.Normalize([0.5] * 3, [0.5] * 3)
+        self.scale = transforms.Normalize([0.5] * 3, [0.5] * 3)
 
     def load(self, index: int) -> Image.Image:
         return picture(index)
@@ -152,7 +151,7 @@ class Methods(Pictures):
         return image.crop((left, 0, left + 6, 6))
 
     def finish(self, image: Any) -> Any:
-        return self.scale(TF.to_tensor(image))
+        return self.scale(functional.to_tensor(image))
 
     def make(self, index: int) -> Any:
         return self.finish(self.crop(self.load(index)))
@@ -180,9 +179,9 @@ class Functions(Pictures):
 
 class LibraryFunctions(Pictures):
     def make(self, index: int) -> Any:
-        image = TF.resize(picture(index), [6, 6])
+        image = functional.resize(picture(index), [6, 6])
         value = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
-        return TF.normalize(value, [0.5] * 3, [0.5] * 3)
+        return functional.normalize(value, [0.5] * 3, [0.5] * 3)
 
 
 def closure_shape() -> Any:
@@ -196,7 +195,7 @@ def closure_shape() -> Any:
 
 
 GLOBAL_TRANSFORM = standard()
-REGISTRY = {"flip": flip, "tensor": T.ToTensor()}
+REGISTRY = {"flip": flip, "tensor": transforms.ToTensor()}
 
 
 class GlobalObject(Pictures):
@@ -226,8 +225,8 @@ class DefaultArgument(Pictures):
 
 class Partials(Pictures):
     def __init__(self) -> None:
-        self.resize = functools.partial(TF.resize, size=[6, 6])
-        self.last = functools.partial(apply, T.ToTensor())
+        self.resize = functools.partial(functional.resize, size=[6, 6])
+        self.last = functools.partial(apply, transforms.ToTensor())
 
     def make(self, index: int) -> Any:
         return self.last(self.resize(picture(index)))
@@ -254,9 +253,9 @@ class OwnCompose:
 
 class OwnContainer(Pictures):
     def __init__(self, attribute: str = "aug") -> None:
-        inner = OwnCompose(T.ToTensor(), nn.Sequential(nn.Flatten(0), nn.Identity()))
+        inner = OwnCompose(transforms.ToTensor(), nn.Sequential(nn.Flatten(0), nn.Identity()))
         self.attribute = attribute
-        setattr(self, attribute, OwnCompose(T.RandomCrop(6), flip, inner))
+        setattr(self, attribute, OwnCompose(transforms.RandomCrop(6), flip, inner))
 
     def make(self, index: int) -> Any:
         return getattr(self, self.attribute)(picture(index))
@@ -266,7 +265,9 @@ class ReferencePreset:
     """As in torchvision's reference scripts."""
 
     def __init__(self) -> None:
-        self.transforms = T.Compose([T.RandomResizedCrop(6), T.RandomHorizontalFlip(), T.PILToTensor()])
+        self.transforms = transforms.Compose(
+            [transforms.RandomResizedCrop(6), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+        )
 
     def __call__(self, image: Any) -> Any:
         return self.transforms(image)
@@ -282,7 +283,7 @@ class PresetInTransform(Pictures):
 
 class Collaborator:
     def __init__(self) -> None:
-        self.tensor = T.ToTensor()
+        self.tensor = transforms.ToTensor()
 
     def run(self, image: Any) -> Any:
         return self.tensor(flip(image))
@@ -298,14 +299,14 @@ class CollaboratorHeld(Pictures):
 
 class MadeOnTheSpot(Pictures):
     def make(self, index: int) -> Any:
-        return T.Compose([T.Resize(6), T.ToTensor()])(picture(index))
+        return transforms.Compose([transforms.Resize(6), transforms.ToTensor()])(picture(index))
 
 
 class Conditional(Pictures):
     """A branch that only one sample takes."""
 
     def __init__(self) -> None:
-        self.tf = T.ToTensor()
+        self.tf = transforms.ToTensor()
 
     def make(self, index: int) -> Any:
         image = picture(index)
@@ -325,8 +326,8 @@ class TwoViews(Pictures):
 
 class Segmentation(Pictures):
     def __init__(self) -> None:
-        self.image_transform = T.Compose([T.Resize(6), T.ToTensor()])
-        self.mask_transform = T.Compose([T.Resize(6), T.PILToTensor()])
+        self.image_transform = transforms.Compose([transforms.Resize(6), transforms.ToTensor()])
+        self.mask_transform = transforms.Compose([transforms.Resize(6), transforms.PILToTensor()])
 
     def __getitem__(self, index: int) -> Any:
         return self.image_transform(picture(index)), self.mask_transform(picture(index + 100))
@@ -343,7 +344,7 @@ class JointTransform(Pictures):
 class Wrapper(Pictures):
     def __init__(self) -> None:
         self.base = NamedAttribute("tf")
-        self.after = T.Normalize([0.5] * 3, [0.5] * 3)
+        self.after = transforms.Normalize([0.5] * 3, [0.5] * 3)
 
     def __getitem__(self, index: int) -> Any:
         value, label = self.base[index]

@@ -17,7 +17,7 @@ import torch
 from dataset_shapes import SHAPES, Conditional, Functions, NamedAttribute, Pictures, Shape, flip, picture
 from observing_material import difference, seed_everything
 from torch.utils.data import DataLoader, IterableDataset
-from torchvision import transforms as T
+from torchvision import transforms
 
 import audit
 from audit.recorders.calls.call_search import CallSearch
@@ -79,7 +79,7 @@ class Raising(Pictures):
         return flip(image)
 
     def make(self, index: int) -> Any:
-        return T.ToTensor()(self.check(picture(index)))
+        return transforms.ToTensor()(self.check(picture(index)))
 
 
 def test_a_stage_that_fails(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_other_threads_are_not_recorded(tmp_path: Path) -> None:
             thread = threading.Thread(target=lambda: made.append(flip(picture(index))))
             thread.start()
             thread.join()
-            return T.functional.to_tensor(made[0])
+            return transforms.functional.to_tensor(made[0])
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

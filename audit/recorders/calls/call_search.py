@@ -210,4 +210,3 @@ def _package_of(kind: type) -> str:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-

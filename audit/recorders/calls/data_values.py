@@ -39,7 +39,9 @@ def is_new_value(output: Any, given_text: bool) -> bool:
         return True
     if not given_text:
         return False
-    return (isinstance(output, (list, tuple, Mapping)) and len(output) > 0) or (isinstance(output, str) and output != "")
+    return (isinstance(output, (list, tuple, Mapping)) and len(output) > 0) or (
+        isinstance(output, str) and output != ""
+    )
 
 
 def parts_in(value: Any) -> Iterator[Any]:

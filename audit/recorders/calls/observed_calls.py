@@ -136,9 +136,7 @@ class VisitCalls:
         self._quietly(self._note, parent, frame, call, output, token, spent)
         return output
 
-    def _note(
-        self, parent: _Frame, frame: _Frame, call: ObservedCall, output: Any, token: Any, spent: int
-    ) -> None:
+    def _note(self, parent: _Frame, frame: _Frame, call: ObservedCall, output: Any, token: Any, spent: int) -> None:
         if not is_new_value(output, isinstance(call.value, str) or not carries_data(call.value)):
             return
         call.output = output
