@@ -32,11 +32,17 @@ class Store(Reader):
         source: str | None = None,
         epoch: int | None = None,
         visit: int | None = None,
+        trust: bool = False,
     ) -> Trace:
-        """Source, every stage, logits and prediction of one visit."""
+        """Source, every stage, logits and prediction of one visit.
+
+        `trust` allows its `value` and `export` to run code that this machine did not record.
+        """
         from audit.lineage.trace import trace
 
-        return trace(self, run, index=index, source=source, epoch=epoch, visit=visit)
+        found = trace(self, run, index=index, source=source, epoch=epoch, visit=visit)
+        found.trust = trust
+        return found
 
     def replay(
         self,
@@ -51,31 +57,43 @@ class Store(Reader):
         export: str | None = None,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        trust: bool = False,
     ) -> Replay:
         """Make recorded visits again from their sources and compare every stage's digest; all visits by default.
 
         `dataset`, or a mapping of datasets by split, is for a run that was recorded in a loop of its own without a
         `builder`; a name, as `--dataset` takes it, is for one that has moved. `model=True` also computes the logits
-        again; a path tries another checkpoint.
+        again; a path tries another checkpoint. This runs the recorded pipeline: CodeNotTrusted unless this machine
+        recorded it, or `trust` is set.
         """
         from audit.lineage.replay import replay
         from audit.lineage.replayer import Wanted
 
-        wanted = Wanted(indices, sample, epoch, stage, workers, model, export, progress)
+        wanted = Wanted(indices, sample, epoch, stage, workers, model, export, progress, trust=trust)
         return replay(self, run, dataset=dataset, wanted=wanted)
 
     def diff(
-        self, a: str | None = None, b: str | None = None, *, rows: int | None = 10_000, derive: bool = True
+        self,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        rows: int | None = 10_000,
+        derive: bool = True,
+        trust: bool = False,
     ) -> Diff:
-        """Two runs side by side: data, first divergent stage, flipped predictions and their cause."""
+        """Two runs side by side: data, first divergent stage, flipped predictions and their cause.
+
+        `derive` measures differences of outputs that were not stored, by unchanged code that this machine recorded, or
+        by any code that the runs name with `trust`.
+        """
         from audit.lineage.diff import diff
 
-        return diff(self, a, b, rows=rows, derive=derive)
+        return diff(self, a, b, rows=rows, derive=derive, trust=trust)
 
     def check(self, run: str | None = None, **options: Any) -> Report:
         """Judge a run: the twin of `audit check`.
 
-        Options are `config`, `baseline`, `only`, `skip`, `fail_on`, `record` and `progress`: see `audit check --help`.
+        Options are `config`, `baseline`, `only`, `skip`, `fail_on`, `record`, `progress` and `trust`: see `audit check --help`.
         """
         from audit.checks.runner import run_checks
 

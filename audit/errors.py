@@ -19,6 +19,7 @@
     │   ├── UnknownArchitecture
     │   ├── ClassMismatch              class names of the checkpoint and the dataset disagree
     │   └── UnclearOutput              no class axis can be named without guessing
+    ├── CodeNotTrusted                 code that a store names would be executed
     └── RecordingError                 recording went wrong (raised only when strict)
 
 Domain code raises these with the facts as attributes; `cli.boundary` is the one place that
@@ -126,6 +127,14 @@ class ModelError(AuditError):
 
 class NeedsTrust(ModelError):
     """Loading this file would execute code that it contains."""
+
+
+class CodeNotTrusted(AuditError):
+    """Code that a store names would be executed, and neither this machine nor its user vouches for it."""
+
+    def __init__(self, message: str, *, hint: str | None = None, files: list[str] | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.files = files or []
 
 
 class UnknownArchitecture(ModelError):

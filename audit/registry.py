@@ -1,14 +1,16 @@
 """A table of named things that plugins may extend, and that refuses two of one name.
 
 Built-ins register exactly as a plugin would; a plugin names an entry point in the registry's
-group. Entry points are looked for once, when a name is first asked for, so importing costs nothing.
+group. Only installed packages count: `python -m audit` searches the working directory too, and what lies there is
+nobody's choice. Entry points are looked for once, when a name is first asked for, so importing costs nothing.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
 from audit.errors import UsageError
@@ -68,4 +70,11 @@ class Registry(Generic[T]):
             return
         self._plugins_loaded = True
         for point in entry_points(group=self._group or ""):
-            self.add(point.name, point.load())
+            if _is_installed(point):
+                self.add(point.name, point.load())
+
+
+def _is_installed(point: EntryPoint) -> bool:
+    """Whether a package was installed, rather than merely found in the directory that somebody works in."""
+    place = point.dist.locate_file("") if point.dist is not None else None
+    return place is None or os.path.realpath(str(place)) != os.path.realpath(os.getcwd())

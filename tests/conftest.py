@@ -44,6 +44,19 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The key of a user who records in these tests, apart from the key of whoever runs them."""
+    place = tmp_path_factory.mktemp("xdg")
+    before = os.environ.get("XDG_DATA_HOME")
+    os.environ["XDG_DATA_HOME"] = str(place)
+    yield place
+    if before is None:
+        del os.environ["XDG_DATA_HOME"]
+    else:
+        os.environ["XDG_DATA_HOME"] = before
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> Callable[..., Path]:
     """Makes a folder of class folders with small, all different pictures."""

@@ -16,7 +16,7 @@ ROOT = Path(audit.__file__).parent
 
 #: Lowest first. A module may import from its own layer and from those below it.
 LAYERS = [
-    {"errors", "records", "identity", "config", "registry", "plainjson", "usercode", "extras"},
+    {"errors", "records", "identity", "config", "registry", "plainjson", "usercode", "extras", "recording_key"},
     {"values"},
     {"store"},
     {"sources", "models"},

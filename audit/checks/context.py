@@ -47,6 +47,8 @@ class Facts:
     run: Run
     baseline: Baseline | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
+    #: Whether code that the store names may run, whoever recorded it.
+    trust: bool = False
 
     def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The rows of a query over this run (and others that are named)."""

@@ -32,14 +32,18 @@ def run_checks(
     fail_on: Severity | None = None,
     record: bool = True,
     progress: Callable[[str], None] | None = None,
+    trust: bool = False,
 ) -> Report:
-    """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings."""
+    """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings.
+
+    `trust` allows `reproducible` to run code that this machine did not record.
+    """
     configuration = config if isinstance(config, Configuration) else load_configuration(config)
     settings = configuration.chosen(only, skip)
     if isinstance(store, Reader):
-        return _run(store, run, configuration, settings, baseline, fail_on, record, progress)
+        return _run(store, run, configuration, settings, baseline, fail_on, record, progress, trust)
     with Reader(os.fspath(store)) as reader:
-        return _run(reader, run, configuration, settings, baseline, fail_on, record, progress)
+        return _run(reader, run, configuration, settings, baseline, fail_on, record, progress, trust)
 
 
 def _run(
@@ -51,9 +55,10 @@ def _run(
     fail_on: Severity | None,
     record: bool,
     progress: Callable[[str], None] | None,
+    trust: bool,
 ) -> Report:
     run = reader.run(reference)
-    facts = Facts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline))
+    facts = Facts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust)
     outcomes = []
     for setting in settings:
         if progress is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any
+import warnings
+from typing import Any, TextIO
 
 import click
 
@@ -23,7 +24,9 @@ class Boundary(click.Group):
         _open_streams()
         debug = "--debug" in (kwargs.get("args") or (args[0] if args else None) or sys.argv[1:])
         try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.exit(code if isinstance(code, int) else 0)
         except AuditError as error:
             _say(error.message, error.hint, debug)
@@ -64,6 +67,20 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of ours is one sentence; another's keeps Python's form, with its place."""
+    ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
+    text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
+    click.secho(text, fg="yellow", err=True)
 
 
 def _say(message: str, hint: str | None, debug: bool) -> None:

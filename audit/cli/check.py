@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from audit.cli.options import common
+from audit.cli.options import common, trust_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +40,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.option("--list", "listing", is_flag=True, help="Explain every check, and run none.")
 @click.option("--init", is_flag=True, help="Write a commented audit.toml from what the run shows.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the checks that passed, too.")
+@trust_option
 @common
 def check(
     run: str | None,

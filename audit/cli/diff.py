@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from audit.cli.options import common, console, json_option, verdict
+from audit.cli.options import common, console, json_option, trust_option, verdict
 
 if TYPE_CHECKING:
     from audit.lineage.diff import Diff
@@ -30,7 +30,8 @@ _FROM_0 = click.IntRange(0)
 )
 @click.option("--max-divergent", type=_FROM_0, metavar="N", help="Exit with 1 when more samples differ at any stage.")
 @click.option("--rows", type=_FROM_0, metavar="N", help="Longest list. [default: 10; 20 in Markdown; 10,000 in JSON]")
-@click.option("--derive/--no-derive", default=True, help="Derive again what was not stored, to measure a difference.")
+@click.option("--derive/--no-derive", default=True, help="Derive again what was not stored, to measure it.")
+@trust_option
 @click.option("--markdown", is_flag=True, help="Markdown, for a comment on a pull request.")
 @json_option
 @common
@@ -46,7 +47,8 @@ def diff(
     """Compare two runs: data, first divergent stage, flipped predictions and their cause.
 
     A and B are runs; left out, they are latest~1 and latest. Of a run with several epochs the last is compared. With
-    no sample in common nothing is compared, and the exit status is 1.
+    no sample in common nothing is compared, and the exit status is 1. Outputs are derived again only by unchanged code
+    that this machine recorded, or with --trust.
 
     \b
     audit diff baseline latest --max-regressions 0
@@ -54,7 +56,7 @@ def diff(
     """
     _check_usage(a, pipelines, options)
     rows = {} if options["rows"] is None else {"rows": options["rows"]}
-    wanted = rows | {"derive": options["derive"]}
+    wanted = rows | {"derive": options["derive"], "trust": options["trust"]}
     found = _pipelines(pipelines, store, options, wanted) if pipelines else _runs(a, b, store, wanted)
     broken = found.exceeded(max_regressions=max_regressions, max_divergent=max_divergent)
     code = verdict(passed=not broken)

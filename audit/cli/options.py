@@ -21,6 +21,9 @@ store_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+trust_option = click.option(
+    "--trust", is_flag=True, help="Run code that the store names, though this machine did not record it."
+)
 
 
 def common(command: F) -> F:

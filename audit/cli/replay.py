@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from audit.cli.options import common, console, json_option, verdict
+from audit.cli.options import common, console, json_option, trust_option, verdict
 
 
 @click.command()
@@ -36,6 +36,7 @@ from audit.cli.options import common, console, json_option, verdict
 @click.option(
     "--export", "export_to", metavar="DIR", type=click.Path(file_okay=False), help="Write every stage's exact output."
 )
+@trust_option
 @json_option
 @common
 def replay(
@@ -48,12 +49,14 @@ def replay(
     model: str | None,
     workers: int | None,
     export_to: str | None,
+    trust: bool,
     store: str | None,
     as_json: bool,
 ) -> int:
     """Re-derive stages from the source files, random augmentation included, and compare digests.
 
-    Exit code 1 when something differs; the first stage that does is named, and why.
+    Exit code 1 when something differs; the first stage that does is named, and why. The recorded pipeline runs only if
+    this machine recorded it, or with --trust.
     """
     from rich.progress import Progress
 
@@ -80,6 +83,7 @@ def replay(
             model=(model or True) if model is not None else False,
             export=export_to,
             workers=workers,
+            trust=trust,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     code = verdict(passed=result.passed)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from audit.lineage.failures import FailureGroup
 
 #: What may be another when a run is resumed; all else is in its recipe.
-_WHEN_RESUMED = ("strict", "max_failures", "commit_every", "engine", "address", "actors", "gpus_per_actor")
+_WHEN_RESUMED = ("strict", "trust", "max_failures", "commit_every", "engine", "address", "actors", "gpus_per_actor")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -59,7 +59,11 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 @click.option("--model", metavar="MODEL", help="A checkpoint, TorchScript, .pt2, safetensors, or module:function.")
 @click.option("--pipeline", metavar="FILE.py[:NAME]", help="A module with `transform` or `dataset(root)`.")
 @click.option("--arch", metavar="NAME", help="The architecture of a state dict; else it is recognised.")
-@click.option("--trust", is_flag=True, help="Allow a model file that executes code when it is loaded.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Allow a model file that executes code as it is loaded; with --resume, code that the store names.",
+)
 @click.option("--name", help="A name for the run.")
 @click.option(
     "--tag", "tags", metavar="KEY=VALUE", multiple=True, callback=_tags, help="A tag for the run; repeatable."

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from audit.cli.options import common, console, json_option
+from audit.cli.options import common, console, json_option, trust_option
 
 
 @click.command()
@@ -23,6 +23,7 @@ from audit.cli.options import common, console, json_option
 @click.option(
     "--pictures/--no-pictures", default=None, help="Small pictures of the stages. [default: on a colour terminal]"
 )
+@trust_option
 @json_option
 @common
 def trace(
@@ -31,12 +32,14 @@ def trace(
     visit: int | None,
     export_to: str | None,
     pictures: bool | None,
+    trust: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Source, every stage, logits and prediction of one sample, as a tree.
 
-    INDEX is a number; anything else is a SOURCE, the path of a file below the dataset's root.
+    INDEX is a number; anything else is a SOURCE, the path of a file below the dataset's root. --export derives what was
+    not stored: by code that this machine recorded, or with --trust.
     """
     if len(what) > 2:
         raise click.UsageError(f"Expected [RUN] INDEX|SOURCE, got {len(what)} arguments.")
@@ -45,7 +48,8 @@ def trace(
 
     with open_store(store) as opened:
         number = int(sample) if sample.removeprefix("-").isdecimal() else None
-        found = opened.trace(run, index=number, source=None if number is not None else sample, epoch=epoch, visit=visit)
+        source = None if number is not None else sample
+        found = opened.trace(run, index=number, source=source, epoch=epoch, visit=visit, trust=trust)
         written = found.export(export_to) if export_to else []
         if as_json:
             from audit import plainjson

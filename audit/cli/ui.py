@@ -26,9 +26,12 @@ from audit.config import store_location
     default=None,
     help="Whether pages may replay, which runs the recorded pipeline. [default: only on loopback]",
 )
+@click.option("--trust", is_flag=True, help="Let pages replay runs that this machine did not record, too.")
 @click.option("--open/--no-open", "browser", default=None, help="Open a browser. [default: when there is a display]")
 @common
-def ui(store: str | None, host: str, port: int, token: str | None, replay: bool | None, browser: bool | None) -> None:
+def ui(
+    store: str | None, host: str, port: int, token: str | None, replay: bool | None, trust: bool, browser: bool | None
+) -> None:
     """Look at the store in a browser: runs, mistakes, film strips of every stage, comparisons, SQL. Read-only."""
     from audit.web.server import Address, serve
 
@@ -40,7 +43,7 @@ def ui(store: str | None, host: str, port: int, token: str | None, replay: bool 
 
             threading.Timer(0.5, webbrowser.open, [address.url]).start()
 
-    serve(store_location(store), host=host, port=port, token=token, replay=replay, ready=ready)
+    serve(store_location(store), host=host, port=port, token=token, replay=replay, trust=trust, ready=ready)
 
 
 def _has_display() -> bool:

@@ -12,19 +12,23 @@ from audit.errors import UsageError
 from audit.models import load
 from audit.models.outputs import logits_of
 from audit.records import Run
+from audit.sources.trust import require_trust
 
 
 class ModelAgain:
     """The run's model, or another checkpoint, for logits of replayed inputs."""
 
-    def __init__(self, run: Run, store: str, checkpoint: str | None) -> None:
+    def __init__(self, run: Run, store: str, checkpoint: str | None, *, trust: bool = False) -> None:
         if run.recipe.get("kind") != "run" and checkpoint is None:
             raise UsageError(
                 f"The run {run.run_id} was recorded in a loop of its own: the store does not say where its model is.",
                 hint="Name a checkpoint: --model CKPT, or store.replay(…, model='ckpt.pt').",
             )
         recipe = run.recipe if run.recipe.get("kind") == "run" else {"kind": "run", "dataset": "", "model": checkpoint}
-        request = RunRequest.from_recipe(recipe, store)
+        using = ("pipeline", "arch") if checkpoint else ("pipeline", "arch", "model")
+        vouched = require_trust(run, trust, using)
+        # Another checkpoint than the recorded one is executed only if its user says so now.
+        request = RunRequest.from_recipe(recipe, store, trust=trust if checkpoint else vouched)
         name = checkpoint or request.model
         if name is None:
             raise UsageError(f"The run {run.run_id} was recorded without a model.", hint="Name one: --model CKPT")

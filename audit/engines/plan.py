@@ -16,6 +16,7 @@ from audit.engines.request import RunRequest
 from audit.errors import NotFound, UsageError
 from audit.identity import check_run_name
 from audit.records import Run
+from audit.sources.trust import require_trust, sign_recipe
 from audit.store.reader import Reader
 from audit.store.selection import Selection
 from audit.store.writer import RunWriter
@@ -70,7 +71,8 @@ def take_up(store: str, reference: str | None, **changes: Any) -> Plan:
     """What an interrupted run has left to do, whichever engine began it."""
     with Reader(store) as reader:
         recorded = _resumable(reader, reference)
-        request = RunRequest.from_recipe(recorded.recipe, store, capture="auto", **changes)
+        trust = require_trust(recorded, bool(changes.pop("trust", False)))
+        request = RunRequest.from_recipe(recorded.recipe, store, trust=trust, capture="auto", **changes)
         request.capture = str(recorded.recipe.get("capture", "auto"))
         request.capture_budget = int(recorded.recipe.get("capture_budget", request.capture_budget))
         request.capture_where = recorded.recipe.get("capture_where")
@@ -148,7 +150,7 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         git_commit=environment.git_commit(),
         host=environment.host(),
         tags=dict(request.tags),
-        recipe=request.recipe() | assembly.code_recipe(request.pipeline) | kept,
+        recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept),
         expected=total,
         warnings=list(assembly.notes),
     )

@@ -55,7 +55,8 @@ class Job:
 
     def request(self, device: str) -> RunRequest:
         """The request as this machine must understand it."""
-        return RunRequest.from_recipe({**self.recipe, "device": device}, self.location)
+        # The driver has decided whose code may run before it sent the job.
+        return RunRequest.from_recipe(self.recipe, self.location, trust=bool(self.recipe["trust"]), device=device)
 
     def check(self, what: str, found: str | None) -> None:
         """Refuse to mix what two machines see under the same name."""

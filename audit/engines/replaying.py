@@ -27,6 +27,7 @@ from audit.recorders.randomness import Seeder
 from audit.recorders.visit import Visit
 from audit.records import Run, Stage
 from audit.sources.builder import builders_of, built
+from audit.sources.trust import require_trust
 
 _MOST_WORKERS = 8
 
@@ -205,14 +206,22 @@ class _Sources:
 
 
 def pipelined(
-    run: Run, store: str, dataset: Any = None, named: Sequence[str] = (), split: str | None = None
+    run: Run,
+    store: str,
+    dataset: Any = None,
+    named: Sequence[str] = (),
+    split: str | None = None,
+    *,
+    trust: bool = False,
 ) -> Pipelined:
     """The run's pipeline again: from the dataset that is given, else from the run's recipe or the split's builder.
 
     Of a run made by `audit run`, a dataset that is named stands in for the one in its recipe, which may have moved.
     `named` are stages that were recorded under the name of an attribute: `run.dataset(ds, stages=["tokenise"])`.
+    Code that the recipe names runs only if this machine recorded it, or with `trust`; else CodeNotTrusted.
     """
     if dataset is None and (builders := builders_of(run.recipe)):
+        require_trust(run, trust, ["builders"])
         dataset = built(builders, split)
     if dataset is not None and not isinstance(dataset, str):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
@@ -233,10 +242,14 @@ def pipelined(
             hint="Give the dataset: store.replay(run, dataset=…), or audit replay --dataset FILE.py:function; "
             "recorded with run.loader(…, builder=…), a run knows it by itself.",
         )
-    request = RunRequest.from_recipe(run.recipe, store, **({"dataset": dataset} if dataset else {}))
+    # Without a pipeline file the stages are the preset of the model's architecture.
+    with_model = run.recipe.get("pipeline") is None
+    using = {"pipeline", *(() if dataset else ("dataset",)), *(("model", "arch") if with_model else ())}
+    vouched = require_trust(run, trust, using)
+    changes = {"dataset": dataset} if dataset else {}
+    request = RunRequest.from_recipe(run.recipe, store, trust=vouched, **changes)
     try:
-        # Without a pipeline file the stages are the preset of the model's architecture.
-        assembly = assemble(request, with_model=request.pipeline is None)
+        assembly = assemble(request, with_model=with_model)
     except (DatasetError, PipelineError) as error:
         error.hint = (
             f"The run {run.run_id} was recorded with it. Put it back; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from audit.engines.failure_limit import FailureLimit
@@ -14,7 +14,7 @@ from audit.records import LEVELS
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
 ENGINES = ("local", "ray")
 DEFAULT_BUDGET = 2 * 2**30
-#: The options that decide what a sample becomes, and so belong to the recipe.
+#: The options that decide what a sample becomes, and so belong to the recipe. No other key of one becomes an option.
 _RECIPE = ("dataset", "pipeline", "model", "arch", "trust", "seed", "limit", "batch_size", "workers", "device")
 
 
@@ -97,15 +97,15 @@ class RunRequest:
         return recipe | paths | {"kind": "run"}
 
     @classmethod
-    def from_recipe(cls, recipe: Mapping[str, Any], store: str, **changes: Any) -> RunRequest:
-        """The request that a recorded recipe stands for."""
+    def from_recipe(cls, recipe: Mapping[str, Any], store: str, *, trust: bool, **changes: Any) -> RunRequest:
+        """The request that a recorded recipe stands for. Whose code may run is for the caller to decide: `trust` never
+        comes from the recipe (see sources.trust)."""
         if recipe.get("kind") != "run":
             raise UsageError(
                 "This run was not recorded by `audit run`, so that its pipeline cannot be rebuilt from its recipe."
             )
-        known = {f.name for f in fields(cls)}
-        options = {key: value for key, value in recipe.items() if key in known}
-        return cls(**{**options, "store": store, **changes})
+        options = {key: recipe[key] for key in _RECIPE if key in recipe}
+        return cls(**{**options, "store": store, **changes, "trust": trust})
 
 
 def _absolute(spec: str) -> str:

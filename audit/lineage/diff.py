@@ -147,11 +147,13 @@ def diff(
     *,
     rows: int | None = DEFAULT_ROWS,
     derive: bool = True,
+    trust: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Diff:
     """Compare run `a` with run `b`; left out, they are the newest complete run but one, and the newest.
 
-    Lists hold at most `rows` entries (None: all). `derive=False` measures differences only where outputs are stored.
+    Lists hold at most `rows` entries (None: all). `derive=False` measures differences only where outputs are stored;
+    `trust` allows deriving by code that this machine did not record.
     """
     if rows is not None and rows < 0:
         raise UsageError(f"rows is {rows}.", hint="Give a whole number from 0 up.")
@@ -170,7 +172,7 @@ def diff(
         same_failure = counts.pop("same_failure")
         flips = find_flips(scratch, ours, theirs, most)
         tell("measuring differences")
-        divergences = find_divergences(reader, scratch, ours, theirs, steps, derive=derive)
+        divergences = find_divergences(reader, scratch, ours, theirs, steps, derive=derive, trust=trust)
     counts |= {kind: flips.total(kind) for kind in flips.counts}
     found = Diff(ours, theirs, matched, divergent, same_failure, counts, lists, steps, divergences, flips)
     found.versions = version_changes(ours, theirs)

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from audit.errors import AuditError
+from audit.errors import AuditError, CodeNotTrusted
 from audit.lineage.trace import Trace
 from audit.sources.builder import can_be_rebuilt
+from audit.sources.trust import is_derivable
 
 
 @dataclass(slots=True)
@@ -86,6 +87,11 @@ def _array(trace: Trace, stage: int, may_derive: bool) -> np.ndarray[Any, Any] |
     row = next((row for row in trace.stages if row["stage"] == stage), None)
     if row is None or (row["payload"] != "full" and not (may_derive and can_be_rebuilt(trace.run.recipe))):
         return None
+    if row["payload"] != "full" and not is_derivable(trace.run, trace.trust):
+        raise CodeNotTrusted(
+            f"the outputs of the run {trace.run.run_id} were not stored, and deriving them would execute code that "
+            "this machine did not record, or that has changed since (--trust allows it)"
+        )
     value = trace.value(stage, numpy_only=True)
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()

@@ -71,13 +71,14 @@ class Divergence:
 
 
 def find_divergences(
-    reader: Reader, scratch: Scratch, a: Side, b: Side, steps: list[Step], *, derive: bool = True
+    reader: Reader, scratch: Scratch, a: Side, b: Side, steps: list[Step], *, derive: bool = True, trust: bool = False
 ) -> list[Divergence]:
     """The groups of the table `compared`, in the order of the pipeline, each with a reason and an example."""
     found = []
     for number, (at, why, count, examples, errors) in enumerate(scratch.rows(_GROUPS)):
         step = steps[at]
         traces = [_traces(reader, a, b, examples[0])]
+        traces[0][0].trust = traces[0][1].trust = trust
         if step.random or is_stored(traces[0], step.at_a, step.at_b):
             # More of them tell more only where their draws or values were kept.
             traces += [_traces(reader, a, b, example) for example in examples[1:]]

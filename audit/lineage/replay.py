@@ -40,7 +40,9 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     result = Replay(row.run_id)
     model = None
     if wanted.model:
-        model = ModelAgain(row, reader.location, wanted.model if isinstance(wanted.model, str) else None)
+        model = ModelAgain(
+            row, reader.location, wanted.model if isinstance(wanted.model, str) else None, trust=wanted.trust
+        )
         if not visits.have_predictions():
             raise UsageError(
                 f"The run {row.run_id} has no predictions, so that there are no logits to compare with.",
@@ -54,7 +56,7 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     for split, part in parts.items():
         # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
         narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
-        pipeline = pipelined(row, reader.location, part, visits.named_stages(), split)
+        pipeline = pipelined(row, reader.location, part, visits.named_stages(), split, trust=wanted.trust)
         Replayer(reader, visits, row, pipeline, model, narrowed, result).go()
     return result
 

@@ -39,6 +39,7 @@ class Wanted:
     export: str | None = None
     progress: Callable[[int, int], None] | None = None
     split: str | None = None
+    trust: bool = False
 
 
 class Replayer:

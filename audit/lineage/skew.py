@@ -26,12 +26,13 @@ def diff_pipelines(
     store: str | os.PathLike[str] | None = None,
     rows: int | None = DEFAULT_ROWS,
     derive: bool = True,
+    trust: bool = False,
     progress: Callable[[str, Progress], None] | None = None,
     **options: Any,
 ) -> Diff:
     """Record `dataset` through the pipelines `a` and `b`, and compare them.
 
-    The runs stay in `store`; without one they are gone when this returns, and only the diff is left. Further options
+    `trust` allows deriving by code that this machine did not record. The runs stay in `store`; without one they are gone when this returns, and only the diff is left. Further options
     are those of `audit run`: capture, workers, limit, seed and so on.
     """
     # Only this needs torch.
@@ -42,4 +43,4 @@ def diff_pipelines(
         pipelines = (os.fspath(a), os.fspath(b))
         first, second = record_pair(os.fspath(dataset), pipelines, place, progress=progress, **options)
         reader = held.enter_context(Reader(place))
-        return diff(reader, first.run_id, second.run_id, rows=rows, derive=derive)
+        return diff(reader, first.run_id, second.run_id, rows=rows, derive=derive, trust=trust)

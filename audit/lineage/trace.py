@@ -34,6 +34,8 @@ class Trace:
     stages: list[dict[str, Any]]
     prediction: dict[str, Any] | None
     activations: list[dict[str, Any]] = field(default_factory=list)
+    #: Whether code that the store names may run to derive what was not stored, whoever recorded it.
+    trust: bool = False
 
     @cached_property
     def source_path(self) -> bytes | None:
@@ -75,7 +77,10 @@ class Trace:
         return values.Preview(found["encoding"], found["data"]) if found else None
 
     def value(self, stage: int, *, numpy_only: bool = False) -> Any:
-        """The exact output of a stage: as stored, else derived again from the source; its digest is checked."""
+        """The exact output of a stage: as stored, else derived again from the source; its digest is checked.
+
+        Deriving runs the recorded pipeline: CodeNotTrusted unless this machine recorded it, or `trust` is set.
+        """
         row = next((row for row in self.stages if row["stage"] == stage), None)
         if row is None:
             raise NotFound(f"Sample {self.sample['index']} has no output of stage {stage}.")
@@ -96,7 +101,9 @@ class Trace:
         from audit.engines.replaying import pipelined
 
         visits = RecordedVisits(self.reader, self.run.run_id)
-        what = pipelined(self.run, self.reader.location, named=visits.named_stages(), split=self.sample["split"])
+        what = pipelined(
+            self.run, self.reader.location, named=visits.named_stages(), split=self.sample["split"], trust=self.trust
+        )
         key = (self.sample["epoch"], self.sample["index"], self.sample["visit"])
         states = {} if what.seeded else visits.states([key]).get(key, {})
         return derive(what, self.sample, self.stages, states)

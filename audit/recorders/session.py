@@ -32,6 +32,7 @@ from audit.recorders.ranks import rank_tags
 from audit.recorders.watching import WatchedModel
 from audit.records import Run
 from audit.sources.builder import Builder, described
+from audit.sources.trust import sign_recipe
 
 __all__ = ["Recording", "RecordingWarning"]
 
@@ -176,6 +177,7 @@ class Recording:
         run = self._ledger.run
         if how not in (known := run.recipe.setdefault("builders", [])):
             known.append(how)
+            run.recipe = sign_recipe(run.recipe)
         run.recipe["observed_calls"] = True
         run.classes = run.classes or class_names(dataset)
         run.dataset = run.dataset or f"{type(dataset).__module__}.{type(dataset).__qualname__}"

@@ -70,10 +70,14 @@ def build(
     any_address: bool = False,
     token: str | None = None,
     replay: bool = True,
+    trust: bool = False,
     seconds: float = 20.0,
 ) -> Starlette:
-    """The app over one store. Raises StoreError when there is none."""
-    desk = Desk(location, replay=replay, seconds=seconds)
+    """The app over one store. Raises StoreError when there is none.
+
+    A replay runs the recorded pipeline only if this machine recorded it, or with `trust`.
+    """
+    desk = Desk(location, replay=replay, trust=trust, seconds=seconds)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -24,12 +24,12 @@ PATIENCE = 0.08
 class Desk:
     """Made once for each server."""
 
-    def __init__(self, location: str, *, replay: bool = True, seconds: float = 20.0) -> None:
+    def __init__(self, location: str, *, replay: bool = True, trust: bool = False, seconds: float = 20.0) -> None:
         self._current = Current(Store, location)
         self.sandbox = Sandbox(location, seconds=seconds)
         self.answers = Answers()
         self.pictures = Pictures()
-        self.replays = Replays(self.store.location) if replay else None
+        self.replays = Replays(self.store.location, trust=trust) if replay else None
 
     @property
     def store(self) -> Store:

@@ -33,12 +33,12 @@ def main() -> None:
     out.flush()
 
 
-def replay(store: str, run: str, index: int, epoch: int, visit: int) -> dict[str, Any]:
+def replay(store: str, run: str, index: int, epoch: int, visit: int, trust: bool) -> dict[str, Any]:
     """The verdict on one visit, with previews of the stages of which none is stored."""
     opened = open_store(store)
     try:
-        trace = opened.trace(run, index=index, epoch=epoch, visit=visit)
-        result = opened.replay(run, indices=[index], epoch=epoch, workers=0)
+        trace = opened.trace(run, index=index, epoch=epoch, visit=visit, trust=trust)
+        result = opened.replay(run, indices=[index], epoch=epoch, workers=0, trust=trust)
         ours = [asdict(d) for d in result.different if (d.epoch, d.index, d.visit) == (epoch, index, visit)]
         verdict: dict[str, Any] = {
             "identical": not ours and result.checked > 0,

@@ -23,14 +23,16 @@ _SECONDS = 120.0
 class Replays:
     """Replays over one store."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, trust: bool = False) -> None:
         self._location = location
+        self._trust = trust
         self._one = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
 
     def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[dict[str, Any], dict[int, Preview]]:
         """The verdict, and the pictures of the stages as they were derived."""
-        request = {"store": self._location, "run": run_id, "index": index, "epoch": epoch, "visit": visit}
+        visited = {"run": run_id, "index": index, "epoch": epoch, "visit": visit}
+        request = {"store": self._location, "trust": self._trust, **visited}
         if not self._one.acquire(timeout=_SECONDS):
             raise AuditError("Another replay is still running.", hint="Wait for it, or try again.")
         try:

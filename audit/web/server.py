@@ -35,6 +35,7 @@ def serve(
     port: int = 8765,
     token: str | None = None,
     replay: bool | None = None,
+    trust: bool = False,
     ready: Callable[[Address], None] = lambda _: None,
 ) -> None:
     """Serve a store until interrupted. Another address than loopback always has a token, made if none is given."""
@@ -58,7 +59,12 @@ def serve(
         wildcard = host in ("0.0.0.0", "::")
         names = [host, socket.gethostname()] if not local else [host]
         app = build(
-            location, hosts=names, any_address=wildcard, token=token, replay=local if replay is None else replay
+            location,
+            hosts=names,
+            any_address=wildcard,
+            token=token,
+            replay=local if replay is None else replay,
+            trust=trust,
         )
         ready(where)
         config = uvicorn.Config(

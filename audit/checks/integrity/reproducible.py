@@ -9,6 +9,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.errors import DatasetError, ModelError, PipelineError, UsageError
 from audit.sources.builder import can_be_rebuilt
+from audit.sources.trust import is_derivable
 
 
 class Reproducible(Check):
@@ -22,6 +23,12 @@ class Reproducible(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         self._look_for_parts(context)
+        trust = context.facts.trust
+        if not is_derivable(context.run, trust):
+            raise Skip(
+                "replaying would execute code that this machine did not record, or that has changed since; "
+                "allow it with --trust, or compare with `audit replay`"
+            )
         indices = self._chosen(context)
         if not indices:
             raise Skip("no visit succeeded")
@@ -29,7 +36,9 @@ class Reproducible(Check):
         from audit.lineage.replayer import Wanted
 
         try:
-            replayed = replay(context.reader, context.run.run_id, wanted=Wanted(indices=indices, workers=0))
+            replayed = replay(
+                context.reader, context.run.run_id, wanted=Wanted(indices=indices, workers=0, trust=trust)
+            )
         except (UsageError, DatasetError, PipelineError, ModelError) as error:
             raise Skip(f"the pipeline cannot be rebuilt: {error.message}") from error
         context.note(f"{replayed.checked} visits replayed")

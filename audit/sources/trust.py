@@ -1,0 +1,189 @@
+"""Which code a run's recipe names, and whether it may be executed.
+
+A recipe is data from a store, and a store may come from anybody. Its code runs only if this machine recorded the
+recipe, which a signature by the user's own key shows, or if the user says so now. Trust never travels in a store:
+`trust` in a recipe counts only under such a signature, and only for the very file that was loaded then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from typing import Any
+
+from audit import recording_key
+from audit.errors import CodeNotTrusted
+from audit.records import Run
+from audit.sources import class_folders, flat_folder, manifest, remote, tensors, text_file
+from audit.sources.base import SOURCES
+from audit.sources.builder import builders_of, file_of
+
+#: What a signature covers: every key of a recipe that says which code runs, and on what.
+_SIGNED = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", "code", "files")
+#: The keys of a recipe that may name code.
+NAMES = ("builders", "pipeline", "dataset", "model", "arch")
+#: Kinds of dataset that are opened by this package's own code, which executes nothing that it reads.
+_PLAIN = (remote, class_folders, flat_folder, manifest, text_file, tensors)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+class CodeChangedWarning(UserWarning):
+    """A recorded file of code is not what it was when the run was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCode:
+    """One piece of code that a recipe names; `file` is where it lies now, None where that is unknown."""
+
+    spec: str
+    file: str | None
+
+    def __str__(self) -> str:
+        return self.file or self.spec
+
+
+def sign_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe with the digests of the files that it names, signed by this user's key.
+
+    `files` maps each file of code to its SHA-256. `signature` is None where this user cannot keep a key.
+    """
+    files = {named.file for named in _code(recipe, NAMES) if named.file is not None}
+    model = recipe.get("model")
+    if recipe.get("trust") and isinstance(model, str) and os.path.isfile(model):
+        files.add(os.path.abspath(model))
+    signed = {**recipe, "files": {file: _digest(file) for file in sorted(files)}}
+    return {**signed, "signature": recording_key.sign(_message(signed))}
+
+
+def is_recorded_here(recipe: Mapping[str, Any]) -> bool:
+    """Whether this user recorded the recipe on this machine, and nobody has changed it since."""
+    return recording_key.is_signed(_message(recipe), recipe.get("signature"))
+
+
+def changed_code(recipe: Mapping[str, Any]) -> list[str]:
+    """Recorded files of code, imported ones included, that are no longer what they were, or are gone."""
+    builders = builders_of(recipe)
+    listed = [*(recipe.get("code") or ()), *builders, *(one for builder in builders for one in builder.get("code", ()))]
+    # The digest of what was executed counts before that of the file as it was when the recipe was signed.
+    recorded = recipe["files"] | {one["file"]: one["sha256"] for one in listed if one.get("file")}
+    return [file for file, digest in recorded.items() if digest is None or _digest(file) != digest]
+
+
+def is_derivable(run: Run, trust: bool = False) -> bool:
+    """Whether what was not stored may be derived unasked: only by the very code that this machine ran."""
+    return trust or not _code(run.recipe, NAMES) or (is_recorded_here(run.recipe) and not changed_code(run.recipe))
+
+
+def require_trust(run: Run, trust: bool = False, using: Collection[str] = NAMES) -> bool:
+    """Raise CodeNotTrusted unless the code that the recipe names under `using` may run; warn where it has changed.
+
+    Gives whether a model file may execute code as it is loaded.
+    """
+    if trust:
+        return True
+    recipe = run.recipe
+    named = _code(recipe, using)
+    here = is_recorded_here(recipe)
+    recorded = recipe["files"] if here else {}
+    # Code without a file of its own, such as a dataset of torchvision, is covered by the signature alone.
+    if unknown := [one for one in named if not here or (one.file is not None and one.file not in recorded)]:
+        raise _refusal(run, [str(one) for one in unknown], here)
+    changed = changed_code(recipe) if here else []
+    for file in changed:
+        if file.endswith(".py") and os.path.exists(file) and named:
+            warnings.warn(
+                f"audit: {file} has changed since the run {run.run_id} was recorded, and is executed as it is now.",
+                CodeChangedWarning,
+                stacklevel=2,
+            )
+    model = os.path.abspath(str(recipe.get("model")))
+    return bool(recipe.get("trust")) and model in recorded and model not in changed
+
+
+def _refusal(run: Run, files: list[str], here: bool) -> CodeNotTrusted:
+    listed = ", ".join(dict.fromkeys(files))
+    if here:
+        why = "which is not the file that was recorded"
+    elif not recording_key.has_key():
+        why = f"and this user has no key to show that it recorded the run ({recording_key.key_path()})"
+    else:
+        why = "and the run was not recorded by this user on this machine"
+    return CodeNotTrusted(
+        f"This would execute {listed}, named by the run {run.run_id}, {why}.",
+        hint="Read the code first. If you trust it, add --trust, or trust=True in Python.",
+        files=list(dict.fromkeys(files)),
+    )
+
+
+def _digest(file: str) -> str | None:
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _message(recipe: Mapping[str, Any]) -> bytes:
+    chosen = {name: recipe.get(name) for name in _SIGNED}
+    return b"audit recipe 1\n" + json.dumps(chosen, sort_keys=True, ensure_ascii=True).encode()
+
+
+def _code(recipe: Mapping[str, Any], using: Collection[str]) -> list[NamedCode]:
+    found: list[NamedCode] = []
+    if "builders" in using:
+        found += [_named(str(one["builder"])) for one in builders_of(recipe) if one.get("builder")]
+    if recipe.get("kind") != "run":
+        return found
+    spec = {name: str(recipe[name]) for name in NAMES if name in using and isinstance(recipe.get(name), str)}
+    if "pipeline" in spec:
+        found.append(NamedCode(spec["pipeline"], os.path.abspath(file_of(spec["pipeline"]))))
+    if "dataset" in spec and _runs_code(spec["dataset"]):
+        found.append(_named(spec["dataset"]))
+    found += [_named(spec[name]) for name in ("model", "arch") if name in spec and _is_code(spec[name])]
+    return found
+
+
+def _runs_code(dataset: str) -> bool:
+    """Whether opening this dataset executes more than this package: the user's code, a plugin, or another library."""
+    text = os.path.expanduser(dataset)
+    chosen = next((kind for kind in SOURCES.values() if kind.recognise(text)), None)
+    return chosen is not None and chosen not in _PLAIN
+
+
+def _is_code(spec: str) -> bool:
+    """Whether it has the form of FILE.py, FILE.py:name or module:name, and is no file of another kind."""
+    if spec.endswith(".py"):
+        return True
+    place, colon, name = spec.rpartition(":")
+    if not colon or not _MODULE.fullmatch(name) or os.path.exists(spec):
+        return False
+    return place.endswith(".py") or _MODULE.fullmatch(place) is not None
+
+
+def _named(spec: str) -> NamedCode:
+    if not _is_code(spec):
+        return NamedCode(spec, None)
+    place = file_of(spec)
+    return NamedCode(spec, os.path.abspath(place) if place.endswith(".py") else _module_file(place))
+
+
+def _module_file(name: str) -> str | None:
+    """The file of a module, found as an import would find it, and without importing its packages."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        file = getattr(loaded, "__file__", None)
+        return os.path.abspath(file) if file else None
+    search: list[str] = [os.getcwd(), *sys.path]
+    for length in range(1, name.count(".") + 2):
+        found = PathFinder.find_spec(".".join(name.split(".")[:length]), search)
+        if found is None:
+            return None
+        search = list(found.submodule_search_locations or ())
+    return os.path.abspath(found.origin) if found is not None and found.origin else None
