@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from audit.api import Store, open, record, run
     from audit.errors import AuditError
     from audit.lineage.trace import Trace
-    from audit.recorders.inside import stage
+    from audit.recorders.loop.recording import Recording
     from audit.recorders.problems import RecordingWarning
-    from audit.recorders.session import Recording
+    from audit.recorders.stages.user_stage import stage
     from audit.records import Run
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ __all__ = [
 
 _HOMES = {
     "AuditError": "audit.errors",
-    "Recording": "audit.recorders.session",
+    "Recording": "audit.recorders.loop.recording",
     "RecordingWarning": "audit.recorders.problems",
     "Run": "audit.records",
     "Store": "audit.api",
@@ -45,7 +45,7 @@ _HOMES = {
     "open": "audit.api",
     "record": "audit.api",
     "run": "audit.api",
-    "stage": "audit.recorders.inside",
+    "stage": "audit.recorders.stages.user_stage",
 }
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from audit.config import store_location
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
     from audit.checks.report import Report
     from audit.engines.request import Progress
-    from audit.lineage.diff import Diff
-    from audit.lineage.replay_result import Replay
+    from audit.lineage.diff.diff import Diff
+    from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
-    from audit.recorders.session import Recording
-    from audit.store.maintenance import Compacted
-    from audit.store.verify import Damage
+    from audit.recorders.loop.recording import Recording
+    from audit.store.maintain.compact import Compacted
+    from audit.store.maintain.verify import Damage
 
 
 class Store(Reader):
@@ -66,8 +66,8 @@ class Store(Reader):
         again; a path tries another checkpoint. This runs the recorded pipeline: CodeNotTrusted unless this machine
         recorded it, or `trust` is set.
         """
-        from audit.lineage.replay import replay
-        from audit.lineage.replayer import Wanted
+        from audit.lineage.replay.replay import replay
+        from audit.lineage.replay.replayer import Wanted
 
         wanted = Wanted(indices, sample, epoch, stage, workers, model, export, progress, trust=trust)
         return replay(self, run, dataset=dataset, wanted=wanted)
@@ -86,7 +86,7 @@ class Store(Reader):
         `derive` measures differences of outputs that were not stored, by unchanged code that this machine recorded, or
         by any code that the runs name with `trust`.
         """
-        from audit.lineage.diff import diff
+        from audit.lineage.diff.diff import diff
 
         return diff(self, a, b, rows=rows, derive=derive, trust=trust)
 
@@ -101,25 +101,25 @@ class Store(Reader):
 
     def report(self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = 200) -> int:
         """Write one self-contained HTML file about a run; gives its size in bytes."""
-        from audit.report.file import write_report
+        from audit.report.html.report_file import write_report
 
         return write_report(self, path, run, baseline=baseline, mistakes=mistakes)
 
     def verify(self, run: str | None = None) -> list[Damage]:
         """What is damaged: part digests and row counts against the manifests. Nothing found, nothing damaged."""
-        from audit.store.verify import verify
+        from audit.store.maintain.verify import verify
 
         return verify(self, run)
 
     def compact(self, run: str | None = None) -> Compacted:
         """Merge a run's small parts and sort their rows by index, while others read."""
-        from audit.store.maintenance import compact
+        from audit.store.maintain.compact import compact
 
         return compact(self, run)
 
     def remove(self, run: str) -> Run:
         """Delete one run."""
-        from audit.store.maintenance import remove
+        from audit.store.maintain.compact import remove
 
         return remove(self, run)
 
@@ -143,8 +143,8 @@ def record(
 
     A recording failure is a warning and a mark on the run, and the loop goes on; with `strict` it is raised.
     """
-    from audit.engines.environment import describe
-    from audit.recorders.session import Recording
+    from audit.provenance import describe
+    from audit.recorders.loop.recording import Recording
 
     return Recording(
         store_location(store),
@@ -174,8 +174,8 @@ def run(
     Further options are those of `audit run`: arch, trust, capture, capture_budget, capture_where, workers,
     batch_size, device, limit, seed, strict, start_method; engine, address, actors, gpus_per_actor.
     """
-    from audit.engines.choice import run as run_request
     from audit.engines.request import RunRequest
+    from audit.engines.run import run as run_request
 
     return run_request(
         RunRequest(

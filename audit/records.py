@@ -51,7 +51,7 @@ class Run:
 
     def _repr_html_(self) -> str | None:
         # A notebook asks for this; it lies far above, so it is imported only then.
-        from audit.report.notebook import run_html
+        from audit.report.html.notebook import run_html
 
         return run_html(self)
 

@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import audit
-from audit.lineage.replay_result import Replay
+from audit.lineage.replay.result import Replay
 from bench.campaign_cases import Case, case_of, catalogue, dataset_of, make_pictures, stages_of
 
 PICTURES = 16

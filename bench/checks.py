@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 STAGES = ("load", "Resize", "CenterCrop", "ToTensor", "Normalize")
 CLASSES = 10
@@ -131,7 +131,7 @@ def judge(place: Path) -> dict[str, Any]:
 
 def hashes(count: int) -> float:
     """Seconds to find near duplicates among perceptual hashes, a tenth of which are in clusters."""
-    from audit.checks.hashes import near_pairs
+    from audit.checks.shared.hashes import near_pairs
 
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2**63, count, dtype=np.uint64)

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 CLASSES = 10
 STAGES = ("load", "Resize", "CenterCrop", "ToTensor", "Normalize")
@@ -128,8 +128,8 @@ def digest_of(index: np.ndarray, stage: int, diverges: np.ndarray) -> np.ndarray
 
 def measure(store: str) -> dict[str, object]:
     """Compare in this process; seconds and peak resident memory."""
-    from audit.lineage.diff import diff
-    from audit.store.reader import Reader
+    from audit.lineage.diff.diff import diff
+    from audit.store.read.reader import Reader
 
     with Reader(store) as reader:
         begun, worked = time.perf_counter(), time.process_time()

@@ -25,10 +25,10 @@ import pyarrow as pa
 
 import audit
 from audit.records import Run
-from audit.store.batch import table_of
 from audit.store.manifest import run_folder
 from audit.store.views import VIEWS
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 CLASSES = 10
 STAGES = ("load", "Resize", "CenterCrop", "ToTensor", "Normalize")

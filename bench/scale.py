@@ -68,7 +68,7 @@ def audit_trace(location: str, rows: int) -> Iterator[Question]:
 def audit_gallery(location: str, rows: int) -> Iterator[Question]:
     """The sixty wrong predictions with the largest loss, as a page of the gallery shows them."""
     import audit
-    from audit.lineage.browsing import block
+    from audit.lineage.queries.browsing import block
 
     with audit.open(location) as store:
         asked = block(store.run(), "NOT correct")

@@ -17,7 +17,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from audit import values
-from audit.values import loops
+from audit.values import native as loops
 
 
 def best(action: Callable[[], object], seconds: float = 0.6) -> float:

@@ -24,8 +24,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 from audit.web.app import build
 
 CLASSES = 10

@@ -26,9 +26,9 @@ def reference() -> str:
     import audit
     from audit import errors
     from audit.checks.report import Report
-    from audit.lineage.diff import Diff
-    from audit.lineage.replay_result import Replay
-    from audit.store.relation import Relation
+    from audit.lineage.diff.diff import Diff
+    from audit.lineage.replay.result import Replay
+    from audit.store.read.relation import Relation
 
     pages = [_INTRODUCTION, "## Recording\n"]
     pages += [_function("audit.record", audit.record), *_class("Recording", audit.Recording)]

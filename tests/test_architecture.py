@@ -164,7 +164,7 @@ def test_help_loads_neither_torch_nor_duckdb(arguments: list[str]) -> None:
 
 def test_reading_a_store_loads_no_torch(tmp_path: Path) -> None:
     code = (
-        "from audit.store.writer import RunWriter; import audit\n"
+        "from audit.store.write.writer import RunWriter; import audit\n"
         f"RunWriter.create({str(tmp_path / 'lineage')!r}).finish('complete')\n"
         f"store = audit.open({str(tmp_path / 'lineage')!r}); store.sql('FROM lineage').fetchall(); store.close()"
     )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from audit.checks.context import literal
 from audit.errors import NotFound, UsageError
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 FORMAT = "audit-baseline"
 VERSION = 1

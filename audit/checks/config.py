@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, cast
 
-from audit.checks.allow import Allowed, AllowList
 from audit.checks.base import SEVERITIES, Check, Option, Severity
 from audit.checks.context import Narrowing
 from audit.checks.registry import all_checks, find_check
+from audit.checks.shared.allow_list import Allowed, AllowList
 from audit.checks.yours.sql import CHECK as SQL
 from audit.errors import UsageError
 

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import AuditError, UsageError
-from audit.lineage.sources import read_source
+from audit.lineage.source_state import read_source
 from audit.records import Run
-from audit.store.object_location import is_remote
-from audit.store.reader import Reader
+from audit.store.bucket.location import is_remote
+from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
     from audit.checks.baseline import Baseline

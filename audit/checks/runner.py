@@ -17,8 +17,8 @@ from audit.checks.config import Configuration, Setting, load_configuration
 from audit.checks.context import MOST_WITH_EXCUSES, Context, Facts
 from audit.checks.report import Outcome, Report
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
-from audit.store.findings import append_findings
-from audit.store.reader import Reader
+from audit.store.maintain.amend import append_findings
+from audit.store.read.reader import Reader
 
 
 def run_checks(

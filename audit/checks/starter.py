@@ -8,7 +8,7 @@ from typing import Any
 
 from audit.checks.config import FILE
 from audit.errors import UsageError
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 _HEAD = """\
 # What `audit check` asks of a run. Written by `audit check --init` from the run {run}; edit it freely.

@@ -81,8 +81,8 @@ def show(
     report: Report, form: str = "text", output: str | None = None, *, verbose: bool = False, err: bool = False
 ) -> int:
     """Print or write a report; gives the exit code. `err` puts text on standard error, beside JSON on the other."""
-    from audit.report.findings import FORMS, append_summary, write_report
-    from audit.report.findings_text import text_lines
+    from audit.report.findings.formats import FORMS, append_summary, write_report
+    from audit.report.findings.text import text_lines
 
     if form == "github" and os.environ.get(_SUMMARY):
         append_summary(report, os.environ[_SUMMARY])
@@ -100,7 +100,7 @@ def show(
 def _list(form: str) -> None:
     from audit import plainjson
     from audit.checks.registry import all_checks
-    from audit.report.findings_text import list_json, list_lines
+    from audit.report.findings.text import list_json, list_lines
 
     if form == "json":
         click.echo(plainjson.dumps(list_json(all_checks()), indent=1))

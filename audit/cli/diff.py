@@ -10,7 +10,7 @@ import click
 from audit.cli.options import common, console, json_option, trust_option, verdict
 
 if TYPE_CHECKING:
-    from audit.lineage.diff import Diff
+    from audit.lineage.diff.diff import Diff
 
 _SHOWN = 10
 _TABLED = 20
@@ -81,7 +81,7 @@ def _check_usage(a: str | None, pipelines: tuple[str, str] | None, options: dict
 
 def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any]) -> Diff:
     from audit.api import open as open_store
-    from audit.lineage.diff import diff as compare
+    from audit.lineage.diff.diff import diff as compare
 
     with open_store(store) as opened, console(stderr=True).status("comparing") as status:
         return compare(opened, a, b, progress=status.update, **wanted)
@@ -91,7 +91,7 @@ def _pipelines(pipelines: tuple[str, str], store: str | None, options: dict[str,
     """Both runs go into the store that was named, else into one that is gone when they are compared."""
     from rich.progress import Progress
 
-    from audit.lineage.skew import diff_pipelines
+    from audit.lineage.diff.pipelines import diff_pipelines
 
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         tasks: dict[str, Any] = {}
@@ -112,10 +112,10 @@ def _show(found: Diff, options: dict[str, Any]) -> None:
 
         click.echo(plainjson.dumps(found.as_json(), indent=1))
     elif options["markdown"]:
-        from audit.report.diff_markdown import diff_markdown
+        from audit.report.diff.markdown import diff_markdown
 
         click.echo(diff_markdown(found, _TABLED if options["rows"] is None else options["rows"]), nl=False)
     else:
-        from audit.report.diff_text import diff_text
+        from audit.report.diff.text import diff_text
 
         console().print(diff_text(found, _SHOWN if options["rows"] is None else options["rows"]))

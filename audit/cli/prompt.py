@@ -16,7 +16,7 @@ from audit.errors import AuditError
 from audit.report.results import write_stream
 
 if TYPE_CHECKING:
-    from audit.store.relation import Relation
+    from audit.store.read.relation import Relation
 
 _KEYWORDS = "FROM SELECT WHERE GROUP BY ORDER LIMIT JOIN USING AND OR NOT DISTINCT COUNT DESCRIBE SUMMARIZE SHOW TABLES"
 _WELCOME = "SQL over the store, ended by ; — tables: .tables, columns: .columns TABLE, leave: .exit or Ctrl-D"

@@ -61,7 +61,7 @@ def replay(
     from rich.progress import Progress
 
     from audit.api import open as open_store
-    from audit.lineage.replay import check_choice
+    from audit.lineage.replay.replay import check_choice
 
     run = what[0] if what and not what[0].isdecimal() else None
     indices = _numbers(what[1:] if run else what)

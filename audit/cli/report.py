@@ -24,8 +24,8 @@ from audit.cli.options import common
 def report(run: str | None, output: str, baseline: str | None, mistakes: int, store: str | None) -> None:
     """Write one self-contained HTML file on a run: it opens from disk, with no network and no script."""
     from audit.api import open as open_store
-    from audit.report.charts import size
-    from audit.report.file import write_report
+    from audit.report.html.charts import size
+    from audit.report.html.report_file import write_report
 
     with open_store(store) as opened:
         written = write_report(opened, output, run, baseline=baseline, mistakes=mistakes)

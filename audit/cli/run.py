@@ -130,15 +130,15 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **opt
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _Bar() as bar:
         if resume:
-            from audit.engines.choice import resume as resume_run
+            from audit.engines.run import resume as resume_run
 
             reference = None if resume == "last" else resume
             kept = {name: options[name] for name in _WHEN_RESUMED if options[name] is not None}
             recorded = resume_run(place, reference, progress=bar.show, **kept)
         else:
-            from audit.engines.choice import run as run_request
-            from audit.engines.command import shown_command
             from audit.engines.request import RunRequest
+            from audit.engines.run import run as run_request
+            from audit.provenance import shown_command
 
             command = shown_command("audit", sys.argv[1:])
             recorded = run_request(RunRequest(store=place, command=command, progress=bar.show, **options))

@@ -22,7 +22,7 @@ def verify(run: str | None, store: str | None, as_json: bool) -> int:
 
     from audit import plainjson
     from audit.api import open as open_store
-    from audit.store.verify import verify as verify_parts
+    from audit.store.maintain.verify import verify as verify_parts
 
     with open_store(store) as opened, Progress(console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("verifying")

@@ -13,8 +13,8 @@ from audit.engines.request import RunRequest
 from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError
 from audit.models import LoadedModel, compare_classes, load
 from audit.models.presets import ConvertRGB, expand_preset, flatten_preset
-from audit.recorders.pipeline import Chain, Pipeline, find_pipeline
-from audit.recorders.provenance import class_names
+from audit.recorders.stages.discover import Chain, Pipeline, find_pipeline
+from audit.recorders.visit.origin import class_names
 from audit.sources import Options, dataset_digest, open_dataset
 from audit.sources.builder import file_of
 from audit.sources.python import build

@@ -10,10 +10,10 @@ from audit import values
 from audit.errors import AuditError, ModelError
 from audit.models import LoadedModel
 from audit.models.outputs import logits_of
-from audit.recorders.dataset import Batch
-from audit.recorders.predictions import prediction_columns
-from audit.store import batch as rows
-from audit.store.selection import Selection
+from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.seeded_dataset import Batch
+from audit.store import wire as rows
+from audit.store.write.payload_filter import Selection
 
 
 class Forward:

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from audit.engines.executor import PROBED, Recorded, RunUnderWay
 from audit.engines.forward import Forward, Rows, input_digests, labels_outside
 from audit.engines.plan import Batches, Plan, begin, take_up
 from audit.engines.request import RunRequest
-from audit.engines.underway import PROBED, Recorded, RunUnderWay
 from audit.engines.workers import deaths_wait, died, quiet
 from audit.errors import PipelineError
-from audit.recorders.budget import Decision, decide
-from audit.recorders.dataset import Batch, CaptureLevel, RecordedDataset, as_is
-from audit.recorders.randomness import Seeder
+from audit.recorders.capture import Decision, decide
+from audit.recorders.randomness.seeding import Seeder
+from audit.recorders.seeded_dataset import Batch, CaptureLevel, RecordedDataset, as_is
 from audit.records import Run, Status
-from audit.store.background import BackgroundWriter
-from audit.store.writer import RunWriter
+from audit.store.write.background import BackgroundWriter
+from audit.store.write.writer import RunWriter
 
 _MOST_WORKERS = 8
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from audit.engines import environment
+from audit import provenance as environment
 from audit.engines.assemble import Assembly, assemble
 from audit.engines.request import RunRequest
 from audit.errors import NotFound, UsageError
 from audit.identity import check_run_name
 from audit.records import Run
 from audit.sources.trust import require_trust, sign_recipe
-from audit.store.reader import Reader
-from audit.store.selection import Selection
-from audit.store.writer import RunWriter
+from audit.store.read.reader import Reader
+from audit.store.write.payload_filter import Selection
+from audit.store.write.writer import RunWriter
 
 Indices = Sequence[int] | np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from audit.integrations.exporters import Exported
-    from audit.store.reader import Reader
+    from audit.store.read.reader import Reader
 
 __all__ = ["export"]
 

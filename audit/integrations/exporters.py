@@ -17,7 +17,7 @@ from audit.errors import UsageError
 from audit.integrations import fiftyone, mlflow, openlineage, tables, tensorboard, wandb
 from audit.records import Run
 from audit.registry import Registry
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from audit import plainjson
-from audit.integrations import facts
+from audit.integrations import run_facts as facts
 from audit.integrations.strips import has_pictures, previews
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 _FIELDS = ("index", "epoch", "visit", "split", "source", "source_digest", "status", "failed_stage", "error", "correct")
 _NUMBERS = ("loss", "margin", "entropy")

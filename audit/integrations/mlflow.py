@@ -23,9 +23,9 @@ from typing import Any
 
 from audit.config import store_location
 from audit.errors import MissingExtra, StoreBusy, StoreReadOnly
-from audit.integrations import facts
+from audit.integrations import run_facts as facts
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "running": "RUNNING"}
@@ -146,7 +146,7 @@ def _log_artifacts(client: Any, run_id: str, reader: Reader, run: Run) -> None:
 
 
 def _link_back(reader: Reader, run: Run, tags: dict[str, str]) -> None:
-    from audit.store.tagging import tag_run
+    from audit.store.maintain.amend import tag_run
 
     try:
         tag_run(reader, run.run_id, tags)

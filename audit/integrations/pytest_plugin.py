@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from audit.checks.report import Report
     from audit.records import Run
-    from audit.store.reader import Reader
+    from audit.store.read.reader import Reader
 
 _OPTIONS = {
     "store": "the store that holds the run [default: $AUDIT_STORE, else ./lineage]",
@@ -59,7 +59,7 @@ class AuditRun:
     def assert_passes(self, *checks: str) -> Report:
         """Fail the test with the findings unless every named check passed; one that was skipped has not passed."""
         __tracebackhide__ = True
-        from audit.report.findings_text import as_text
+        from audit.report.findings.text import as_text
 
         report = self.check(*checks)
         # A check that is named is meant, whatever its severity; unnamed ones follow the configuration.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import NotFound
-from audit.integrations import facts
+from audit.integrations import run_facts as facts
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,7 +60,7 @@ def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:
 def previews(reader: Reader, run: Run, row: dict[str, Any]) -> Iterator[Image]:
     """The previews of a visit's stages that are pictures, each decoded anew."""
     from audit.lineage.trace import trace
-    from audit.report.previews import decode
+    from audit.report.html.previews import decode
 
     try:
         found = trace(reader, run.run_id, index=row["index"], epoch=row["epoch"], visit=row["visit"])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 TABLES = ("runs", "samples", "stages", "stage_outputs", "predictions", "activations", "steps", "parents", "findings")
 _BINARY = {"samples": "source_raw", "activations": "payload"}

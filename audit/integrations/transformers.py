@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from audit.errors import MissingExtra, UsageError
-from audit.integrations.adopted import Adopted, Network, network_of
+from audit.integrations.callback_recording import Adopted, Network, network_of
 
 try:
     from transformers import Trainer, TrainerCallback

@@ -16,10 +16,10 @@ from typing import Any
 
 from audit import plainjson
 from audit.errors import MissingExtra
-from audit.integrations import facts
+from audit.integrations import run_facts as facts
 from audit.integrations.strips import taken_for, worst_strips
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 PROJECT = "audit"
 MISTAKES = 50

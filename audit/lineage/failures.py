@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 #: What differs between two samples that failed for the same reason: addresses, quoted names, numbers.
 _VARYING = "0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+"

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from audit import plainjson, values
 from audit.errors import NotFound, StoreDamaged, UsageError
-from audit.lineage.replay_facts import RecordedVisits
-from audit.lineage.sources import source_digest_now, source_path
+from audit.lineage.replay.recorded_visits import RecordedVisits
+from audit.lineage.source_state import source_digest_now, source_path
 from audit.records import Run
-from audit.sources.names import printable
-from audit.store.reader import Reader
+from audit.sources.files import printable
+from audit.store.read.reader import Reader
 
 SourceState = Literal["unchanged", "changed", "missing"]
 
@@ -97,8 +97,8 @@ class Trace:
 
     @cached_property
     def _derived(self) -> Mapping[int, Any]:
-        from audit.engines.derive import derive
-        from audit.engines.replaying import pipelined
+        from audit.lineage.replay.derive import derive
+        from audit.lineage.replay.pipeline import pipelined
 
         visits = RecordedVisits(self.reader, self.run.run_id)
         what = pipelined(
@@ -146,7 +146,7 @@ class Trace:
         }
 
     def _repr_html_(self) -> str | None:
-        from audit.report.notebook import trace_html
+        from audit.report.html.notebook import trace_html
 
         return trace_html(self)
 

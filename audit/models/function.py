@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError
-from audit.models.finish import finished, identify
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
 from audit.usercode import import_named, load_module, reporting
 
 kind = "a function"

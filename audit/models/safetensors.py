@@ -6,8 +6,7 @@ from audit.errors import MissingExtra, ModelError
 from audit.models.checkpoint import hinted_arch
 from audit.models.classes import classes_of
 from audit.models.files import digest_of, head, require_file
-from audit.models.finish import finished
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded import LoadedModel, LoadOptions, finished
 from audit.models.weights import State, fit
 
 kind = "a safetensors file"

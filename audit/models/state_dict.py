@@ -22,8 +22,7 @@ from audit.errors import ModelError, NeedsTrust
 from audit.models.checkpoint import find_weights, hinted_arch, is_state_dict, plain_facts
 from audit.models.classes import classes_of
 from audit.models.files import digest_of, is_legacy_torch, is_pickle, members, require_file
-from audit.models.finish import finished, identify
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
 from audit.models.weights import fit
 
 kind = "a file of torch.save"

@@ -8,8 +8,7 @@ import torch
 
 from audit.errors import ModelError
 from audit.models.files import digest_of, members, require_file
-from audit.models.finish import finished, identify
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
 
 kind = "a TorchScript archive"
 executes_code = True

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from audit.recorders.mixing import Weights
+from audit.recorders.model.mixing import Weights
 from audit.records import Stage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.lineage.replay_result import MOST_LISTED, Replay
+from audit.lineage.replay.result import MOST_LISTED, Replay
 from audit.report.text import clean
 
 _SHOWN = 20

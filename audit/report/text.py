@@ -15,7 +15,7 @@ from rich.tree import Tree
 
 from audit.lineage.trace import Trace
 from audit.records import Run
-from audit.report.pictures import half_blocks
+from audit.report.terminal_pictures import half_blocks
 
 _BAR = 24
 _MOST_CLASSES = 5

@@ -46,8 +46,7 @@ from audit.sources.base import (
     dataset_digest,
 )
 from audit.sources.decode import pil_rgb_loader
-from audit.sources.missing import missing_path
-from audit.sources.names import printable
+from audit.sources.files import missing_path, printable
 from audit.store.filesystem import local_path
 
 __all__ = [

@@ -19,8 +19,7 @@ from typing import Any, Protocol, SupportsIndex
 
 from audit.registry import Registry
 from audit.sources.decode import decode_sample
-from audit.sources.names import Names, printable, raw_of
-from audit.sources.reading import read_file, size_of
+from audit.sources.files import Names, printable, raw_of, read_file, size_of
 
 Transform = Callable[[Any], Any]
 

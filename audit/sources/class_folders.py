@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from audit.errors import DatasetError
 from audit.sources.base import SPLIT_NAMES, FileDataset, Options
 from audit.sources.decode import TEXT, sample_suffixes
+from audit.sources.files import Names, printable
 from audit.sources.flat_folder import nothing_found
-from audit.sources.names import Names, printable
 from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
 
 description = "a folder of class folders, such as images/cat/1.jpg"

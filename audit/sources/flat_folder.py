@@ -10,7 +10,7 @@ from collections import Counter
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
-from audit.sources.names import Names, printable
+from audit.sources.files import Names, printable
 from audit.sources.scan import Scan, kinds, scan
 
 description = "a folder of pictures, unlabelled"

@@ -15,10 +15,8 @@ from urllib.parse import parse_qsl
 
 from audit.errors import DatasetError, MissingExtra
 from audit.sources.base import FileDataset, Options, Source
+from audit.sources.files import missing_path, printable, read_file
 from audit.sources.manifest import LABEL_COLUMNS
-from audit.sources.missing import missing_path
-from audit.sources.names import printable
-from audit.sources.reading import read_file
 
 description = "hf:PATH, a Hugging Face dataset saved on disk"
 

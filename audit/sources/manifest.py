@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options, TextDataset
-from audit.sources.names import Names, printable
+from audit.sources.files import Names, printable
 from audit.sources.tables import Table, read_table
 
 description = "a .csv, .tsv, .jsonl or .parquet manifest with a column of paths"

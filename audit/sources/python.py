@@ -16,8 +16,7 @@ from typing import Any
 
 from audit.errors import DatasetError
 from audit.sources.base import Options
-from audit.sources.missing import missing_path
-from audit.sources.names import printable
+from audit.sources.files import missing_path, printable
 from audit.usercode import import_named, load_module, reporting
 
 description = "a .py file or module:function that builds a Dataset"

@@ -17,11 +17,11 @@ from audit.errors import DatasetError, StoreError, UsageError
 from audit.sources.base import FileDataset, Options
 from audit.sources.class_folders import arrange
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.names import Names, printable
+from audit.sources.files import Names, printable
 from audit.sources.scan import Directory, Scan, kinds, suffix_of
-from audit.store.object_location import ObjectLocation, is_remote, parse_location
-from audit.store.object_retry import repeated
-from audit.store.object_store import client_for
+from audit.store.bucket.filesystem import client_for
+from audit.store.bucket.location import ObjectLocation, is_remote, parse_location
+from audit.store.bucket.retry import repeated
 
 description = "a folder in a bucket, such as s3://bucket/images"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from audit.errors import DatasetError
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.names import printable
+from audit.sources.files import printable
 
 MOST_PATHS = 100
 """How many paths may lead to one directory; links among a few dozen can make more than there are atoms."""

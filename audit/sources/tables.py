@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from audit.errors import DatasetError
-from audit.sources.names import printable
+from audit.sources.files import printable
 
 
 @dataclass(slots=True)

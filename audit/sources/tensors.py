@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 
 from audit.errors import DatasetError
 from audit.sources.base import Options, Source
-from audit.sources.names import printable
+from audit.sources.files import printable
 
 description = "a .pt or .npz file of tensors {x, y}"
 

@@ -10,8 +10,7 @@ import os
 
 from audit.errors import DatasetError
 from audit.sources.base import Options, TextDataset
-from audit.sources.names import Names, printable
-from audit.sources.reading import read_file
+from audit.sources.files import Names, printable, read_file
 
 description = "a .txt file with one text per line"
 

@@ -225,7 +225,7 @@ _FILE_URL = re.compile(r"file://(?:localhost(?=/))?(.*)|file:(/.*)", re.DOTALL |
 
 def local_path(location: str) -> str | None:
     """The directory that a location names, file://… among them; None for anything else with a scheme."""
-    from audit.store.object_location import is_remote
+    from audit.store.bucket.location import is_remote
 
     if found := _FILE_URL.fullmatch(location):
         return found[1] or found[2] or ""
@@ -237,7 +237,7 @@ def filesystem_for(location: str) -> Filesystem:
     path = local_path(location)
     if path is not None:
         return LocalFilesystem(path)
-    from audit.store.object_store import object_filesystem
+    from audit.store.bucket.filesystem import object_filesystem
 
     return object_filesystem(location)
 

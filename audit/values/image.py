@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from audit.values import compression, hashing, loops, statistics, thumbnail
+from audit.values import compression, hashing, statistics, thumbnail
+from audit.values import native as loops
 from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, pack, unpack
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.values import loops
+from audit.values import native as loops
 
 _SAMPLE = 2048
 

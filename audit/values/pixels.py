@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from audit.values import loops
+from audit.values import native as loops
 
 _PADDING = np.uint32(0xFF000000)
 _KEEP = 1 << 20  # pixels; a larger scratch buffer is made and dropped

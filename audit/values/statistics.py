@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from audit.values import loops
+from audit.values import native as loops
 
 _ESTIMATE = 16_384  # elements looked at when an estimate will do
 _ROW = 1024  # float32 elements per partial sum: short enough to keep 1e-6, long enough that calls cost nothing

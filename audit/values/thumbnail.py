@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from audit.values import loops
+from audit.values import native as loops
 from audit.values.base import Preview
 from audit.values.pixels import raw_rgb
 

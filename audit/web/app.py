@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from audit.report.html import style
-from audit.web.desk import Desk
+from audit.report.html.environment import style
 from audit.web.guard import LOOPBACK, Guard
 from audit.web.pages import compare, gallery, run, runs, sql, trace, training
 from audit.web.respond import STATIC, Page, page, respond, warm
+from audit.web.state import Desk
 
 _FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 

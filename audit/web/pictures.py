@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 
-from audit.lineage.sources import read_source
+from audit.lineage.source_state import read_source
 from audit.lineage.trace import Trace
-from audit.report.previews import Encoded, encode_bytes
-from audit.sources.reading import size_of
+from audit.report.html.previews import Encoded, encode_bytes
+from audit.sources.files import size_of
 
 _KEPT = 4_000
 _LARGEST_SOURCE = 64 * 2**20

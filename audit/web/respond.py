@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, Response
 
 from audit import plainjson
 from audit.errors import AuditError, NotFound, StoreError, UsageError
-from audit.report.html import environment, style
-from audit.web.desk import Desk
+from audit.report.html.environment import environment, style
+from audit.web.state import Desk
 
 HERE = Path(__file__).resolve().parent
 TEMPLATES = HERE / "templates"

@@ -22,7 +22,7 @@ from audit.checks.documentation import checks_page
 from audit.checks.runner import run_checks
 from audit.cli.main import cli
 from audit.errors import UsageError
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 Plant = Callable[..., Path]
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from audit.checks.registry import CHECKS
 from audit.checks.runner import run_checks
 from audit.checks.starter import starter
 from audit.errors import UsageError
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 Plant = Callable[..., Path]
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.checks.context import Context, Facts
-from audit.checks.fingerprint import same
 from audit.checks.integrity import alignment
-from audit.store.reader import Reader
+from audit.checks.shared.fingerprint import same
+from audit.store.read.reader import Reader
 
 Rows = list[tuple[int, str | None]]
 _ROWS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.sampled_from("abc"))), max_size=6)

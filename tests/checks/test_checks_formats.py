@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from audit.checks.base import Finding
 from audit.checks.report import Outcome, Report
-from audit.report.findings import FORMS, append_summary, write_report
+from audit.report.findings.formats import FORMS, append_summary, write_report
 
 SCHEMA = Path(__file__).parent / "schemas" / "sarif-2.1.0.json"
 NASTY = [

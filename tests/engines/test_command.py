@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.engines.command import shown_command
+from audit.provenance import shown_command
 
 
 @pytest.mark.parametrize(

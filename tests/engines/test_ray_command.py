@@ -19,7 +19,7 @@ import pytest
 from ray_material import gone, ray_processes, short_folder, write_material
 
 import audit
-from audit.engines.choice import resume
+from audit.engines.run import resume
 from audit.errors import MissingExtra, UsageError
 
 pytest.importorskip("ray.data")

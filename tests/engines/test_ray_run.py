@@ -17,9 +17,9 @@ from PIL import Image
 from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
 
 import audit
-from audit.engines.choice import resume
-from audit.engines.ray_cluster import Room
+from audit.engines.ray.cluster import Room
 from audit.engines.request import Progress
+from audit.engines.run import resume
 from audit.errors import ModelError, PipelineError, RecordingError, UsageError
 
 pytest.importorskip("ray.data")

@@ -18,7 +18,7 @@ from audit.errors import UsageError
 lightning = pytest.importorskip("lightning.pytorch", reason="the extra lightning is not installed")
 
 from audit.integrations.lightning import AuditCallback  # noqa: E402
-from audit.recorders.session import RecordingWarning  # noqa: E402
+from audit.recorders.loop.recording import RecordingWarning  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning")
 

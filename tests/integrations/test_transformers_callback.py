@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers", reason="the extra transformer
 pytest.importorskip("accelerate", reason="the extra transformers is not installed")
 
 from audit.integrations.transformers import AuditCallback  # noqa: E402
-from audit.recorders.session import RecordingWarning  # noqa: E402
+from audit.recorders.loop.recording import RecordingWarning  # noqa: E402
 
 
 class Sentences(Dataset[dict[str, torch.Tensor]]):

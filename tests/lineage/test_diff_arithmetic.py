@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.lineage.alignment import Step, align, parameter_changes
-from audit.lineage.mcnemar import _logarithmic, p_value
+from audit.lineage.diff.alignment import Step, align, parameter_changes
+from audit.lineage.diff.mcnemar import _logarithmic, p_value
 from audit.records import Stage
 
 

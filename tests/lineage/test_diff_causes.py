@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from diff_material import hexed, write_run
 
 from audit.cli.main import cli
-from audit.lineage.diff import Diff, diff
-from audit.store.reader import Reader
+from audit.lineage.diff.diff import Diff, diff
+from audit.store.read.reader import Reader
 
 STAGES = [
     {"stage": n, "path": str(n), "name": name, "qualname": name, "parameters": "{}"} for n, name in enumerate("lrn")

@@ -12,9 +12,9 @@ import pytest
 from diff_material import PICTURES, ROTATED, Recorder, pipeline_text, write_pictures
 from PIL import Image
 
-from audit.lineage.diff import Diff, diff
+from audit.lineage.diff.diff import Diff, diff
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 
 @dataclass

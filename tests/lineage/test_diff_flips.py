@@ -14,9 +14,9 @@ from places import CHECKPOINT, DIGITS, PIPELINE
 
 from audit.engines.local import run
 from audit.engines.request import RunRequest
-from audit.lineage.diff import diff
+from audit.lineage.diff.diff import diff
 from audit.records import Run
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 
 @dataclass

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.errors import AuditError, NotFound
-from audit.lineage.alignment import Step
-from audit.lineage.diff import Diff, diff
-from audit.store.reader import Reader
+from audit.lineage.diff.alignment import Step
+from audit.lineage.diff.diff import Diff, diff
+from audit.store.read.reader import Reader
 
 NAMES = ["load", "Resize", "Normalize"]
 

@@ -20,9 +20,9 @@ from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from audit.recorders.generators import Restorer, Watch
-from audit.recorders.holders import Roster
-from audit.recorders.randomness import Seeder
+from audit.recorders.randomness.search import Roster
+from audit.recorders.randomness.seeding import Seeder
+from audit.recorders.randomness.watch import Restorer, Watch
 from bench import campaign, campaign_cases, campaign_stages
 
 #: Pipelines whose workers are spawned take long to start; the campaign has them.

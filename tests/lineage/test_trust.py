@@ -29,7 +29,7 @@ from audit import recording_key
 from audit.cli.main import cli
 from audit.errors import AuditError, CodeNotTrusted, NeedsTrust
 from audit.sources.trust import CodeChangedWarning, changed_code, is_recorded_here, sign_recipe
-from audit.store.writer import RunWriter
+from audit.store.write.writer import RunWriter
 
 
 class Canary:

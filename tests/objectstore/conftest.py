@@ -21,7 +21,7 @@ def running() -> Iterator[Service]:
 @pytest.fixture
 def service(running: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
     """The server without faults, and a client that pauses less than it would in earnest."""
-    monkeypatch.setattr("audit.store.object_retry.FIRST_PAUSE", 0.005)
+    monkeypatch.setattr("audit.store.bucket.retry.FIRST_PAUSE", 0.005)
     running.forget()
     return running
 
@@ -29,7 +29,7 @@ def service(running: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that gives up on a reply sooner than a slow one comes."""
-    monkeypatch.setattr("audit.store.object_s3.READ_SECONDS", 0.6)
+    monkeypatch.setattr("audit.store.bucket.s3.READ_SECONDS", 0.6)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from PIL import Image
 
 import audit
 from audit.checks.runner import run_checks
-from audit.store.object_location import ObjectLocation, parse_location
+from audit.store.bucket.location import ObjectLocation, parse_location
 
 pytestmark = pytest.mark.buckets
 

@@ -26,9 +26,9 @@ import audit
 from audit.errors import StoreBusy, StoreNotFound
 from audit.sources import open_dataset
 from audit.store.filesystem import filesystem_for
-from audit.store.sandbox import Sandbox
+from audit.store.sandbox.sandbox import Sandbox
 from audit.store.schema import SCHEMAS
-from audit.store.writer import RunWriter
+from audit.store.write.writer import RunWriter
 
 pytestmark = pytest.mark.buckets
 

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from object_service import KEY, SECRET, Service, make_old, winners
 
 from audit.errors import AuditError, MissingExtra, StoreBusy, StoreError, StoreNotFound, StoreReadOnly, UsageError
-from audit.store import object_lease, object_location, object_s3
+from audit.store.bucket import lease as object_lease
+from audit.store.bucket import location as object_location
+from audit.store.bucket import s3 as object_s3
+from audit.store.bucket.filesystem import TAIL, ObjectFilesystem
+from audit.store.bucket.fsspec_client import FsspecClient
+from audit.store.bucket.location import ObjectLocation, is_remote, parse_location
 from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
-from audit.store.object_fsspec import FsspecClient
-from audit.store.object_location import ObjectLocation, is_remote, parse_location
-from audit.store.object_store import TAIL, ObjectFilesystem
 
 pytestmark = pytest.mark.buckets
 

@@ -18,13 +18,13 @@ from audit.errors import DatasetError, ModelError, StoreBusy, StoreReadOnly
 from audit.models.files import require_file
 from audit.records import Run
 from audit.sources import open_dataset
-from audit.store.batch import table_of
-from audit.store.maintenance import compact, remove
-from audit.store.object_store import TAIL
-from audit.store.sandbox import Sandbox
+from audit.store.bucket.filesystem import TAIL
+from audit.store.maintain.compact import compact, remove
+from audit.store.maintain.verify import verify
+from audit.store.sandbox.sandbox import Sandbox
 from audit.store.schema import SCHEMAS
-from audit.store.verify import verify
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 from audit.web.pictures import source_picture
 
 pytestmark = pytest.mark.buckets

@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchvision import transforms
 
 import audit
-from audit.recorders.clock import EpochClock
+from audit.recorders.loop.numbering import EpochClock, VisitCounter
 from audit.recorders.problems import RecordingWarning
-from audit.recorders.visits import VisitCounter
 
 
 class Drawn:

@@ -18,7 +18,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import audit
-from audit.recorders.session import RecordingWarning
+from audit.recorders.loop.recording import RecordingWarning
 
 STAGES = ["load", "RandomCrop", "RandomHorizontalFlip", "ToTensor"]
 

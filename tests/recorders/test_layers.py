@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import audit
 from audit import values
 from audit.errors import UsageError
-from audit.recorders.describe_tensor import describe
+from audit.recorders.model.tensor_statistics import describe
 from audit.recorders.problems import RecordingWarning
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.transforms import v2
 
 import audit
-from audit.recorders import mixing
+from audit.recorders.model import mixing
 
 
 class Images(Dataset):  # type: ignore[type-arg]

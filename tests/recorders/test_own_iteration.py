@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import audit
 from audit.errors import RecordingError
-from audit.recorders.session import RecordingWarning
+from audit.recorders.loop.recording import RecordingWarning
 
 
 class Moves(DataLoader):  # type: ignore[type-arg]

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import audit
 from audit.errors import RecordingError, UsageError
-from audit.recorders.forking import DELIVERING
+from audit.recorders.loop.fork_safety import DELIVERING
 from audit.recorders.problems import RecordingWarning
 
 

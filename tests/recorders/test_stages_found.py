@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 import audit
 from audit.errors import PipelineError, UsageError
-from audit.recorders.session import RecordingWarning
+from audit.recorders.loop.recording import RecordingWarning
 
 
 class Pictures(Dataset):  # type: ignore[type-arg]

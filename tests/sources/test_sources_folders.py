@@ -18,7 +18,7 @@ from PIL import Image
 from audit.errors import DatasetError, UsageError
 from audit.sources import FileDataset, dataset_digest, open_dataset
 from audit.sources.decode import sample_suffixes
-from audit.sources.names import Names, printable, raw_of
+from audit.sources.files import Names, printable, raw_of
 from audit.sources.scan import scan
 
 

@@ -25,7 +25,7 @@ import audit
 from audit.cli.main import cli
 from audit.errors import UsageError
 from audit.report.results import WRITERS, write_file, write_stream
-from audit.store.writer import RunWriter
+from audit.store.write.writer import RunWriter
 
 NASTY = (
     "SELECT * FROM (VALUES "

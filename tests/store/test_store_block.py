@@ -9,8 +9,8 @@ from store_cases import visit_tables
 
 import audit
 from audit.errors import StoreError
-from audit.store.block import Block, BlockWriter
-from audit.store.writer import RunWriter
+from audit.store.write.block import Block, BlockWriter
+from audit.store.write.writer import RunWriter
 
 
 def block(place: Path, run_id: str, number: int, indices: list[int]) -> Block:

@@ -22,9 +22,9 @@ from store_cases import STAGES, record, stage_table, visit_tables, write_forever
 
 import audit
 from audit.errors import AuditError, NotFound, StoreBusy, StoreError, StoreReadOnly
-from audit.store.background import BackgroundWriter
 from audit.store.filesystem import LocalFilesystem, filesystem_for
-from audit.store.writer import RunWriter
+from audit.store.write.background import BackgroundWriter
+from audit.store.write.writer import RunWriter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -21,12 +21,12 @@ import audit
 from audit.cli.main import cli
 from audit.errors import NotFound, StoreDamaged, StoreError
 from audit.records import Part
-from audit.store import maintenance, order
-from audit.store.batch import table_of
 from audit.store.filesystem import LocalFilesystem
-from audit.store.findings import append_findings
-from audit.store.tagging import tag_run
-from audit.store.writer import RunWriter
+from audit.store.maintain import compact as maintenance
+from audit.store.maintain import sorting as order
+from audit.store.maintain.amend import append_findings, tag_run
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 TABLES = ("samples", "stage_outputs", "predictions")
 

@@ -17,7 +17,7 @@ from store_cases import record, tree_digest
 import audit
 from audit.errors import AuditError, NotAStore, NotFound, StoreError, StoreNotFound, StoreTooNew, UsageError
 from audit.store.schema import FORMAT_VERSION
-from audit.store.writer import RunWriter
+from audit.store.write.writer import RunWriter
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from store_cases import record, stage_table, visit_tables
 
 import audit
 from audit.records import Part, Run
-from audit.store.batch import table_of
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, RUNS, SCHEMAS
 from audit.store.views import MACROS, VIEWS
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 TEXT = (Path(__file__).parents[2] / "docs" / "FORMAT.md").read_text(encoding="utf-8")
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.store import lookup
-from audit.store.lookup import Lookup
+from audit.store.read import index_lookup as lookup
+from audit.store.read.index_lookup import Lookup
 
 
 class Parts:

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from store_cases import record, rows_of, visit_tables
 
 import audit
-from audit.store import batch
+from audit.store import wire as batch
 from audit.store.schema import SCHEMAS
-from audit.store.writer import RunWriter
+from audit.store.write.writer import RunWriter
 
 _RELAXED = settings(
     max_examples=examples(6),

@@ -8,7 +8,7 @@ from audit.checks.base import SEVERITIES, Check
 from audit.checks.config import parse_configuration
 from audit.checks.report import Outcome
 from audit.checks.runner import run_checks
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 
 
 def check_check(check: type[Check]) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 SAMPLES = 60
 CLASSES = ["bird", "cat", "dog"]

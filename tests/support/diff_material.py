@@ -13,8 +13,8 @@ from PIL import Image
 from audit.engines.local import run
 from audit.engines.request import RunRequest
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 HEAD = """
 import os

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import audit
-from audit.store.writer import RunWriter
+from audit.store.write.writer import RunWriter
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = ("=1+1.png", "comma, quote\" and 'more'.png", "new\nline.png", "☃.png", "<b>.png", "-dash.png", "plain.png")

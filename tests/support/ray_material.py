@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import audit
-from audit.engines.ray_cluster import prepare_own
+from audit.engines.ray.cluster import prepare_own
 from audit.store.filesystem import filesystem_for
 
 # Before anything imports ray: it reads the environment only once.

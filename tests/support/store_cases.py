@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from audit.records import Run
-from audit.store.batch import table_of
 from audit.store.schema import SCHEMAS
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 STAGES = ("load", "Resize", "Normalize")
 HOSTILE = (

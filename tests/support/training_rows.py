@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from audit.recorders.predictions import prediction_columns
+from audit.recorders.model.predictions import prediction_columns
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.reader import Reader
+from audit.store.read.reader import Reader
 from audit.store.training_views import VIEWS
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 
 @dataclass(frozen=True)

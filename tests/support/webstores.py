@@ -17,8 +17,8 @@ import numpy as np
 from PIL import Image
 
 from audit.records import Run
-from audit.store.batch import table_of
-from audit.store.writer import RunWriter
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 

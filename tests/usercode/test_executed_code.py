@@ -18,7 +18,7 @@ from audit.engines.local import LocalRun, resume
 from audit.engines.plan import begin
 from audit.engines.request import RunRequest
 from audit.errors import UsageError
-from audit.recorders.describe import code_digest_of
+from audit.recorders.stages.describe import code_digest_of
 from audit.usercode import load_module
 
 PIPELINE = """

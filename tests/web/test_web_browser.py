@@ -341,7 +341,7 @@ def test_nothing_injected_runs(page: Any, hostile: tuple[Path, str, str]) -> Non
 def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], digits: Path, tmp_path: Path) -> None:
     """One file: no request at all, no script, under 15 MB, and nothing injected runs."""
     from audit.api import Store
-    from audit.report.file import write_report
+    from audit.report.html.report_file import write_report
 
     for number, (place, run, baseline) in enumerate(
         ((hostile[0], hostile[1], hostile[2]), (digits, "baseline", "nearest"))

@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from webstores import ROOT, begin, jpeg, rows, write_samples
 
 from audit.api import Store
-from audit.lineage import overview
+from audit.lineage.queries import overview
 from audit.web.app import build
 
 pytestmark = pytest.mark.workers

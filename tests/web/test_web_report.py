@@ -18,11 +18,11 @@ from audit.api import Store
 from audit.cli.report import report as report_command
 from audit.cli.ui import ui as ui_command
 from audit.errors import NotFound, UsageError
-from audit.report import charts
-from audit.report.file import report, write_report
-from audit.report.html import style
-from audit.report.notebook import run_html, trace_html
-from audit.store.freshness import Current
+from audit.report.html import charts
+from audit.report.html.environment import style
+from audit.report.html.notebook import run_html, trace_html
+from audit.report.html.report_file import report, write_report
+from audit.store.read.freshness import Current
 from audit.web.respond import STATIC
 
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from webstores import begin, write_samples
 
 from audit.errors import QueryError
-from audit.store import landlock
-from audit.store.reader import Reader
-from audit.store.sandbox import Sandbox
+from audit.store.read.reader import Reader
+from audit.store.sandbox import landlock
+from audit.store.sandbox.sandbox import Sandbox
 
 SECRET = "canary-5f1d0c"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context, literal
-from audit.checks.matched import lookup, matched
+from audit.checks.shared.matched import lookup, matched
 
 
 class DatasetChanged(Check):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from audit.checks import distance
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import counts_of, distributions_of
 from audit.checks.context import Context
+from audit.checks.shared import distance
 
 
 class Drift(Check):

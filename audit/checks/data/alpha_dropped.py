@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.files import Opened, SourceFile, chosen_files, opened
+from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 
 _ALPHA = "('RGBA', 'LA', 'PA', 'RGBa', 'La')"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
-from audit.checks.content import alike
 from audit.checks.context import Context
+from audit.checks.shared.content import alike
 
 
 class Duplicates(Check):

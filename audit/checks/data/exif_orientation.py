@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.files import chosen_files, opened
+from audit.checks.shared.files import chosen_files, opened
 
 _ORIENTATION = 0x0112
 _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "turned left", 7: "transversed",

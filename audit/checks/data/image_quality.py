@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.pictures import SIDE, pictures
+from audit.checks.shared.pictures import SIDE, pictures
 
 _COLOUR = "('RGB', 'RGBA', 'RGBX', 'CMYK', 'YCbCr', 'HSV', 'LAB', 'RGBa')"
 _GREY = "('L', 'LA', 'La', '1', 'I;16', 'I', 'F')"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.content import contents, contents_of, recurring
 from audit.checks.context import Context
+from audit.checks.shared.content import contents, contents_of, recurring
 
 
 class Leakage(Check):

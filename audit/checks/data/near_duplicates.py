@@ -8,7 +8,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.pictures import Picture, pictures
+from audit.checks.shared.pictures import Picture, pictures
 
 _THUMB = 16
 
@@ -30,7 +30,7 @@ class NearDuplicates(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         import numpy as np
 
-        from audit.checks.hashes import near_pairs
+        from audit.checks.shared.hashes import near_pairs
 
         seen, hashes, thumbs = _looked_at(context)
         if len(seen) < 2:
@@ -70,7 +70,7 @@ def _looked_at(context: Context) -> tuple[list[Picture], list[int], list[Any]]:
     import numpy as np
     from PIL import Image
 
-    from audit.checks.hashes import dhash
+    from audit.checks.shared.hashes import dhash
 
     seen: list[tuple[Picture, int, Any]] = []
     for picture in pictures(context, context.options["pictures"]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.fingerprint import VISIT, same
+from audit.checks.shared.fingerprint import VISIT, same
 
 #: Predictions among which a shift is looked for, and batches of each stretch where there are more.
 _ENOUGH, _STRETCH = 1_000_000, 16

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.fingerprint import VISIT, distinct_indices, fingerprints, same, unique_visits
 from audit.checks.integrity import drawn, ranks
+from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprints, same, unique_visits
 
 
 class Coverage(Check):

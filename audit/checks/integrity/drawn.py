@@ -13,8 +13,8 @@ from typing import Any
 
 from audit.checks.base import Finding
 from audit.checks.context import Context, literal
-from audit.checks.fingerprint import distinct_indices
 from audit.checks.integrity import ranks
+from audit.checks.shared.fingerprint import distinct_indices
 from audit.records import Run
 
 

@@ -32,8 +32,8 @@ class Reproducible(Check):
         indices = self._chosen(context)
         if not indices:
             raise Skip("no visit succeeded")
-        from audit.lineage.replay import replay
-        from audit.lineage.replayer import Wanted
+        from audit.lineage.replay.replay import replay
+        from audit.lineage.replay.replayer import Wanted
 
         try:
             replayed = replay(

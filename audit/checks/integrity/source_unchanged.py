@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.files import Opened, SourceFile, chosen_files, opened
+from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 
 
 class SourceUnchanged(Check):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import Context
-from audit.store.verify import verify
+from audit.store.maintain.verify import verify
 
 
 class Store(Check):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
-from audit.checks.files import Opened, chosen_files, opened
+from audit.checks.shared.files import Opened, chosen_files, opened
 
 
 class Clipped(Check):

@@ -11,13 +11,13 @@ from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls
-from audit.recorders.describe import code_digest_of, name_of, parameters_of, qualname_of
-from audit.recorders.observed import current_visit
-from audit.recorders.pipeline import Pipeline, is_choice, looks_random
+from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
+from audit.recorders.stages.discover import Pipeline, is_choice, looks_random
+from audit.recorders.stages.stand_in import current_visit
 from audit.records import Stage
 
 if TYPE_CHECKING:
-    from audit.recorders.visit import Visit
+    from audit.recorders.visit.visit import Visit
 
 #: Objects that are made anew for each item are described anew; a run has at most so many stages of them.
 _MOST_STAGES = 256

@@ -17,8 +17,8 @@ from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
 from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.describe import name_of, plain
-from audit.recorders.pipeline import is_choice
+from audit.recorders.stages.describe import name_of, plain
+from audit.recorders.stages.discover import is_choice
 from audit.records import CALL_PREFIX
 
 #: A stage that works on the label has a path that begins with this.

@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from audit.api import Store
 from audit.errors import UsageError
-from audit.lineage.browsing import previews
-from audit.lineage.diff import Diff, diff
+from audit.lineage.diff.diff import Diff, diff
+from audit.lineage.queries.browsing import previews
 from audit.records import Run
-from audit.report.previews import difference
-from audit.report.views import run_view
-from audit.web.desk import PATIENCE, Desk
+from audit.report.html.page_data import run_view
+from audit.report.html.previews import difference
 from audit.web.pages.trace import send, trace_of
 from audit.web.respond import Page, url, wants_json, whole
+from audit.web.state import PATIENCE, Desk
 
 _LISTED = 60
 

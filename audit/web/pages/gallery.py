@@ -12,12 +12,12 @@ from starlette.requests import Request
 
 from audit.api import Store
 from audit.errors import QueryError
-from audit.lineage import browsing, overview
+from audit.lineage.queries import browsing, overview
 from audit.records import Run
-from audit.report.previews import encode, excerpt
-from audit.report.views import run_view
-from audit.web.desk import Desk
+from audit.report.html.page_data import run_view
+from audit.report.html.previews import encode, excerpt
 from audit.web.respond import Page, wants_json, whole
+from audit.web.state import Desk
 
 BLOCK = 60
 _EXCERPT = 160

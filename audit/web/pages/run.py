@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from audit.api import Store
-from audit.lineage import overview
+from audit.lineage.queries import overview
 from audit.records import Run
-from audit.report.views import counts_view, run_view
-from audit.web.desk import PATIENCE, Desk
+from audit.report.html.page_data import counts_view, run_view
 from audit.web.respond import Page, url, wants_json, whole
+from audit.web.state import PATIENCE, Desk
 
 PANELS = ("counts", "timings")
 

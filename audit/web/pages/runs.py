@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from audit.report.views import run_view
-from audit.web.desk import Desk
+from audit.report.html.page_data import run_view
 from audit.web.pages.run import foresee
 from audit.web.respond import Page
+from audit.web.state import Desk
 
 
 def runs(desk: Desk, request: Request) -> Page:

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.errors import QueryError, UsageError
-from audit.lineage.vocabulary import EXAMPLES, vocabulary
-from audit.web.desk import Desk
+from audit.lineage.queries.vocabulary import EXAMPLES, vocabulary
 from audit.web.respond import Page
+from audit.web.state import Desk
 
 _ROWS = 500
 _LONGEST = 20_000

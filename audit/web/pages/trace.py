@@ -9,15 +9,15 @@ from starlette.responses import Response
 
 from audit.api import Store
 from audit.errors import AuditError, UsageError
-from audit.lineage.browsing import around, previews
+from audit.lineage.queries.browsing import around, previews
 from audit.lineage.trace import Trace
-from audit.report.previews import Encoded, encode
-from audit.report.views import trace_view
+from audit.report.html.page_data import trace_view
+from audit.report.html.previews import Encoded, encode
 from audit.sources.builder import can_be_rebuilt
 from audit.values import Preview
-from audit.web.desk import Desk
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole
+from audit.web.state import Desk
 
 _A_WHILE = "private, max-age=86400"
 

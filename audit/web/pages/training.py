@@ -7,11 +7,11 @@ from typing import Any
 from starlette.requests import Request
 
 from audit.api import Store
-from audit.lineage import training as questions
+from audit.lineage.queries import training as questions
 from audit.records import Run
-from audit.report.views import run_view
-from audit.web.desk import Desk
+from audit.report.html.page_data import run_view
 from audit.web.respond import Page, wants_json
+from audit.web.state import Desk
 
 
 def training(desk: Desk, request: Request) -> Page:

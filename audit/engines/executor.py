@@ -1,0 +1,132 @@
+"""A run under way, whichever engine does the work: counts, budget, warnings, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.engines.failure_limit import FailureLimit
+from audit.engines.plan import Plan
+from audit.engines.request import Progress
+from audit.errors import RecordingError, StoreError
+from audit.recorders.capture import Budget, Decision, decide
+from audit.records import Run, Status
+from audit.store import wire as rows
+
+#: So many samples, spread over the run, tell what keeping everything would take.
+PROBED = 4
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What was recorded in one go: a batch, or the batches of one task."""
+
+    samples: int
+    failed: int
+    payload_bytes: int = 0
+    #: Labels that no output of the model stands for.
+    outside: int = 0
+    problems: Sequence[str] = field(default_factory=list)
+    #: A sentence for each sample that failed.
+    failures: Sequence[str] = field(default_factory=list)
+
+
+class RunUnderWay(ABC):
+    """Records what a plan says. An engine says how."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.request = plan.request
+        self.assembly = plan.assembly
+        self.writer = plan.writer
+        self.done = plan.writer.run.samples
+        self.failed = plan.writer.run.failed
+        self.total = self.done + len(plan.indices)
+        self.outside = 0
+        self.problems: list[str] = []
+        self.budget = Budget(self.request.capture_budget if self.request.capture == "auto" else None)
+        if self.request.commit_every is not None:
+            plan.writer.commit_every(self.request.commit_every)
+
+    @abstractmethod
+    def record(self) -> None:
+        """Record everything that the plan leaves to do."""
+
+    @abstractmethod
+    def end(self, status: Status) -> Run:
+        """Commit what is left and let go of the run."""
+
+    def go(self) -> Run:
+        """Record everything; the run's row says how it ended. Raises only what stops the run itself."""
+        status: Status = "failed"
+        try:
+            self.record()
+            status = "complete"
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except StoreError as error:
+            self.warn(f"The run stopped: {error.message}")
+            with contextlib.suppress(StoreError):
+                self.end("interrupted")
+            raise
+        except BaseException as error:
+            self.warn(f"The run stopped: {error}")
+            self._finish(status)
+            raise
+        return self._finish(status)
+
+    def _finish(self, status: Status) -> Run:
+        if status == "complete" and self._fails_too_often():
+            status = "failed"
+        if self.outside:
+            self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
+        if self.problems:
+            self.warn(f"{len(self.problems)} values could not be recorded, the first: {self.problems[0]}")
+        return self.end(status)
+
+    def _fails_too_often(self) -> bool:
+        """Return whether more samples failed than `max_failures` allows; the run's row then says so."""
+        if self.request.max_failures is None:
+            return False
+        limit = FailureLimit.parse(self.request.max_failures)
+        if not limit.is_exceeded(self.failed, self.done):
+            return False
+        self.warn(f"{self.failed:,} of {self.done:,} samples failed, and max_failures is {limit}.")
+        return True
+
+    def warn(self, message: str) -> None:
+        """Keep a warning on the run's row."""
+        self.writer.run.warnings.append(message)
+
+    def count(self, recorded: Recorded) -> bool:
+        """Take note of what was recorded; True once, when the capture budget is spent. Raises when the run is strict
+        and a sample failed."""
+        self.done += recorded.samples
+        self.failed += recorded.failed
+        self.outside += recorded.outside
+        self.problems.extend(recorded.problems)
+        spent = self.budget.spent(recorded.payload_bytes)
+        if self.request.progress is not None:
+            self.request.progress(Progress(self.done, self.total, self.failed))
+        if recorded.failed and self.request.strict:
+            raise RecordingError(
+                recorded.failures[0],
+                hint="See it with: audit sql 'FROM failures'. Without --strict the run would have gone on.",
+            )
+        return spent
+
+    def decided(self, payload_bytes: int, ok: int) -> Decision:
+        """The level that follows from what a few samples took; none of them may have been readable."""
+        mean = payload_bytes / ok if ok else None
+        return decide(self.request.capture, mean, self.total, self.request.capture_budget)
+
+    def stages_table(self) -> Any:
+        """The rows of `stages`, unless they are in the store already."""
+        if "stages" in self.writer.committed_tables:
+            return None
+        stages = self.assembly.pipeline.stages
+        columns = {name: [getattr(stage, name) for stage in stages] for name in stages[0].__slots__}
+        return rows.table_of("stages", columns | {"run_id": [self.writer.run.run_id] * len(stages)})

@@ -1,0 +1,1 @@
+"""Record on a Ray cluster."""

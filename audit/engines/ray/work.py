@@ -1,0 +1,274 @@
+"""What Ray's workers do: make and record batches, run the model on them, write parts. Nothing here commits.
+
+Every process builds the pipeline from the run's recipe, once, and checks that it is the one that the driver sees.
+What goes wrong is returned, not raised: Ray would try it again, and again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from audit.engines.assemble import assemble, load_model
+from audit.engines.executor import Recorded
+from audit.engines.forward import Forward, Rows, input_digests, labels_outside
+from audit.engines.request import RunRequest
+from audit.errors import AuditError
+from audit.recorders.randomness.seeding import Seeder
+from audit.recorders.seeded_dataset import Batch, CaptureLevel, RecordedDataset
+from audit.records import Level
+from audit.store.write.block import Block, BlockWriter
+from audit.store.write.payload_filter import Selection
+from audit.usercode import CodeFiles
+
+T = TypeVar("T")
+#: A batch to be made: its number, and the indices of its samples.
+Share = tuple[int, list[int]]
+#: How often a task is tried again whose worker died. Ray Data would go on for ever.
+RETRIES = 1
+#: The most problems and failures that are told one by one.
+_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that a worker must know of a run."""
+
+    recipe: dict[str, Any]
+    location: str
+    run_id: str
+    level: Level
+    classes: list[str] | None
+    capture_where: str | None
+    device: str
+    #: What the driver's dataset, pipeline and model are; a worker's must be the same.
+    digests: dict[str, str | None]
+    #: The SHA-256 of each file of the user's own code, by module.
+    code: dict[str, str]
+
+    def request(self, device: str) -> RunRequest:
+        """The request as this machine must understand it."""
+        # The driver has decided whose code may run before it sent the job.
+        return RunRequest.from_recipe(self.recipe, self.location, trust=bool(self.recipe["trust"]), device=device)
+
+    def check(self, what: str, found: str | None) -> None:
+        """Refuse to mix what two machines see under the same name."""
+        if found != self.digests[what]:
+            raise AuditError(
+                f"The {what} that {socket.gethostname()} sees is not the driver's (digest {found}, there "
+                f"{self.digests[what]}).",
+                hint="Every machine of the cluster needs the same files at the same paths, and the same versions; a "
+                "function that makes a model or a dataset must make the same one in every process.",
+            )
+
+    def check_code(self, found: CodeFiles) -> None:
+        """Refuse code that is not the driver's."""
+        for file in found:
+            if self.code.get(file.module, file.sha256) != file.sha256:
+                raise AuditError(
+                    f"{file.path} on {socket.gethostname()} is not the file that the driver executed.",
+                    hint="Every machine of the cluster needs the same files; do not edit them while a run is made.",
+                )
+
+
+@dataclass(slots=True)
+class Written:
+    """What one task recorded: adopted by the driver as a whole, or not at all."""
+
+    numbers: list[int]
+    block: Block
+    recorded: Recorded = field(default_factory=lambda: Recorded(0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a few samples took: bytes of payloads of those that could be read, how many these were, and the time."""
+
+    payload_bytes: int
+    ok: int
+    seconds: float
+
+
+class Bench:
+    """What one process has at hand for one run, made when it is first needed."""
+
+    def __init__(self, job: Job) -> None:
+        # Others work on the same cores: more threads than cores make everything many times slower.
+        torch.set_num_threads(1)
+        self._job = job
+        self._recorded: RecordedDataset | None = None
+        self._forward: Forward | None = None
+
+    def fetch(self, indices: Sequence[int]) -> Batch:
+        """One batch, recorded."""
+        return self.open().__getitems__(indices)
+
+    def open(self) -> RecordedDataset:
+        """The dataset and its stages, ready to be recorded."""
+        if self._recorded is None:
+            self._recorded = self._built()
+        return self._recorded
+
+    def _built(self) -> RecordedDataset:
+        job = self._job
+        request = job.request("cpu")
+        # Where no pipeline is named, the model's own preprocessing is it.
+        assembly = assemble(request, with_model=request.pipeline is None)
+        job.check_code(assembly.code)
+        job.check("dataset", assembly.dataset_digest())
+        job.check("pipeline", assembly.pipeline_digest())
+        return RecordedDataset(
+            assembly.dataset,
+            assembly.pipeline,
+            level=CaptureLevel(job.level),
+            seeder=Seeder(assembly.dataset, request.seed),
+            want_inputs=request.model is not None,
+        )
+
+    def forward(self) -> Forward:
+        """The model, ready to be run."""
+        if self._forward is None:
+            request = self._job.request(self._job.device)
+            model = load_model(request)
+            assert model is not None
+            self._job.check("model", model.digest)
+            self._forward = Forward(model, request.model, request.device)
+        return self._forward
+
+    def write(self, batches: Iterable[tuple[int, Batch]]) -> Written:
+        """Run the model, if there is one, and write all rows of these batches as parts of one attempt."""
+        job = self._job
+        selection = Selection(job.capture_where) if job.capture_where else None
+        rows = Rows(job.run_id, job.classes, selection)
+        writer: BlockWriter | None = None
+        numbers: list[int] = []
+        total = Recorded(0, 0, problems=[], failures=[])
+        with torch.inference_mode():
+            for number, fetched in batches:
+                writer = writer or BlockWriter(job.location, job.run_id, number)
+                logits = self.forward()(fetched) if job.recipe["model"] is not None and fetched.ok else None
+                digests = input_digests(fetched) if logits is not None else []
+                writer.append(rows.tables(fetched, number, logits, digests))
+                numbers.append(number)
+                _add(total, fetched, logits)
+        assert writer is not None, "a task was given no batch"
+        return Written(numbers, writer.finish(), total)
+
+
+def _add(total: Recorded, fetched: Batch, logits: torch.Tensor | None) -> None:
+    total.samples += len(fetched.indices)
+    total.failed += len(fetched.indices) - len(fetched.ok)
+    total.payload_bytes += fetched.payload_bytes
+    total.outside += labels_outside(fetched, logits) if logits is not None else 0
+    total.problems = [*total.problems, *fetched.problems][:_TOLD]
+    total.failures = [*total.failures, *fetched.failures][:_TOLD]
+
+
+_benches: dict[str, Bench] = {}
+
+
+def bench_for(job: Job) -> Bench:
+    """This process's bench for a run; that of an earlier run is cleared away."""
+    key = f"{job.location}/{job.run_id}/{job.level}"
+    if key not in _benches:
+        _benches.clear()
+        _benches[key] = Bench(job)
+    return _benches[key]
+
+
+# -- what Ray Data calls: columns in, columns out ------------------------------------------------
+
+
+def pack(value: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """One row that holds a Python value as bytes."""
+    column = np.empty(1, dtype=object)
+    column[0] = pickle.dumps(value, protocol=5)
+    return {"value": column}
+
+
+def unpack(rows: Mapping[str, Any]) -> Iterator[Any]:
+    """The values of all rows."""
+    return (pickle.loads(value) for value in rows["value"])
+
+
+def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
+    """Make the batches of one task, for a pool of models: a row for each, so that none waits for all."""
+    if _given_up():
+        yield pack(None)
+        return
+    for number, indices in _shares(rows):
+        made = _told(lambda indices=indices: bench_for(job).fetch(indices))  # type: ignore[misc]
+        yield pack(made if isinstance(made, AuditError) else (number, made))
+
+
+def record_and_write(rows: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    """The batches of one task, recorded and written: for a run without a model."""
+    return pack(None if _given_up() else alone(_shares(rows), job))
+
+
+class Predictor:
+    """One model of the pool. Loaded at the first batch: what goes wrong then can be told."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the model on recorded batches and write all their rows."""
+        made = [value for value in unpack(rows) if value is not None]
+        failed = next((value for value in made if isinstance(value, AuditError)), None)
+        if failed is not None or not made or _given_up():
+            return pack(failed)
+        return pack(_told(lambda: bench_for(self._job).write(made)))
+
+
+def _shares(rows: Mapping[str, Any]) -> list[Share]:
+    return [share for task in unpack(rows) for share in task]
+
+
+def _given_up() -> bool:
+    """Whether this task has failed too often. It then comes to nothing, and the driver asks for its batches otherwise."""
+    from ray._private.worker import global_worker
+
+    # Ray tells only in private which attempt this is. Should it no longer, the driver gives up after a long silence.
+    attempt = getattr(global_worker.core_worker, "get_current_task_attempt_number", lambda: 0)
+    return bool(attempt() > RETRIES)
+
+
+# -- what is called without Ray Data ---------------------------------------------------------------
+
+
+def alone(shares: Sequence[Share], job: Job) -> Written | AuditError:
+    """Make, predict and write some batches, all in this process."""
+    bench = bench_for(job)
+    return _told(lambda: bench.write((number, bench.fetch(indices)) for number, indices in shares))
+
+
+def probe(indices: Sequence[int], job: Job) -> Probed | AuditError:
+    """What keeping everything of a few samples takes, and how long."""
+    bench = bench_for(job)
+
+    def measure() -> Probed:
+        bench.open()
+        begun = time.perf_counter()
+        fetched = bench.fetch(indices)
+        return Probed(fetched.payload_bytes, len(fetched.ok), time.perf_counter() - begun)
+
+    return _told(measure)
+
+
+def _told(work: Callable[[], T]) -> T | AuditError:
+    try:
+        return work()
+    except AuditError as error:
+        # What is amiss there (a file, a credential, a package) may be in order where the driver runs.
+        error.hint = f"{error.hint or ''} Said by a worker of Ray on {socket.gethostname()}.".strip()
+        return error
+    except Exception as error:
+        return AuditError(f"A worker of Ray on {socket.gethostname()} failed: {type(error).__name__}: {error}")

@@ -1,0 +1,134 @@
+"""What several tools want to know of a run, asked once: parameters, metrics over time, samples with their predictions.
+
+Questions alone: how a tool writes the answers down is in its own file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from audit.records import Run
+from audit.store.read.reader import Reader
+
+_PARAMETERS = ("dataset", "dataset_digest", "model", "model_digest", "arch", "pipeline_digest", "seed", "capture")
+#: Series longer than this are thinned by taking every Nth step.
+MOST_POINTS = 20_000
+
+
+def parameters(reader: Reader, run: Run) -> dict[str, str]:
+    """What the run was made with: data, model, seed, stages, versions."""
+    found = {name: str(getattr(run, name)) for name in _PARAMETERS if getattr(run, name) is not None}
+    stages = reader.rows("stages", run.run_id, order="stage")
+    found["stages"] = " → ".join(str(stage["name"]) for stage in stages)
+    return found | {f"version.{name}": version for name, version in sorted(run.versions.items())}
+
+
+def totals(run: Run) -> dict[str, float]:
+    """The numbers of the whole run."""
+    found = {"samples": run.samples, "failed": run.failed, "graded": run.graded, "wrong": run.wrong}
+    named: dict[str, float | None] = {**found, "accuracy": run.accuracy, "seconds": run.seconds}
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def steps(reader: Reader, run: Run) -> Iterator[tuple[int, str, dict[str, float]]]:
+    """(step, phase, values) of each recorded step, thinned where there are very many."""
+    rows = reader.sql(
+        """
+        WITH counted AS (SELECT greatest(1, ceil(count(*) / ?)) AS width FROM steps WHERE run_id = ?)
+        SELECT step, coalesce(phase, 'step') AS phase, loss, learning_rate, gradient_norm FROM steps, counted
+        WHERE run_id = ? AND (step % width = 0 OR NOT isfinite(loss)) ORDER BY step
+        """,
+        run=run.run_id,
+        parameters=[MOST_POINTS, run.run_id, run.run_id],
+    )
+    for row in rows.dicts():
+        named = {name: row[name] for name in ("loss", "learning_rate", "gradient_norm") if row[name] is not None}
+        yield row["step"], row["phase"], named
+
+
+def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
+    """Accuracy, mean loss and counts of each epoch and split."""
+    return reader.sql(
+        """
+        SELECT p.epoch, coalesce(s.split, 'all') AS split, count(*) AS samples, avg(p.correct::INT) AS accuracy,
+               avg(p.loss) FILTER (isfinite(p.loss)) AS loss, avg(p.confidence) AS confidence
+        FROM predictions p LEFT JOIN samples s USING (run_id, epoch, index, visit)
+        WHERE p.run_id = ? GROUP BY ALL ORDER BY ALL
+        """,
+        run=run.run_id,
+        parameters=[run.run_id],
+    ).dicts()
+
+
+def layers(reader: Reader, run: Run) -> list[dict[str, Any]]:
+    """Layer statistics of each step, the samples of a step taken together."""
+    return reader.sql(
+        """
+        SELECT layer, direction, port, step, avg(mean) AS mean, avg(std) AS std, avg(zero_fraction) AS zero_fraction,
+               avg(norm) AS norm, sum(nonfinite) AS nonfinite
+        FROM activations WHERE run_id = ? AND step IS NOT NULL GROUP BY ALL ORDER BY ALL
+        """,
+        run=run.run_id,
+        parameters=[run.run_id],
+    ).dicts()
+
+
+def distributions(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[float]]]:
+    """(column, epoch, finite values) of what predictions came to."""
+    for (epoch,) in reader.sql("SELECT DISTINCT epoch FROM predictions ORDER BY epoch", run=run.run_id).fetchall():
+        for column in ("loss", "confidence", "margin", "entropy"):
+            rows = reader.sql(
+                f"SELECT {column} FROM predictions WHERE epoch = ? AND isfinite({column})",
+                run=run.run_id,
+                parameters=[epoch],
+            ).fetchall()
+            if rows:
+                yield column, epoch, [value for (value,) in rows]
+
+
+def last_epoch_samples(reader: Reader, run: Run) -> list[dict[str, Any]]:
+    """Samples of each split's last epoch with their predictions, and the bytes of names that are not plain text."""
+    return reader.sql(
+        """
+        SELECT l.*, s.source_raw FROM lineage l JOIN samples s USING (run_id, epoch, index, visit) WHERE l.run_id = ?
+        QUALIFY l.epoch = max(l.epoch) OVER (PARTITION BY l.split) ORDER BY l.split, l.index, l.visit
+        """,
+        run=run.run_id,
+        parameters=[run.run_id],
+    ).dicts()
+
+
+def mistakes(reader: Reader, run: Run, most: int) -> list[dict[str, Any]]:
+    """The wrong predictions of the highest loss, each sample at its last visit that was wrong."""
+    return reader.sql(
+        """
+        SELECT * FROM wrong_predictions WHERE run_id = ?
+        QUALIFY row_number() OVER (PARTITION BY split, root, source, index ORDER BY epoch DESC, visit DESC) = 1
+        ORDER BY CASE WHEN isfinite(loss) THEN loss END DESC NULLS LAST, index LIMIT ?
+        """,
+        run=run.run_id,
+        parameters=[run.run_id, most],
+    ).dicts()
+
+
+def data_digest(reader: Reader, run: Run) -> str:
+    """What identifies the data: the recorded digest, else one over every source and its bytes."""
+    if run.dataset_digest:
+        return run.dataset_digest
+    found = reader.sql(
+        """
+        SELECT md5(string_agg(DISTINCT coalesce(source, '') || '|' || coalesce(source_digest, ''), chr(10)
+                              ORDER BY coalesce(source, '') || '|' || coalesce(source_digest, '')))
+        FROM samples WHERE run_id = ?
+        """,
+        run=run.run_id,
+        parameters=[run.run_id],
+    ).fetchone()
+    return str(found[0]) if found and found[0] else run.run_id
+
+
+def finite(value: Any) -> float | None:
+    """A number that JSON can hold."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,0 +1,232 @@
+"""Two runs side by side: was it the data, the preprocessing or the model?
+
+Samples are matched, pipelines aligned, each pair's first divergent stage found and each flipped prediction given a
+cause. Of a run with several epochs the last is compared. All counting is done in DuckDB; only what is shown comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.errors import UsageError
+from audit.lineage.diff.alignment import Step, align
+from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
+from audit.lineage.diff.flips import Flips, find_flips
+from audit.lineage.diff.matching import Side, match, side_of
+from audit.lineage.diff.pairs_table import compare
+from audit.store.read.reader import Reader
+from audit.store.read.scratch import Scratch
+
+#: How many rows of each list are fetched unless asked otherwise; counts are always whole.
+DEFAULT_ROWS = 10_000
+
+_CHANGED = """
+    SELECT source, coalesce(renamed_to, source) AS source_b, index_a, index_b, label_a, label_b, label_name_a, label_name_b
+    FROM compared WHERE {condition} ORDER BY index_b, visit_b, index_a LIMIT {rows}
+"""
+_LISTS = {
+    "source_changed": "source_changed",
+    "label_changed": "label_changed",
+    "renamed": "how = 'renamed'",
+    "reencoded": "how = 'reencoded'",
+    "newly_failed": "failed_b AND NOT failed_a",
+    "no_longer_failed": "failed_a AND NOT failed_b",
+    "failed_in_both": "failed_a AND failed_b",
+}
+
+
+@dataclass(slots=True)
+class Diff:
+    """What differs between two runs. Made by `Store.diff`."""
+
+    a: Side
+    b: Side
+    matched: int
+    divergent: int
+    same_failure: int
+    counts: dict[str, int]
+    lists: dict[str, list[dict[str, Any]]]
+    steps: list[Step]
+    divergences: list[Divergence]
+    flips: Flips
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+    @property
+    def regressions(self) -> int:
+        """How many samples were right and are wrong, or fail."""
+        return self.flips.total("regressions")
+
+    @property
+    def fixes(self) -> int:
+        """How many samples were wrong, or failed, and are right."""
+        return self.flips.total("fixes")
+
+    @property
+    def same(self) -> bool:
+        """Whether something was compared and nothing differs: no sample, no output, no prediction."""
+        changes = (count for name, count in self.counts.items() if name != "failed_in_both")
+        return self.matched > 0 and not self.divergent and not any(changes)
+
+    @property
+    def identical(self) -> int:
+        """How many matched samples went through every stage alike, to the end."""
+        return self.matched - self.divergent - self.same_failure
+
+    @property
+    def first_divergent_stage(self) -> dict[str, int]:
+        """How many samples first differ at each stage, by its name, in the order of the pipeline."""
+        found: dict[str, int] = {}
+        for group in self.divergences:
+            found[group.step.name] = found.get(group.step.name, 0) + group.count
+        return found
+
+    def exceeded(self, *, max_regressions: int | None = None, max_divergent: int | None = None) -> list[str]:
+        """One sentence for each limit that is passed, and one when nothing was compared, whatever the limits."""
+        broken = []
+        if not self.matched:
+            broken.append("no sample of one run is in the other, so that nothing was compared")
+        if max_regressions is not None:
+            for side, predictions in ((self.a, self.flips.predictions_a), (self.b, self.flips.predictions_b)):
+                if not predictions and side.run.samples > side.run.failed:
+                    raise UsageError(
+                        f"The run {side.run.run_id} has no predictions, so that regressions cannot be counted.",
+                        hint="Record it with a model, or use --max-divergent alone.",
+                    )
+            if self.regressions > max_regressions:
+                broken.append(f"{self.regressions:,} regressions, more than the {max_regressions:,} allowed")
+        if max_divergent is not None and self.divergent > max_divergent:
+            broken.append(f"{self.divergent:,} divergent samples, more than the {max_divergent:,} allowed")
+        return broken
+
+    def as_json(self) -> dict[str, Any]:
+        """The diff as `audit diff --json` prints it."""
+        flips = self.flips
+        return {
+            "a": self.a.run.run_id,
+            "b": self.b.run.run_id,
+            "name_a": self.a.run.name,
+            "name_b": self.b.run.name,
+            "epoch_a": self.a.epoch,
+            "epoch_b": self.b.epoch,
+            "matched": self.matched,
+            "divergent": self.divergent,
+            "identical": self.identical,
+            "counts": self.counts,
+            **self.lists,
+            "first_divergent_stage": self.first_divergent_stage,
+            "divergences": [group.as_json() for group in self.divergences],
+            "stages": [step.as_json() for step in self.steps],
+            **flips.lists,
+            "causes": flips.counts,
+            "accuracy_a": flips.accuracy_a,
+            "accuracy_b": flips.accuracy_b,
+            "run_accuracy_a": flips.run_accuracy_a,
+            "run_accuracy_b": flips.run_accuracy_b,
+            "mcnemar_p": flips.mcnemar_p,
+            "per_class": flips.per_class,
+            "versions": {name: list(pair) for name, pair in self.versions.items()},
+            "notes": self.notes,
+        }
+
+    def show(self) -> None:
+        """Print the diff."""
+        from rich.console import Console
+
+        from audit.report.diff.text import diff_text
+
+        Console(highlight=False).print(diff_text(self))
+
+
+def diff(
+    reader: Reader,
+    a: str | None = None,
+    b: str | None = None,
+    *,
+    rows: int | None = DEFAULT_ROWS,
+    derive: bool = True,
+    trust: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Diff:
+    """Compare run `a` with run `b`; left out, they are the newest complete run but one, and the newest.
+
+    Lists hold at most `rows` entries (None: all). `derive=False` measures differences only where outputs are stored;
+    `trust` allows deriving by code that this machine did not record.
+    """
+    if rows is not None and rows < 0:
+        raise UsageError(f"rows is {rows}.", hint="Give a whole number from 0 up.")
+    tell = progress or (lambda _: None)
+    runs = reader.run(a or "latest~1"), reader.run(b)
+    with Scratch(reader, [run.run_id for run in runs]) as scratch:
+        tell("matching samples")
+        ours, theirs = (side_of(scratch, run) for run in runs)
+        steps = align(ours.stages, theirs.stages) if ours.stages and theirs.stages else []
+        match(scratch, ours, theirs)
+        tell("comparing stages and predictions")
+        compare(scratch, ours, theirs, steps)
+        most = 2**62 if rows is None else rows
+        counts, lists = _listed(scratch, most)
+        matched, divergent = counts.pop("matched"), counts.pop("divergent")
+        same_failure = counts.pop("same_failure")
+        flips = find_flips(scratch, ours, theirs, most)
+        tell("measuring differences")
+        divergences = find_divergences(reader, scratch, ours, theirs, steps, derive=derive, trust=trust)
+    counts |= {kind: flips.total(kind) for kind in flips.counts}
+    found = Diff(ours, theirs, matched, divergent, same_failure, counts, lists, steps, divergences, flips)
+    found.versions = version_changes(ours, theirs)
+    found.notes = _notes(found)
+    return found
+
+
+def _listed(scratch: Scratch, rows: int) -> tuple[dict[str, int], dict[str, list[dict[str, Any]]]]:
+    """Counts of everything, and the rows of what there is."""
+    columns = ", ".join(f"count(*) FILTER ({condition}) AS {name}" for name, condition in _LISTS.items())
+    counted = scratch.dicts(
+        "SELECT count(*) AS matched, count(step) AS divergent, "
+        f"count(*) FILTER (failed_a AND failed_b AND step IS NULL) AS same_failure, {columns} FROM compared"
+    )[0]
+    alone = scratch.dicts("SELECT count(index_b) AS added, count(index_a) AS removed FROM alone")[0]
+    counts: dict[str, int] = {**alone, **counted}
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for name, index in (("added", "index_b"), ("removed", "index_a")):
+        query = f"SELECT source, {index} AS index, label, label_name FROM alone WHERE {index} IS NOT NULL ORDER BY 2, 1"
+        lists[name] = scratch.dicts(f"{query} LIMIT {rows}") if counts[name] else []
+    for name, condition in _LISTS.items():
+        lists[name] = scratch.dicts(_CHANGED.format(condition=condition, rows=rows)) if counts[name] else []
+    return counts, lists
+
+
+def _notes(found: Diff) -> list[str]:
+    """What a reader should know before trusting the numbers."""
+    a, b = found.a, found.b
+    notes = []
+    if a.run.run_id == b.run.run_id:
+        notes.append("Both are the same run.")
+    notes += [
+        f"The run {run.run_id} is {run.status}: only what it had recorded is compared."
+        for run in (a.run, b.run)
+        if run.status != "complete"
+    ]
+    if not found.matched:
+        notes.append("No sample of one run is in the other, by source, content or name: nothing could be compared.")
+    if undetermined := sum(counts["undetermined"] for counts in found.flips.counts.values()):
+        notes.append(
+            f"{undetermined:,} flips have more than one possible cause: the model's input differs, and so may the "
+            "model; or the data and the pipeline both do."
+        )
+    for side, count in ((a, found.flips.predictions_a), (b, found.flips.predictions_b)):
+        # Two pipelines recorded without a model are the usual case, and need no remark.
+        if not count and found.flips.predictions_a + found.flips.predictions_b:
+            notes.append(f"The run {side.run.run_id} has no predictions, so that none can have flipped.")
+        if not side.stages:
+            notes.append(f"The run {side.run.run_id} recorded no stages, so that none can be compared.")
+        if side.epoch:
+            notes.append(f"Of the run {side.run.run_id} the last epoch, {side.epoch}, is compared.")
+    if a.run.classes and b.run.classes and a.run.classes != b.run.classes:
+        notes.append("The runs have different class lists: labels and predictions are compared by name.")
+    same_model = a.run.model_digest is not None and a.run.model_digest == b.run.model_digest
+    if same_model and any(counts["model"] for counts in found.flips.counts.values()):
+        notes.append("The model file is the same in both, yet it gave other logits for the same input.")
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,136 @@
+"""Everything known of each matched pair in one row: where it first diverges, what was predicted, and why it flipped.
+
+This makes the table `compared`, from which all of a diff is counted. Stage digests are compared through DuckDB's
+64-bit hash of them, which keeps millions of outputs small; that two different digests hash alike has a chance
+of one in 10¹⁹ for each comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audit.lineage.diff.alignment import Step
+from audit.lineage.diff.matching import Side
+from audit.store.comparison import judged, model_changed, pipeline_changed, scores
+from audit.store.read.scratch import Scratch
+
+_JOINED = """
+    SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), x.a0 AS loaded_a,
+           y.b0 AS loaded_b, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit)
+    FROM pairs p
+    LEFT JOIN ({outputs_a}) x ON x.out_index_a = p.index_a AND x.out_visit_a = p.visit_a
+    LEFT JOIN ({outputs_b}) y ON y.out_index_b = p.index_b AND y.out_visit_b = p.visit_b
+    LEFT JOIN ({predictions_a}) m ON m.index = p.index_a AND m.visit = p.visit_a
+    LEFT JOIN ({predictions_b}) n ON n.index = p.index_b AND n.visit = p.visit_b
+"""
+
+_COMPARED = """
+    WITH walked AS (
+        SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM ({judged})
+    ), placed AS (
+        SELECT *, coalesce({first_input}, {first_target}) AS parted, lost_a AND lost_b AS lost_in_both,
+               lost_in_both AND error_a <> error_b AS other_error
+        FROM walked
+    )
+    SELECT source, renamed_to, how, index_a, visit_a, index_b, visit_b, label_a, label_b, label_name_a, label_name_b,
+           failed_a, failed_b, source_changed, label_changed, predicted_a, predicted_b, name_a, name_b, correct_a,
+           correct_b, right_a, right_b, flip, cause,
+           coalesce(parted, CASE WHEN other_error THEN least(last_input + 1, {last_step}) END) AS step,
+           CASE WHEN lost_in_both AND parted IS NULL THEN 'both' ELSE CASE step {missing} END END AS missing,
+           CASE missing WHEN 'a' THEN error_a WHEN 'b' THEN error_b WHEN 'both' THEN hash(error_a, error_b) END AS error
+    FROM placed
+"""
+
+_SCORED = """
+    SELECT m.input_a, n.input_b, m.scores_a, n.scores_b FROM pairs p
+    JOIN ({a}) m ON m.index = p.index_a AND m.visit = p.visit_a
+    JOIN ({b}) n ON n.index = p.index_b AND n.visit = p.visit_b
+"""
+
+
+def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[Step]) -> None:
+    """Make the table `compared`, one row for each pair, from `pairs`, which is given up."""
+    main = [step for step in steps if not step.is_target]
+    target = [step for step in steps if step.is_target]
+    joined = _JOINED.format(
+        outputs_a=_outputs(a, "a"),
+        outputs_b=_outputs(b, "b"),
+        predictions_a=_predictions(a, "a"),
+        predictions_b=_predictions(b, "b"),
+    )
+    scratch.keep(
+        "compared",
+        _COMPARED.format(
+            judged=judged(joined, **_differences(scratch, a, b)),
+            last_input=_last_equal(main),
+            last_target=_last_equal(target),
+            first_input=_first_other(main, "last_input"),
+            first_target=_first_other(target, "last_target"),
+            last_step=main[-1].number if main else "NULL",
+            missing=_missing(steps),
+        ),
+    )
+    scratch.drop("pairs")
+
+
+def _differences(scratch: Scratch, a: Side, b: Side) -> dict[str, str]:
+    """Whether the runs' models and pipelines differ, as SQL constants; NULL where that is not known."""
+    ids = a.run_literal, b.run_literal
+    scored = _SCORED.format(a=_predictions(a, "a", scored=True), b=_predictions(b, "b", scored=True))
+    found = scratch.row(f"SELECT {model_changed(*ids, f'({scored})')}, {pipeline_changed(*ids)}")
+    model, pipeline = ("NULL" if value is None else str(value).lower() for value in found)
+    return {"model": model, "pipeline": pipeline}
+
+
+def _outputs(side: Side, name: str) -> str:
+    """One row for each visit, with a column for each stage: far smaller than a row for each stage."""
+    wanted = {0, *(stage.stage for stage in side.stages)}
+    columns = [f"any_value(hash(digest)) FILTER (stage = {n}) AS {name}{n}" for n in sorted(wanted)]
+    columns += [
+        f"any_value(changed) FILTER (stage = {stage.stage}) AS {name}{stage.stage}_changed"
+        for stage in side.stages
+        if stage.is_target
+    ]
+    return (
+        f"SELECT index AS out_index_{name}, visit AS out_visit_{name}, {', '.join(columns)} "
+        f"FROM stage_outputs WHERE {side.rows} GROUP BY index, visit"
+    )
+
+
+def _predictions(side: Side, name: str, *, scored: bool = False) -> str:
+    facts = f"predicted AS predicted_{name}, predicted_name AS name_{name}, correct AS correct_{name}"
+    return (
+        f"SELECT index, visit, {f'{scores()} AS scores_{name}' if scored else facts}, true AS seen_{name}, "
+        f"CASE WHEN input_digest IS NOT NULL THEN hash(input_digest) END AS input_{name} "
+        f"FROM predictions WHERE {side.rows}"
+    )
+
+
+def _states(step: Step) -> tuple[str, str]:
+    """Whether both sides are alike after a step, and whether they are not; neither, where neither has got there."""
+    if step.at_a is not None and step.at_b is not None:
+        return f"a{step.at_a} = b{step.at_b}", f"a{step.at_a} IS DISTINCT FROM b{step.at_b}"
+    # Only one side does anything to the label: what it was given is not recorded, but whether it changed it is.
+    column = f"a{step.at_a}_changed" if step.at_a is not None else f"b{step.at_b}_changed"
+    return f"NOT {column}", column
+
+
+def _last_equal(steps: Sequence[Step]) -> str:
+    """The last step after which both sides are alike: a difference that a later stage undoes is none."""
+    cases = [f"CASE WHEN {_states(step)[0]} THEN {step.number} END" for step in steps]
+    return f"coalesce(greatest({', '.join(cases)}), -1)" if cases else "-1"
+
+
+def _first_other(steps: Sequence[Step], last: str) -> str:
+    cases = [f"CASE WHEN {last} < {step.number} AND {_states(step)[1]} THEN {step.number} END" for step in steps]
+    return f"least({', '.join(cases)})" if cases else "NULL"
+
+
+def _missing(steps: Sequence[Step]) -> str:
+    """Which side has no output of the step where the two part: its sample failed there."""
+    cases = [
+        f"WHEN {step.number} THEN CASE WHEN b{step.at_b} IS NULL THEN 'b' WHEN a{step.at_a} IS NULL THEN 'a' END"
+        for step in steps
+        if step.at_a is not None and step.at_b is not None
+    ]
+    return " ".join(cases) or "WHEN -1 THEN NULL"

@@ -1,0 +1,1 @@
+"""Answer the questions that pages and reports ask of a run."""

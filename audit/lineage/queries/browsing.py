@@ -1,0 +1,178 @@
+"""The samples that a condition picks, a block at a time, and their small pictures.
+
+A block begins after the last sample of the block before it, not at an offset: the thousandth costs what
+the first did. The condition is a user's SQL, so what is built here must run in `store.sandbox`; nothing
+here runs it. Pictures are asked for by visit and stage, with no SQL from outside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from audit.errors import UsageError
+from audit.records import Run
+from audit.store.read.reader import Reader
+from audit.values import Preview
+
+#: What a block can be sorted by: the expression, and whether the largest come first.
+ORDERS: dict[str, tuple[str, bool]] = {
+    "loss": ("loss", True),
+    "-loss": ("loss", False),
+    "confidence": ("confidence", True),
+    "-confidence": ("confidence", False),
+    "margin": ("margin", False),
+    "entropy": ("entropy", True),
+    "index": ("index", False),
+}
+_SHOWN = "epoch, index, visit, label, predicted, confidence, correct, loss"
+_NAMES = "label_name, predicted_name"
+
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The queries of one block (try them in order: the first needs fewer columns) and their parameters."""
+
+    queries: tuple[str, ...]
+    parameters: list[Any]
+    order: str
+
+    def cursor(self, row: dict[str, Any]) -> str:
+        """Where the next block begins, given the last row of this one."""
+        return json.dumps([row["sort_key"], row["epoch"], row["index"], row["visit"]], separators=(",", ":"))
+
+
+def block(run: Run, condition: str, *, order: str = "loss", after: str | None = None, limit: int = 60) -> Block:
+    """The samples of a run that meet an SQL condition, after a cursor."""
+    if order not in ORDERS:
+        raise UsageError(f"Samples cannot be sorted by {order!r}.", hint=f"Choose one of {', '.join(ORDERS)}.")
+    expression, descending = ORDERS[order]
+    # A missing or non-finite value sorts last either way; one number makes the comparison below total.
+    last = "-1e308" if descending else "1e308"
+    key = f"CASE WHEN isfinite(({expression})::DOUBLE) THEN ({expression})::DOUBLE ELSE {last} END"
+    way = "DESC" if descending else "ASC"
+    parameters: list[Any] = [run.run_id]
+    beyond = ""
+    if after is not None:
+        value, epoch, index, visit = _cursor(after)
+        compare = "<" if descending else ">"
+        beyond = f"WHERE sort_key {compare}= ? AND (sort_key <> ? OR (index, epoch, visit) > (?, ?, ?))"
+        parameters += [value, value, index, epoch, visit]
+    # Two columns of text cost more than all the rest: a run that lists its classes has the names already.
+    names = "NULL AS label_name, NULL AS predicted_name" if run.classes else _NAMES
+    queries = tuple(
+        f"SELECT * FROM (SELECT {_SHOWN}, {names}, {extra}, {key} AS sort_key FROM {table} "
+        f"WHERE run_id = ? AND ({condition or 'true'}\n)) {beyond} "
+        f"ORDER BY sort_key {way}, index, epoch, visit LIMIT {int(limit)}"
+        for table, extra in (("predictions", "'ok' AS status"), ("lineage", "status"))
+    )
+    # Without a condition, samples that have no prediction belong to the picture too.
+    everything = not condition or not run.graded
+    return Block(queries[1:] if everything and not run.graded else queries, parameters, order)
+
+
+def with_names(run: Run, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a block with the names of their classes."""
+    classes = run.classes or []
+    for row in samples:
+        for name in ("label", "predicted"):
+            number = row[name]
+            if number is not None and 0 <= number < len(classes):
+                row[f"{name}_name"] = classes[number]
+    return samples
+
+
+def matching(run: Run, condition: str) -> tuple[tuple[str, ...], list[Any]]:
+    """The queries that count what a condition picks."""
+    tables = ("predictions", "lineage") if run.graded else ("lineage",)
+    return (
+        tuple(f"SELECT count(*) FROM {table} WHERE run_id = ? AND ({condition or 'true'}\n)" for table in tables),
+        [run.run_id],
+    )
+
+
+def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
+    """Index and visit of the wrong predictions with the largest loss."""
+    rows = reader.sql(
+        "SELECT index, visit FROM predictions WHERE run_id = ? AND epoch = ? AND NOT correct "
+        "ORDER BY isfinite(loss) DESC, loss DESC NULLS LAST, index, visit LIMIT ?",
+        parameters=[run.run_id, epoch, limit],
+    ).fetchall()
+    return [(row[0], row[1]) for row in rows]
+
+
+def around(reader: Reader, run: Run, sample: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The visits of the same sample before and after this one. Another loader's sample may have the same index."""
+    rows = reader.rows("samples", run.run_id, index=sample["index"], order="epoch, visit")
+    same = ("split", "root", "source")
+    places = [
+        {name: row[name] for name in ("epoch", "index", "visit")}
+        for row in rows
+        if all(row[name] == sample[name] for name in same)
+    ]
+    here = next(n for n, place in enumerate(places) if all(place[name] == sample[name] for name in place))
+    return places[here - 1] if here else None, places[here + 1] if here + 1 < len(places) else None
+
+
+def _cursor(text: str) -> tuple[float, int, int, int]:
+    try:
+        value, epoch, index, visit = json.loads(text)
+        return float(value), int(epoch), int(index), int(visit)
+    except (ValueError, TypeError) as error:
+        raise UsageError("The address names no place in this gallery.", hint="Open the gallery anew.") from error
+
+
+def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[Key, Preview]:
+    """The stored preview of one stage for each visit (epoch, index, visit) that has one."""
+    wanted = set(keys)
+    if not wanted:
+        return {}
+    indices = ", ".join(str(int(index)) for index in sorted({key[1] for key in wanted}))
+    query = (
+        "SELECT epoch, index, visit, stage, encoding, data FROM payloads "
+        f"WHERE run_id = ? AND form = 'preview' AND stage {{}} ? AND index IN ({indices})"
+    )
+    found = _previews(reader.sql(query.format("="), parameters=[run.run_id, stage]).fetchall())
+    missing = {key for key in wanted if (*key, stage) not in found}
+    shared = _shared(reader, run, missing, stage, query) if missing and stage else {}
+    return {key: found.get((*key, stage)) or shared[key] for key in wanted if (*key, stage) in found or key in shared}
+
+
+def shows(reader: Reader, run: Run, stage: int) -> str:
+    """What previews of a stage are in this run: `picture`, `text`, or `nothing` where none was stored."""
+    query = "SELECT encoding FROM payloads WHERE run_id = ? AND form = 'preview' AND stage {} ? LIMIT 1"
+    for compare in ("=", "<"):  # a stage that changed nothing shows what one before it shows
+        found = reader.sql(query.format(compare), parameters=[run.run_id, stage]).fetchone()
+        if found:
+            return "picture" if str(found[0]).startswith("image/") else "text"
+    return "nothing"
+
+
+def _previews(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[int, int, int, int], Preview]:
+    return {(row[0], row[1], row[2], row[3]): Preview(row[4], bytes(row[5])) for row in rows}
+
+
+def _shared(reader: Reader, run: Run, keys: set[Key], stage: int, query: str) -> dict[Key, Preview]:
+    """A stage that changed nothing shows what the stage before it shows: the one with the same digest."""
+    earlier = _previews(reader.sql(query.format("<"), parameters=[run.run_id, stage]).fetchall())
+    if not earlier:
+        return {}
+    indices = ", ".join(str(int(key[1])) for key in keys)
+    outputs = reader.sql(
+        "SELECT epoch, index, visit, stage, digest FROM stage_outputs "
+        f"WHERE run_id = ? AND stage <= ? AND index IN ({indices})",
+        parameters=[run.run_id, stage],
+    ).fetchall()
+    digests = {(row[0], row[1], row[2], row[3]): row[4] for row in outputs}
+    shared = {}
+    for key in keys:
+        for before in range(stage - 1, -1, -1):
+            place = (*key, before)
+            if place in earlier and digests.get(place) == digests.get((*key, stage)):
+                shared[key] = earlier[place]
+                break
+    return shared

@@ -1,0 +1,1 @@
+"""Make recorded visits again and compare them with the record."""

@@ -1,0 +1,49 @@
+"""One visit's stage outputs, derived again from the source: the exact values, or an error that says which differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from audit import values
+from audit.errors import AuditError, NotFound
+from audit.lineage.replay.pipeline import Outcome, Pipelined, Task, replay_all
+from audit.recorders.randomness.states import State
+
+
+def derive(
+    what: Pipelined, sample: Mapping[str, Any], stages: Sequence[Mapping[str, Any]], states: Mapping[str, State]
+) -> dict[int, Any]:
+    """Every stage's output of one visit; each must have its recorded digest.
+
+    `stages` are the visit's recorded outputs with the paths of their stages, `states` those of the generators it drew from.
+    """
+    outcome = _again(what, sample, states)
+    found: dict[int, Any] = {}
+    for recorded in stages:
+        stage, path = recorded["stage"], str(recorded["path"])
+        exact = outcome.exact.get(path)
+        if exact is None:
+            why = outcome.error or "the pipeline has no such stage any more"
+            raise NotFound(f"Stage {stage} of sample {sample['index']} could not be derived again: {why}.")
+        if outcome.digests[path] != recorded["digest"]:
+            raise AuditError(
+                f"Stage {stage} of sample {sample['index']} no longer gives what was recorded "
+                f"(digest {outcome.digests[path]}, recorded {recorded['digest']}).",
+                hint=f"Run `audit replay {sample['run_id']} {sample['index']}` to see why.",
+            )
+        found[stage] = values.decode(*exact)
+    return found
+
+
+def _again(what: Pipelined, sample: Mapping[str, Any], states: Mapping[str, State]) -> Outcome:
+    place = what.place_of(sample["index"], sample["source"], sample["root"])
+    if place is None:
+        raise NotFound(
+            f"Sample {sample['index']} cannot be derived again: the dataset no longer has {sample['source']}.",
+            hint="Put it back; or record with --capture full, which keeps every output.",
+        )
+    what.level = "full"
+    task = Task(sample["epoch"], sample["index"], sample["visit"], dict(states), place)
+    (outcome,) = replay_all(what, [task], workers=0)
+    return outcome

@@ -1,0 +1,139 @@
+"""Why a visit did not come out as recorded, decided by evidence and never by guessing.
+
+In this order: the source, the code, the libraries. What none of them explains is not reproducible, and a second try
+tells whether it differs from itself too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from audit.lineage.source_state import source_digest_now
+from audit.records import Run, Stage, is_call
+from audit.sources.builder import builders_of, file_of
+from audit.usercode import changed_files
+
+if TYPE_CHECKING:
+    from audit.lineage.replay.pipeline import Outcome, Pipelined
+
+Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
+
+_MAIN = "__main__."
+
+
+class Reasons:
+    """Judges differences of one run."""
+
+    def __init__(self, run: Run, pipeline: Pipelined, recorded_stages: dict[int, dict[str, Any]]) -> None:
+        self._run = run
+        self._pipeline = pipeline
+        self._recorded = recorded_stages
+        self._now: dict[str, list[Stage]] = {}
+        for stage in pipeline.stages:
+            self._now.setdefault(stage.path, []).append(stage)
+
+    def of_absent(self, fact: dict[str, Any], index: int) -> tuple[Reason, str]:
+        """Why a sample is not in the dataset any more."""
+        if fact["root"] is None:
+            count = len(self._pipeline)
+            return "source missing", f"the dataset has {count:,} samples now, so that there is none with index {index}"
+        if source_digest_now(fact) is None:
+            return "source missing", f"{fact['source']} cannot be read any more"
+        return "source missing", f"the dataset no longer lists {fact['source']}"
+
+    def of(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str]:
+        """The reason, and what was found, both sides of it."""
+        return (
+            self._source(outcome, fact)
+            or self._code(outcome, fact, ordinal)
+            or self._library()
+            or self._none(outcome, ordinal)
+        )
+
+    def _source(self, outcome: Outcome, fact: dict[str, Any]) -> tuple[Reason, str] | None:
+        before = fact["source_digest"]
+        if not before:
+            return None
+        now = outcome.source_digest or (source_digest_now(fact) if fact["root"] else before)
+        if now is None:
+            return "source missing", f"{fact['source']} cannot be read any more"
+        if now != before:
+            return "source changed", f"its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+        return None
+
+    def _code(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str] | None:
+        """What is described otherwise than it was recorded, in any stage up to the one that differs."""
+        for number in sorted(fact["stages"]):
+            recorded = self._recorded.get(number)
+            if recorded is None or (ordinal is not None and number > ordinal) or recorded["path"].startswith("inside."):
+                continue
+            found = outcome.found.get(recorded["path"])
+            candidates = self._now.get(recorded["path"]) or ([found] if found is not None else [])
+            if not candidates:
+                if is_call(recorded["path"]):
+                    # Not called this time. That alone does not say that its code has changed.
+                    continue
+                return "code changed", f"the pipeline has no stage {recorded['path']} ({recorded['name']}) any more"
+            described = [_differently(recorded, stage) for stage in candidates]
+            if all(described) and described[0]:
+                return "code changed", described[0]
+        known = {stage["path"] for stage in self._recorded.values()}
+        if more := [stage for path, stages in self._now.items() if path not in known for stage in stages]:
+            return "code changed", f"the pipeline has a stage more than was recorded: {more[0].path} ({more[0].name})"
+        if outcome.missing:
+            held = outcome.missing[0].removeprefix("held:")
+            return "code changed", f"the random number generator {held} was recorded, and is not there any more"
+        return self._file()
+
+    def _file(self) -> tuple[Reason, str] | None:
+        """The files of the user's own code, which hold more than stages: constants, and functions they call."""
+        recipe = self._run.recipe
+        files = list(builders_of(recipe))
+        if spec := recipe.get("pipeline"):
+            files.append({"file": file_of(spec), "sha256": recipe.get("pipeline_sha256")})
+        files += [*recipe.get("code", ()), *(one for builder in builders_of(recipe) for one in builder.get("code", ()))]
+        for file, before, now in changed_files(files):
+            return "code changed", f"{file}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
+        return None
+
+    def _library(self) -> tuple[Reason, str] | None:
+        from audit.provenance import versions
+
+        now = versions()
+        changed = [
+            f"{name} {before} → {now.get(name, 'none')}"
+            for name, before in self._run.versions.items()
+            if name != "audit" and now.get(name) != before
+        ]
+        return ("library changed", ", ".join(changed)) if changed else None
+
+    def _none(self, outcome: Outcome, ordinal: int | None) -> tuple[Reason, str]:
+        again = self._pipeline.again(outcome.task)
+        if again.digests != outcome.digests or again.error != outcome.error:
+            return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
+        failed = f" ({outcome.error})" if outcome.error else ""
+        what = "what the dataset reads has changed, or " if ordinal == 0 else ""
+        return (
+            "not reproducible",
+            f"two replays agree with each other, but not with the recording: {what}it depends on the process, the order "
+            f"of visits or a state that was not recorded{failed}",
+        )
+
+
+def _differently(recorded: dict[str, Any], stage: Stage) -> str | None:
+    for what in ("qualname", "parameters", "source_code_digest"):
+        before, now = recorded[what], getattr(stage, what)
+        if before != now and not _but_for_main(before, now):
+            return f"{recorded['name']}: {what} was {before}, now it is {now}"
+    return None
+
+
+def _but_for_main(before: str | None, now: str | None) -> bool:
+    """Whether they differ only in this: a script's module is `__main__` while it runs, and else has its file's name."""
+    if before is None or now is None:
+        return False
+    return any(
+        _MAIN in main and re.fullmatch(re.escape(main).replace(re.escape(_MAIN), r"[^\s\"']+\."), other) is not None
+        for main, other in ((before, now), (now, before))
+    )

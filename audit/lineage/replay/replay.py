@@ -1,0 +1,107 @@
+"""Prove it: make recorded visits again from their sources, and compare every stage's digest.
+
+Identical means that each digest is equal, never less: no stage missing, none more. Why another differs is decided in
+replay_reasons.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from audit.errors import UsageError
+from audit.lineage.replay.recorded_visits import RecordedVisits
+from audit.lineage.replay.replayer import Replayer, Wanted
+from audit.lineage.replay.result import ModelComparison, Replay
+from audit.records import Run
+from audit.sources import open_dataset
+from audit.sources.builder import builders_of, splits_of
+from audit.store.read.reader import Reader
+
+
+def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wanted: Wanted | None = None) -> Replay:
+    """Replay the visits that are wanted (all, unless said otherwise) and compare.
+
+    `dataset` is one dataset or what `--dataset` takes, or a mapping of them by the split that their samples were
+    recorded under.
+    """
+    from audit.lineage.replay.model import ModelAgain
+    from audit.lineage.replay.pipeline import pipelined
+
+    row = reader.run(run)
+    wanted = wanted or Wanted()
+    visits = RecordedVisits(reader, row.run_id)
+    if wanted.stage is not None and wanted.stage not in visits.stages:
+        raise UsageError(
+            f"The run {row.run_id} has no stage {wanted.stage}.", hint=f"Its stages are 0 to {len(visits.stages) - 1}."
+        )
+    result = Replay(row.run_id)
+    model = None
+    if wanted.model:
+        model = ModelAgain(
+            row, reader.location, wanted.model if isinstance(wanted.model, str) else None, trust=wanted.trust
+        )
+        if not visits.have_predictions():
+            raise UsageError(
+                f"The run {row.run_id} has no predictions, so that there are no logits to compare with.",
+                hint="Record it with a model, or replay it without one.",
+            )
+        result.model = ModelComparison(_checkpoint_state(row, model.digest))
+    parts = _by_split(dataset, row, visits, wanted)
+    if None not in parts:
+        # Asked once of them all: what one split does not have, another may.
+        visits.keys(wanted.indices, wanted.epoch, None, None)
+    for split, part in parts.items():
+        # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
+        narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
+        pipeline = pipelined(row, reader.location, part, visits.named_stages(), split, trust=wanted.trust)
+        Replayer(reader, visits, row, pipeline, model, narrowed, result).go()
+    return result
+
+
+def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: Wanted) -> dict[str | None, Any]:
+    """The datasets to replay, one after the other, each with the split of its samples; None for all samples at once."""
+    if dataset is None:
+        return dict.fromkeys(splits_of(builders_of(run.recipe)))
+    if isinstance(dataset, (str, os.PathLike)):
+        if run.recipe.get("kind") == "run":
+            return {None: os.fspath(dataset)}
+        dataset = open_dataset(dataset)
+    splits = visits.splits()
+    if isinstance(dataset, Mapping):
+        if not dataset:
+            raise UsageError(
+                "The mapping of datasets is empty.", hint=f"The run has: {', '.join(splits) or 'no splits'}."
+            )
+        if unknown := set(dataset) - set(splits):
+            raise UsageError(
+                f"No sample was recorded with split {sorted(map(str, unknown))[0]!r}.",
+                hint=f"The run has: {', '.join(splits) or 'no splits'}.",
+            )
+        return dict(dataset)
+    if len(splits) > 1 and wanted.split is None and not _tells_split(dataset):
+        raise UsageError(
+            f"The run holds samples of several datasets, by split: {', '.join(splits)}.",
+            hint=f"Give one for each: dataset={{{splits[0]!r}: …, {splits[1]!r}: …}}, or only some of them.",
+        )
+    return {None: dataset}
+
+
+def _tells_split(dataset: Any) -> bool:
+    from audit.recorders.visit.origin import origin_of
+
+    return origin_of(dataset, 0).split is not None
+
+
+def _checkpoint_state(run: Run, digest: str) -> Literal["unchanged", "changed", "unknown"]:
+    if run.model_digest is None:
+        return "unknown"
+    return "unchanged" if digest == run.model_digest else "changed"
+
+
+def check_choice(everything: bool, indices: Sequence[int], sample: int | None) -> None:
+    """Refuse a request that names nothing to replay, or too much at once."""
+    if sum((everything, bool(indices), sample is not None)) > 1:
+        raise UsageError("Say which visits to replay in one way.", hint="Give indices, or --sample N, or --all.")

@@ -1,0 +1,245 @@
+"""Visits made again and compared with what was recorded of them, one dataset at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audit import plainjson, values
+from audit.lineage.replay.reasons import Reasons
+from audit.lineage.replay.recorded_visits import Key, RecordedVisits
+from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Difference, Replay
+from audit.lineage.trace import trace
+from audit.records import Run
+from audit.store.read.reader import Reader
+
+if TYPE_CHECKING:
+    from audit.lineage.replay.model import ModelAgain
+    from audit.lineage.replay.pipeline import Outcome, Pipelined, Task
+
+_MODEL_BATCH = 32
+_MOST_MEASURED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which visits to replay, and what with."""
+
+    indices: Sequence[int] = ()
+    sample: int | None = None
+    epoch: int | None = None
+    stage: int | None = None
+    workers: int | None = None
+    model: str | bool = False
+    export: str | None = None
+    progress: Callable[[int, int], None] | None = None
+    split: str | None = None
+    trust: bool = False
+
+
+class Replayer:
+    """One dataset's replay under way."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        visits: RecordedVisits,
+        run: Run,
+        pipeline: Pipelined,
+        model: ModelAgain | None,
+        wanted: Wanted,
+        result: Replay,
+    ) -> None:
+        self.reader = reader
+        self.visits = visits
+        self.run = run
+        self.pipeline = pipeline
+        self.model = model
+        self.wanted = wanted
+        self.result = result
+        self.reasons = Reasons(run, pipeline, visits.stages)
+        self.inputs: list[tuple[Key, Any]] = []
+        self.logits: dict[Key, list[float]] = {}
+        if wanted.export:
+            pipeline.level = "full"
+        pipeline.keep_final = model is not None
+
+    def go(self) -> None:
+        """Replay chunk by chunk, so that memory does not grow with the run."""
+        from audit.lineage.replay.pipeline import replay_all
+
+        wanted = self.wanted
+        keys = self.visits.keys(wanted.indices, wanted.epoch, wanted.split, wanted.sample)
+        done = 0
+        for facts in self.visits.chunks(keys):
+            self.logits = self.visits.logits(list(facts)) if self.model is not None else {}
+            for outcome in replay_all(self.pipeline, self._tasks(facts), workers=wanted.workers):
+                self._compare(outcome, facts[_key(outcome.task)])
+                done += 1
+                if wanted.progress is not None:
+                    wanted.progress(done, len(keys))
+            self._compare_logits()
+
+    def _tasks(self, facts: dict[Key, dict[str, Any]]) -> list[Task]:
+        """What is to be made again; samples that the dataset no longer has are judged at once."""
+        from audit.lineage.replay.pipeline import Task
+
+        states = {} if self.pipeline.seeded else self.visits.states(list(facts))
+        tasks = []
+        for key, fact in facts.items():
+            epoch, index, visit = key
+            place = self.pipeline.place_of(index, fact["source"], fact["root"])
+            if place is None:
+                reason, detail = self.reasons.of_absent(fact, index)
+                self._count(fact, 0)
+                self._differs(Difference(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
+            else:
+                alone = fact["failed_stage"] == "worker"
+                tasks.append(Task(epoch, index, visit, states.get(key, {}), place, alone))
+        return tasks
+
+    # -- comparing -------------------------------------------------------------------------------
+
+    def _compare(self, outcome: Outcome, fact: dict[str, Any]) -> None:
+        self._count(fact, self._equal_outputs(outcome, fact))
+        if self.wanted.export:
+            self._export(outcome)
+        if self.model is not None and outcome.final is not None:
+            self.inputs.append((_key(outcome.task), outcome.final))
+            if len(self.inputs) >= _MODEL_BATCH:
+                self._compare_logits()
+        first = self._first_difference(outcome, fact)
+        if first is None:
+            self.result.identical += 1
+        elif len(self.result.different) < MOST_LISTED:
+            self._differs(self._explain(outcome, fact, *first))
+
+    def _count(self, fact: dict[str, Any], equal: int) -> None:
+        self.result.checked += 1
+        self.result.stage_outputs += sum(self._is_wanted(stage) for stage in fact["stages"])
+        self.result.identical_outputs += equal
+
+    def _differs(self, difference: Difference) -> None:
+        if len(self.result.different) < MOST_LISTED:
+            self.result.different.append(difference)
+
+    def _is_wanted(self, ordinal: int) -> bool:
+        return self.wanted.stage is None or ordinal == self.wanted.stage
+
+    def _stage(self, ordinal: int) -> tuple[str, str]:
+        stage = self.visits.stages.get(ordinal)
+        return (stage["path"], stage["name"]) if stage else (str(ordinal), f"stage {ordinal}")
+
+    def _equal_outputs(self, outcome: Outcome, fact: dict[str, Any]) -> int:
+        return sum(
+            outcome.digests.get(self._stage(ordinal)[0]) == digest
+            for ordinal, digest in fact["stages"].items()
+            if self._is_wanted(ordinal)
+        )
+
+    def _first_difference(self, outcome: Outcome, fact: dict[str, Any]) -> tuple[int | None, str] | None:
+        """(ordinal, name) of the first stage whose digest differs, or None when all are equal."""
+        paths = set()
+        for ordinal in sorted(fact["stages"]):
+            path, name = self._stage(ordinal)
+            paths.add(path)
+            if self._is_wanted(ordinal) and outcome.digests.get(path) != fact["stages"][ordinal]:
+                return ordinal, name
+        if self.wanted.stage is not None:
+            return None
+        if fact["status"] == "failed":
+            same = outcome.failed_stage == fact["failed_stage"] and outcome.error == fact["error"]
+            return None if same else (None, fact["failed_stage"] or "load")
+        if outcome.error is not None:
+            return None, outcome.failed_stage or "load"
+        if fact["source_digest"] and outcome.source_digest and outcome.source_digest != fact["source_digest"]:
+            return 0, "load"
+        if more := [path for path in outcome.digests if path not in paths]:
+            return None, more[0]
+        return None
+
+    def _explain(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None, name: str) -> Difference:
+        reason, detail = self.reasons.of(outcome, fact, ordinal)
+        epoch, index, visit = _key(outcome.task)
+        distance = self._distance(outcome, ordinal)
+        return Difference(index, epoch, visit, fact["source"], ordinal, name, reason, distance, detail)
+
+    def _distance(self, outcome: Outcome, ordinal: int | None) -> float | None:
+        """The largest absolute difference from the stored value, where it was stored and both are numbers."""
+        if ordinal is None or len(self.result.different) >= _MOST_MEASURED:
+            return None
+        task = outcome.task
+        recorded = trace(self.reader, self.run.run_id, index=task.index, epoch=task.epoch, visit=task.visit)
+        if not recorded.is_stored(ordinal):
+            return None
+        level, self.pipeline.level = self.pipeline.level, "full"
+        try:
+            exact = self.pipeline.again(task).exact.get(self._stage(ordinal)[0])
+        finally:
+            self.pipeline.level = level
+        if exact is None:
+            return None
+        before = _numbers(recorded.value(ordinal, numpy_only=True))
+        now = _numbers(values.decode(*exact, numpy_only=True))
+        if before is None or now is None or before.shape != now.shape or not before.size:
+            return None
+        return float(np.abs(before - now).max())
+
+    # -- besides ---------------------------------------------------------------------------------
+
+    def _export(self, outcome: Outcome) -> None:
+        task = outcome.task
+        folder = Path(str(self.wanted.export)) / f"{task.index}-{task.epoch}-{task.visit}"
+        folder.mkdir(parents=True, exist_ok=True)
+        only = None if self.wanted.stage is None else self._stage(self.wanted.stage)[0]
+        for path, (kind, encoded) in outcome.exact.items():
+            if only is None or path == only:
+                values.export(values.decode(kind, encoded), folder / _file_name(path))
+        (folder / "digests.json").write_text(plainjson.dumps(outcome.digests, indent=1))
+
+    def _compare_logits(self) -> None:
+        """The logits of the inputs that have gathered, in one batch."""
+        comparison, inputs = self.result.model, [pair for pair in self.inputs if pair[0] in self.logits]
+        self.inputs = []
+        if self.model is None or comparison is None or not inputs:
+            return
+        for (key, _), again in zip(inputs, self.model.logits([value for _, value in inputs]), strict=True):
+            comparison.compared += 1
+            distance, within = _distance_of(again, self.logits[key])
+            comparison.max_abs_diff = max(comparison.max_abs_diff, distance)
+            if not within:
+                comparison.beyond.append(key[1])
+
+
+def _key(task: Task) -> Key:
+    return task.epoch, task.index, task.visit
+
+
+def _file_name(path: str) -> str:
+    """A stage's path as the name of a file; names of stages told from inside are the user's own text."""
+    kept = "".join(c if c.isalnum() or c in "._-" else "_" for c in path)[:100]
+    return kept.lstrip(".") or "_"
+
+
+def _numbers(value: Any) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _distance_of(now: list[float], before: list[float]) -> tuple[float, bool]:
+    """The largest difference, and whether all are within the tolerance; NaN equals NaN, as both say the same."""
+    if len(now) != len(before):
+        return math.inf, False
+    a, b = np.asarray(now), np.asarray(before)
+    within = bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    finite = apart[np.isfinite(apart)]
+    return (float(finite.max()) if finite.size else 0.0), within

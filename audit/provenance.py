@@ -1,0 +1,102 @@
+"""Where and with what a run was made: versions, host, and the commit of the working directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_PACKAGES = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "pillow": "pillow",
+    "numpy": "numpy",
+    "audit": "audit-lineage",
+}
+#: Those that a pipeline may be made of besides; told where they are installed.
+_BESIDES = {
+    "albumentations": "albumentations",
+    "opencv": "opencv-python-headless",
+    "timm": "timm",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
+    "scipy": "scipy",
+}
+
+
+def describe() -> dict[str, Any]:
+    """What a run's row says of where it was made."""
+    command = shown_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
+    return {"versions": versions(), "git_commit": git_commit(), "host": host(), "command": command}
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide what a pipeline computes."""
+    found = {"python": platform.python_version()}
+    for name, distribution in _PACKAGES.items():
+        try:
+            found[name] = version(distribution)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    for name, distribution in _BESIDES.items():
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(distribution)
+    return found
+
+
+def host() -> str:
+    """The machine's own name."""
+    return socket.gethostname()
+
+
+def git_commit() -> str | None:
+    """The commit of the working directory, marked when files differ from it; None outside a repository."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return f"{head}+changes" if _git("status", "--porcelain", "--untracked-files=no") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
+    return done.stdout.strip()
+
+
+#: Needs no quotes in a shell; shown as three stars.
+_HIDDEN = "_hidden_value_"
+#: Options whose value is not for others. `--tokenizer` and `--author` are: a word must end where it ends.
+_SECRET = re.compile(
+    r"-{0,2}([a-z0-9]+[-_.])*(password|passwd|passphrase|secret|token|api[-_]?key|access[-_]?key|secret[-_]?key"
+    r"|private[-_]?key|credentials?)([-_.](id|key))?",
+    re.IGNORECASE,
+)
+_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+#: Variables whose values are secret wherever they turn up.
+_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY", "HF_TOKEN")
+
+
+def shown_command(program: str, arguments: Sequence[str]) -> str:
+    """A command line with `***` in the place of passwords, tokens and keys."""
+    secrets = [value for name in _VARIABLES if (value := os.environ.get(name))]
+    words, hide = [os.path.basename(program)], False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if hide and not argument.startswith("--"):
+            argument = _HIDDEN
+        elif equals and _SECRET.fullmatch(name):
+            argument = f"{name}={_HIDDEN}"
+        hide = name.startswith("-") and not equals and _SECRET.fullmatch(name) is not None
+        shown = _IN_ADDRESS.sub(_HIDDEN, argument)
+        for secret in secrets:
+            shown = shown.replace(secret, _HIDDEN)
+        words.append(shown)
+    return shlex.join(words).replace(_HIDDEN, "***").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""Record a user's own loop: loaders, datasets, and the state of the recording."""

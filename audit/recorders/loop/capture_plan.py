@@ -1,0 +1,38 @@
+"""How much of each stage's output a recording keeps: chosen from the first batch, lowered when the budget is spent."""
+
+from __future__ import annotations
+
+from audit.errors import UsageError
+from audit.recorders.capture import Budget, decide
+from audit.recorders.problems import Problems
+from audit.recorders.seeded_dataset import CaptureLevel
+from audit.records import LEVELS, Run
+
+
+class CapturePlan:
+    """The level in force, which all workers share."""
+
+    def __init__(self, asked: str, limit: int, run: Run, problems: Problems) -> None:
+        if asked not in ("auto", *LEVELS):
+            raise UsageError(f"capture is {asked!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
+        self.level = CaptureLevel("full" if asked == "auto" else asked)  # type: ignore[arg-type]
+        self._auto = asked == "auto"
+        self._decided = False
+        self._limit = limit
+        self._budget = Budget(limit)
+        self._run = run
+        self._problems = problems
+
+    def spend(self, payload_bytes: int, count: int, expected: int) -> None:
+        """Payloads have arrived: of the first ones an estimate is made for the `expected` visits, then they are summed."""
+        if not self._auto:
+            return
+        passed = self._budget.spent(payload_bytes)
+        if not self._decided:
+            self._decided = True
+            decision = decide("auto", payload_bytes / max(count, 1), expected, self._limit)
+            self.level.lower(decision.level)
+            self._run.capture = str(decision)
+        elif passed and self.level.get() == "full":
+            self.level.lower("preview")
+            self._problems.mark("The capture budget was reached: later outputs are kept as previews.", loud=False)

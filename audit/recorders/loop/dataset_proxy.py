@@ -1,0 +1,205 @@
+"""A dataset that yields what it always yielded, for loops that build their own loader.
+
+Its rows go straight to the recording, through a pipe when the item was made in a worker. Which batch an item became part
+of is not known here; predictions find their samples by the digest of what the model was given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch.multiprocessing
+from torch.utils.data import get_worker_info
+
+from audit.recorders.envelope import Envelope
+from audit.recorders.loop.fetching import StandIn, fetches_batches, record_item, whole_batch
+from audit.recorders.loop.fork_safety import DELIVERING
+from audit.recorders.loop.item_recorder import ItemRecorder
+from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.visit.origin import Origin
+
+Deliver = Callable[[Envelope], None]
+
+_OPEN, _EPOCH = 0, 1
+
+
+class Channel:
+    """Envelopes from any process to the one that records."""
+
+    def __init__(self, deliver: Deliver, tracker: BatchTracker) -> None:
+        self._tracker: BatchTracker | None = tracker
+        # The system's own start method would not do: a pipe made for fork cannot be handed to a spawned worker.
+        self._pipe = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        #: Whether the recording is open, and its epoch, in memory that all workers share.
+        self._shared = torch.tensor([1, 0], dtype=torch.int64)
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._deliver: Deliver | None = deliver
+        self._busy = False
+        self._idle = threading.Condition()
+        self._thread: threading.Thread | None = threading.Thread(target=self._drain, name="audit-channel", daemon=True)
+        self._thread.start()
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody still takes what is sent."""
+        return bool(self._shared[_OPEN])
+
+    def epoch(self, number: int) -> None:
+        """Items made from now on belong to this epoch."""
+        self._shared[_EPOCH] = number
+
+    def send(self, envelope: Envelope) -> None:
+        """Hand over an envelope; in a worker it is written to the pipe before the item is returned."""
+        if not self.open:
+            return
+        envelope.epoch = int(self._shared[_EPOCH])
+        if get_worker_info() is None and self._deliver is not None:
+            self._deliver(envelope)
+            return
+        # As bytes: a shared-memory tensor would vanish with a worker that ends right after.
+        envelope.records = envelope.records.numpy().tobytes()  # type: ignore[assignment]
+        # A recording that has ended meanwhile takes nothing; that is no error of the user's loop.
+        with contextlib.suppress(OSError, ValueError):
+            self._pipe.put(envelope)
+
+    def unobserved(self) -> contextlib.AbstractContextManager[None]:
+        """While an item is made, what is done to tensors is no part of the loop."""
+        return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
+
+    def settle(self) -> None:
+        """Wait until everything that was sent so far has been delivered."""
+        with self._idle:
+            while self._thread is not None and (self._busy or not self._pipe.empty()) and self._thread.is_alive():
+                self._idle.wait(0.01)
+
+    def close(self) -> None:
+        """Take what is on its way, then nothing more."""
+        if self._thread is None:
+            return
+        self._shared[_OPEN] = 0
+        self._pipe.put(None)
+        self._thread.join(timeout=30)
+        self._thread = None
+        # A worker that is still writing must not wait for a reader for ever. When all of them have ended so does this.
+        threading.Thread(target=_discard, args=(self._pipe,), name="audit-discard", daemon=True).start()
+        # Nor is it handed to workers that start later.
+        self._pipe = None  # type: ignore[assignment]
+
+    def _drain(self) -> None:
+        reader = self._pipe._reader  # type: ignore[attr-defined]
+        while True:
+            reader.poll(None)
+            with self._idle:
+                self._busy = True
+            try:
+                envelope = self._pipe.get()
+                if envelope is None:
+                    return
+                with DELIVERING:
+                    envelope.records = torch.frombuffer(bytearray(envelope.records), dtype=torch.uint8)
+                    assert self._deliver is not None
+                    self._deliver(envelope)
+            finally:
+                with self._idle:
+                    self._busy = False
+                    self._idle.notify_all()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_pipe": self._pipe, "_shared": self._shared, "_deliver": None, "_thread": None, "_tracker": None}
+
+
+def _discard(pipe: Any) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        # Without our own end the pipe ends with the last worker that has one.
+        pipe._writer.close()
+        while True:
+            pipe.get()
+
+
+class RecordedDatasetProxy(StandIn):
+    """Stands in for a dataset; everything but taking items is the dataset's own."""
+
+    def __init__(self, recorder: ItemRecorder, channel: Channel) -> None:
+        super().__init__(recorder)
+        object.__setattr__(self, "_audit_channel", channel)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self._audit_recorder, self._audit_channel))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        recorder = self._audit_recorder
+        memo[id(recorder.level)] = recorder.level
+        return type(self)(copy.deepcopy(recorder, memo), self._audit_channel)
+
+    def __add__(self, other: Any) -> Any:
+        return type(self._audit_recorder.dataset).__add__(self, other)
+
+    def __getitem__(self, index: Any) -> Any:
+        recorder = self._audit_recorder
+        if isinstance(index, (slice, list)) or not self._audit_channel.open:
+            # Not one sample, and so not a visit.
+            return recorder.dataset[index]
+        with self._sending():
+            return self._one(index)
+
+    def __getitems__(self, indices: Sequence[Any]) -> Any:
+        """What a loader asks for a batch: its samples are sent together."""
+        recorder = self._audit_recorder
+        own = fetches_batches(recorder.dataset)
+        if not self._audit_channel.open:
+            return recorder.dataset.__getitems__(indices) if own else [recorder.dataset[index] for index in indices]
+        with self._sending():
+            return whole_batch(recorder, indices) if own else [self._one(index) for index in indices]
+
+    def _one(self, index: Any) -> Any:
+        recorder = self._audit_recorder
+        try:
+            return record_item(recorder, index)
+        except IndexError:
+            # Iterating by index until there is no more: the end is no sample.
+            if isinstance(index, int) and hasattr(recorder.dataset, "__len__") and index >= len(recorder.dataset):
+                recorder.forget_last()
+            raise
+
+    @contextlib.contextmanager
+    def _sending(self) -> Iterator[None]:
+        recorder = self._audit_recorder
+        recorder.clear()
+        try:
+            with self._audit_channel.unobserved():
+                yield
+        finally:
+            if recorder.indices or recorder.problems:
+                self._audit_channel.send(recorder.envelope(None, indexed=True, by_loader=False))
+
+
+class RecordedIterableProxy(RecordedDatasetProxy):
+    """The same for an iterable dataset. The n-th item of worker w of W has the index n·W + w, in every run the same."""
+
+    def __iter__(self) -> Iterator[Any]:
+        recorder = self._audit_recorder
+        worker = get_worker_info()
+        index, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        items = iter(recorder.dataset)
+        while True:
+            if not self._audit_channel.open:
+                yield from items
+                return
+            try:
+                with self._sending():
+                    item = self._next(items, index)
+            except StopIteration:
+                return
+            yield item
+            index += stride
+
+    def _next(self, items: Iterator[Any], index: int) -> Any:
+        try:
+            return self._audit_recorder.record(index, items.__next__, Origin(f"dataset://{index}"))
+        except StopIteration:
+            self._audit_recorder.forget_last()
+            raise

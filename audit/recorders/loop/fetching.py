@@ -1,0 +1,221 @@
+"""What the user's loader fetches from while it is recorded: their dataset, and their collate function.
+
+In a worker these stand where the user's own stood, so everything but fetching goes to the user's object: a
+`worker_init_fn` that reads or sets attributes of `get_worker_info().dataset` reads and sets the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import get_worker_info
+
+from audit.recorders.envelope import Envelope
+from audit.recorders.loop.item_recorder import ItemRecorder
+from audit.recorders.model import mixing
+from audit.recorders.visit.batch_visits import BatchFetch, Method
+from audit.recorders.visit.item_calls import delegates_batches
+from audit.recorders.visit.origin import Origin
+
+
+@dataclass(slots=True)
+class Failed:
+    """Stands for the items of a batch that the user's dataset could not make."""
+
+    error: Any
+
+
+def caught(error: Exception) -> Any:
+    """The error as the loader would have carried it out of this process."""
+    worker = get_worker_info()
+    if worker is None:
+        return error
+    return ExceptionWrapper(where=f"in DataLoader worker process {worker.id}")  # type: ignore[no-untyped-call]
+
+
+class StandIn:
+    """Passes for the user's dataset: its class, its attributes."""
+
+    def __init__(self, recorder: ItemRecorder) -> None:
+        object.__setattr__(self, "_audit_recorder", recorder)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._audit_recorder.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_audit_", "__")):
+            raise AttributeError(name)
+        return getattr(self._audit_recorder.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._audit_recorder.dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._audit_recorder.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._audit_recorder.dataset)
+
+    def __bool__(self) -> bool:
+        return bool(self._audit_recorder.dataset)
+
+    def __repr__(self) -> str:
+        return repr(self._audit_recorder.dataset)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self._audit_recorder,))
+
+
+class RecordedMap(StandIn):
+    """A map-style dataset as the user's loader fetches from it."""
+
+    def __getitem__(self, index: Any) -> Any:
+        # The loader asks like this only when it makes no batches; a list is then the user's own batch.
+        fetch = self._many if isinstance(index, list) else self._item
+        return self._guarded(lambda: fetch(index))
+
+    def __getitems__(self, indices: Sequence[Any]) -> Any:
+        if fetches_batches(self._audit_recorder.dataset):
+            return self._guarded(lambda: whole_batch(self._audit_recorder, indices))
+        return self._guarded(lambda: [self._item(index) for index in indices])
+
+    def _guarded(self, fetch: Callable[[], Any]) -> Any:
+        self._audit_recorder.clear()
+        try:
+            return fetch()
+        except Exception as error:
+            return Failed(caught(error))
+
+    def _item(self, index: Any) -> Any:
+        return record_item(self._audit_recorder, index)
+
+    def _many(self, indices: list[Any]) -> Any:
+        """batch_size=None with a sampler of lists: one call makes several samples."""
+        return whole_batch(self._audit_recorder, indices, "__getitem__")
+
+
+def record_item(recorder: ItemRecorder, index: Any) -> Any:
+    """`dataset[index]`, recorded under the number that the index means."""
+    number, origin = sample_number(recorder.dataset, index)
+    return recorder.record(number, lambda: recorder.dataset[index], origin)
+
+
+def whole_batch(recorder: ItemRecorder, indices: Sequence[Any], method: Method = "__getitems__") -> Any:
+    """The batch that a dataset makes by a method of its own, recorded sample by sample as far as that can be seen."""
+    samples = [sample_number(recorder.dataset, index) for index in indices]
+    return recorder.record_batch(BatchFetch(method, indices), samples)
+
+
+def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
+    """The sample that an index means: a whole number, also from the end; of a tuple its first number.
+
+    Any other key has the number -1 and is told apart by its source.
+    """
+    first = index[0] if isinstance(index, tuple) and index else index
+    try:
+        number = int(first)
+    except (TypeError, ValueError):
+        shown = str(index).encode("utf-8", "backslashreplace").decode()[:200]
+        return -1, Origin(f"dataset://{shown}")
+    if number < 0:
+        try:
+            number += len(dataset)
+        except TypeError:
+            return number, None
+    return number, None
+
+
+def fetches_batches(dataset: Any) -> bool:
+    """Whether the dataset makes whole batches by a code of its own, which must then be the one that runs."""
+    if not callable(getattr(dataset, "__getitems__", None)):
+        return False
+    if delegates_batches(dataset):
+        return fetches_batches(dataset.dataset)
+    # Hugging Face's gives the same items either way, unless a transform works on whole batches.
+    module = type(dataset).__module__
+    if module.startswith("datasets."):
+        return bool(getattr(dataset, "format", {}).get("type") == "custom")
+    return True
+
+
+class RecordedIterable(StandIn):
+    """An iterable dataset as the user's loader draws from it."""
+
+    def __init__(self, recorder: ItemRecorder) -> None:
+        super().__init__(recorder)
+        object.__setattr__(self, "_audit_items", None)
+
+    def __iter__(self) -> Iterator[Any]:
+        recorder = self._audit_recorder
+        # A last batch that drop_last dropped has left its rows behind.
+        recorder.clear()
+        items = RecordedItems(recorder, iter(recorder.dataset))
+        object.__setattr__(self, "_audit_items", items)
+        # A loader that saves its state asks whether the dataset is its own iterator.
+        return self if items.source is recorder.dataset else items
+
+    def __next__(self) -> Any:
+        return next(self._audit_items)
+
+
+class RecordedItems:
+    """The iterator of an iterable dataset; everything but taking items is the user's own."""
+
+    def __init__(self, recorder: ItemRecorder, source: Iterator[Any]) -> None:
+        self.source = source
+        self._recorder = recorder
+        self._number = 0
+        self._failed: Failed | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failed is not None and self._recorder.failing:
+            # The rest of the batch: with drop_last a short one would be dropped, and the error with it.
+            return self._failed
+        self._failed = None
+        try:
+            item = self._recorder.record(self._number, self.source.__next__, Origin(f"dataset://{self._number}"))
+        except StopIteration:
+            # The end is no sample: take back what was noted of it.
+            self._recorder.forget_last()
+            raise
+        except Exception as error:
+            self._failed = Failed(caught(error))
+            self._recorder.failing = True
+            return self._failed
+        self._number += 1
+        return item
+
+
+class RecordingCollate:
+    """The user's collate function, with the rows put beside what it makes."""
+
+    def __init__(self, collate: Callable[[Any], Any], recorder: ItemRecorder, indexed: bool) -> None:
+        self.collate = collate
+        self.recorder = recorder
+        self.indexed = indexed
+
+    def __call__(self, items: Any) -> Envelope:
+        failed = items if isinstance(items, Failed) else None
+        if failed is None and isinstance(items, list):
+            failed = next((item for item in items if isinstance(item, Failed)), None)
+        if failed is not None:
+            return self.recorder.envelope(None, indexed=self.indexed, error=failed.error)
+        with mixing.heard() as mixes:
+            try:
+                data = self.collate(items)
+            except Exception as error:
+                return self.recorder.envelope(None, indexed=self.indexed, error=caught(error))
+        mixed = mixing.weights(mixes, len(self.recorder.indices)) if mixes else None
+        return self.recorder.envelope(data, indexed=self.indexed, mixed=mixed)

@@ -1,0 +1,120 @@
+"""Envelopes become batches that wait for predictions: rows get what only the main process knows."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from audit.recorders.envelope import Envelope
+from audit.recorders.loop.capture_plan import CapturePlan
+from audit.recorders.loop.loader import Iteration
+from audit.recorders.loop.numbering import VisitCounter
+from audit.recorders.loop.ranks import rank
+from audit.recorders.loop.stage_numbering import StageRegister
+from audit.recorders.model.match import Pending
+from audit.recorders.problems import Problems
+from audit.recorders.stages.discover import Pipeline
+from audit.recorders.visit.items import LABEL_KEYS
+from audit.records import Run
+from audit.store import wire as batch
+
+
+class Intake:
+    """Knows every loader and dataset that sends rows, each by a key."""
+
+    def __init__(self, run: Run, problems: Problems, plan: CapturePlan, stages: StageRegister) -> None:
+        self._run = run
+        self._problems = problems
+        self._plan = plan
+        self._splits: dict[int, str | None] = {}
+        self._lengths: dict[int, int] = {}
+        self.stages = stages
+        self.visits = VisitCounter()
+        self.expected_epochs = 1
+
+    def add(self, key: int, pipeline: Pipeline, split: str | None, length: int) -> None:
+        """A loader or a dataset that will send rows under this key."""
+        self.stages.add(key, pipeline)
+        self._splits[key] = split
+        self._lengths[key] = length
+
+    def unwrap(
+        self, key: int, envelope: Envelope, epoch: int, number: int | None, iteration: Iteration | None
+    ) -> Pending | None:
+        """An envelope's rows with what only this process knows; None for an empty one."""
+        self._look_at(envelope)
+        if not envelope.count:
+            return None
+        indices, arrived = envelope.indices, None
+        if indices is None:
+            assert iteration is not None
+            arrived = indices = list(range(iteration.arrived, iteration.arrived + envelope.count))
+            iteration.arrived += envelope.count
+        visits = [self.visits.next(epoch, index) for index in indices]
+        unpacked = batch.unpack(envelope.records.numpy())
+        stamp = batch.Stamp(
+            self._run.run_id,
+            epoch,
+            number,
+            visits,
+            indices=arrived,
+            split=self._splits.get(key),
+            rank=rank(),
+            stages=self.stages.ordinals(key, envelope.stages),
+        )
+        statuses = unpacked["samples"]["status"].to_pylist()
+        places: list[int | None] = [*range(envelope.count)]
+        return Pending(
+            stamp.apply(unpacked),
+            epoch,
+            indices,
+            visits,
+            self._labels(envelope),
+            envelope.digests,
+            [place for place, status in enumerate(statuses) if status == "ok"],
+            self._run.classes,
+            envelope.records.numel(),
+            [number] * envelope.count,
+            places if number is not None else [None] * envelope.count,
+            loose=number is None,
+            data=envelope.data,
+            origin=weakref.ref(iteration) if iteration is not None else None,
+        )
+
+    def _look_at(self, envelope: Envelope) -> None:
+        for problem in envelope.problems:
+            if self._problems.strict:
+                raise RuntimeError(problem)
+            self._problems.mark(f"A value could not be recorded: {problem}")
+        if envelope.unlabelled and all(label is None for label in envelope.labels):
+            self._problems.mark(
+                f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
+                "Say where it is with label=: a key, a position, or a function of the item."
+            )
+        if envelope.unseen:
+            self._problems.mark(
+                f"The stages of samples were not recorded: {envelope.unseen} makes whole batches, and audit did not see the "
+                "single samples being made. Their `load` is the finished item. Let __getitems__ call self[index], or name "
+                "the steps with audit.stage."
+            )
+        self._plan.spend(envelope.payload_bytes, envelope.count, self.expected_epochs * sum(self._lengths.values()))
+
+    def _labels(self, envelope: Envelope) -> list[int | None]:
+        if any(label is not None for label in envelope.labels):
+            return envelope.labels
+        return _batch_labels(envelope.data, envelope.count)
+
+
+def _batch_labels(data: Any, count: int) -> list[int | None]:
+    """Labels from the collated batch, where the items themselves had none."""
+    found: Any = None
+    if isinstance(data, Mapping):
+        found = next((data[key] for key in LABEL_KEYS if key in data), None)
+    elif isinstance(data, (tuple, list)) and len(data) >= 2:
+        found = data[1]
+    if not isinstance(found, torch.Tensor) or found.dim() != 1 or found.shape[0] != count or found.is_floating_point():
+        return [None] * count
+    return [int(label) for label in found]

@@ -1,0 +1,72 @@
+"""Which epoch a pass over a loader belongs to.
+
+What the user says counts. Otherwise a loader that was iterated in the current epoch begins the next one when it is iterated anew, and one that was
+not joins it: so training and validation alternate within an epoch, and a test at the end belongs to the last.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class EpochClock:
+    """Epochs never go back by themselves."""
+
+    def __init__(self) -> None:
+        #: What the user said last; None when they say nothing.
+        self.told: int | None = None
+        self._current = 0
+        self._iterated: set[int] = set()
+
+    @property
+    def now(self) -> int:
+        """The epoch of what happens outside any loader."""
+        return self.told if self.told is not None else self._current
+
+    def tell(self, number: int) -> None:
+        """The user says which epoch it is."""
+        self.told = number
+        if number != self._current:
+            self._current = number
+            self._iterated.clear()
+
+    def begin(self, loader: int) -> int:
+        """A loader, by its key, is iterated anew."""
+        if self.told is None and loader in self._iterated:
+            self._current += 1
+            self._iterated.clear()
+        self._iterated.add(loader)
+        return self.now
+
+
+#: Epochs counted index by index: the current one, and those whose items may still be on their way.
+_OPEN = 3
+
+
+class VisitCounter:
+    """Gives 0, 1, 2… for each time that an index comes within an epoch."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[int, dict[int, int]] = OrderedDict()
+        self._floors: dict[int, int] = {}
+
+    def next(self, epoch: int, index: int) -> int:
+        """The number of this visit."""
+        counts = self._open.get(epoch)
+        if counts is None:
+            counts = self._begin(epoch)
+        number = counts.get(index, self._floors.get(epoch, 0))
+        counts[index] = number + 1
+        return number
+
+    @property
+    def entries(self) -> int:
+        """How many counts are held."""
+        return sum(len(counts) for counts in self._open.values())
+
+    def _begin(self, epoch: int) -> dict[int, int]:
+        while len(self._open) >= _OPEN:
+            closed, counts = self._open.popitem(last=False)
+            self._floors[closed] = max(counts.values(), default=self._floors.get(closed, 0))
+        self._open[epoch] = {}
+        return self._open[epoch]

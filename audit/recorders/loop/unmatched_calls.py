@@ -1,0 +1,45 @@
+"""What a recording did not see, said at its end: nothing that was asked for is missing without a word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from audit.recorders.model.hooks import WatchedModel
+from audit.recorders.problems import Problems
+
+#: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
+_NOTES = {
+    "again": ("model calls repeated samples that have their prediction; of each sample the first call counts.", False),
+    "early": ("model calls came before any recorded batch and were not stored.", False),
+    "unmatched": ("model calls could not be matched to a recorded batch and were not stored.", True),
+}
+
+
+class Unseen:
+    """Counts the calls of models that no batch could be found for."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+
+    def call(self, kind: str) -> None:
+        """One more of these, a key of the notes above."""
+        self._calls[kind] += 1
+
+    def tell(self, models: Sequence[WatchedModel], problems: Problems) -> None:
+        """Mark the run with all of it."""
+        for watched in models:
+            if not watched.calls:
+                name = type(watched.model).__name__
+                problems.mark(f"The recorded model {name} was never called: there are no predictions of it.")
+            elif watched.layers is not None:
+                for layer in watched.layers.silent():
+                    problems.mark(f"The hook on layer {layer} never fired: nothing of it is recorded.")
+            if watched.layers is not None and watched.layers.problem:
+                problems.mark(f"Layer values could not be recorded, the first: {watched.layers.problem}")
+        for kind, (text, loud) in _NOTES.items():
+            if count := self._calls[kind]:
+                sentence = (
+                    f"{count} {text}" if count > 1 else f"1 {text.replace('calls', 'call', 1).replace('were', 'was')}"
+                )
+                problems.mark(sentence, loud=loud)

@@ -1,0 +1,1 @@
+"""Record a model: match its calls to samples, and keep its predictions and activations."""

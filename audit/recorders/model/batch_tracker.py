@@ -1,0 +1,385 @@
+"""Follows the tensors of recorded batches through what a loop does to them, up to the model.
+
+A torch function mode sees each operation of the thread that fetched a batch: not inside the model, the loader or an
+optimizer's step, and not at all while no model is recorded. It calls the operation as it was called and looks at nothing but
+the identity of its arguments. A tensor that is changed by an operation without a rule is no longer known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._C import _pop_torch_function_stack, _push_on_torch_function_stack
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from audit.recorders.model import row_origins as rules
+from audit.recorders.model.row_origins import Call, RowOrigins, Rule
+
+_KEPT = (
+    "to float double half bfloat16 int long short char bool type type_as cpu cuda clone contiguous detach pin_memory "
+    "requires_grad_ as_subclass alias interpolate upsample grid_sample avg_pool2d max_pool2d adaptive_avg_pool2d "
+    "one_hot normalize"
+)
+_ELEMENTWISE = (
+    "add sub subtract mul multiply div divide true_divide rsub __rsub__ __rdiv__ __radd__ __rmul__ neg negative abs pow "
+    "__rpow__ sqrt rsqrt square exp log log1p log2 log10 clamp clip clamp_min clamp_max round floor ceil trunc remainder "
+    "fmod floor_divide __floordiv__ __rfloordiv__ lerp where masked_fill nan_to_num maximum minimum "
+    "__add__ __sub__ __mul__ __truediv__ __rtruediv__ __iadd__ __isub__ __imul__ __itruediv__ __idiv__ __neg__ "
+    "bitwise_and __and__ bitwise_right_shift __rshift__ bitwise_left_shift __lshift__ addcmul addcdiv"
+)
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_KEPT.split(), rules.keep),
+    **dict.fromkeys(_ELEMENTWISE.split(), rules.elementwise),
+    **dict.fromkeys((f"{name}_" for name in _ELEMENTWISE.split() if not name.startswith("_")), rules.elementwise),
+    **dict.fromkeys(
+        ["permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint"], rules.permute
+    ),
+    **dict.fromkeys(
+        ["view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel"],
+        rules.reshape,
+    ),
+    **dict.fromkeys(["expand", "expand_as", "broadcast_to"], rules.expand),
+    **dict.fromkeys(["flip"], rules.flip),
+    **dict.fromkeys(["chunk", "split", "tensor_split", "split_with_sizes"], rules.split),
+    **dict.fromkeys(["cat", "concat", "concatenate"], rules.concatenate),
+    "pad": rules.pad,
+    "conv2d": rules.depthwise,
+    "roll": rules.roll,
+    "index_select": rules.index_select,
+    "unbind": rules.unbind,
+    "narrow": rules.narrow,
+    "select": rules.select,
+    "repeat_interleave": rules.repeat_interleave,
+    "stack": rules.stack,
+    "copy_": rules.copy_,
+    "__getitem__": rules.getitem,
+    "__setitem__": rules.assign,
+}
+
+_IN_PLACE = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__setitem__"])
+#: Names with the ending of an operation in place, which change no value.
+_HARMLESS = frozenset(["requires_grad_", "share_memory_", "rename_", "resize_as_sparse_"])
+#: Operations that hand on each sample's values as they are.
+_UNCHANGING = frozenset(
+    [
+        "clone",
+        "contiguous",
+        "detach",
+        "alias",
+        "pin_memory",
+        "requires_grad_",
+        "as_subclass",
+        "cpu",
+        "cuda",
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "copy_",
+    ]
+)
+
+
+def _functions() -> dict[Any, tuple[Rule, str, bool]]:
+    """Every function that is followed: its rule, its name, and whether it changes its first argument."""
+    table: dict[Any, tuple[Rule, str, bool]] = {}
+    homes = (torch.Tensor, torch, functional)
+    for name, rule in _RULES.items():
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
+        for home in homes:
+            if (function := getattr(home, name, None)) is not None:
+                table[function] = (rule, name, in_place)
+    for name in dir(torch.Tensor):
+        if name.endswith("_") and not name.endswith("__") and name not in _RULES and name not in _HARMLESS:
+            table[getattr(torch.Tensor, name)] = (rules.overwrite, name, True)
+    for name, rule in (("T", rules.permute), ("mT", rules.permute), ("H", rules.permute), ("data", rules.keep)):
+        table[getattr(torch.Tensor, name).__get__] = (rule, name, False)
+    table[torch.Tensor.data.__set__] = (rules.overwrite, "data", True)  # type: ignore[attr-defined]
+    return table
+
+
+class _Memory:
+    """Tensors that share one memory: what changes one of them changes all."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.overwritten = False
+
+
+class _Entry:
+    """One tensor that is known, as it was when it was last looked at."""
+
+    __slots__ = ("__weakref__", "memory", "origins", "reference", "version")
+
+    def __init__(self, tensor: torch.Tensor, origins: RowOrigins, memory: _Memory, forget: Any) -> None:
+        self.reference: weakref.ref[torch.Tensor] = weakref.ref(tensor, forget)
+        self.origins = origins
+        self.memory = memory
+        self.version = version_of(tensor)
+        memory.entries.append(self)
+
+
+class BatchTracker(TorchFunctionMode):
+    """Knows, of each tensor that was made from a recorded batch, which samples its rows are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: dict[int, _Entry] = {}
+        self._local = threading.local()
+        self._table = _functions()
+        #: Whether a tensor that is not known may be found by its content later: items of a recorded dataset.
+        self.adopts = False
+        self.closed = False
+        _TRACKERS.add(self)
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    def add(self, tensor: torch.Tensor, origins: RowOrigins, like: torch.Tensor | None = None) -> None:
+        """Know a tensor; `like` is one that it may share its memory with."""
+        other = self._entries.get(id(like)) if like is not None else None
+        shared = other is not None and like is not None and _shares_memory(tensor, like)
+        memory = other.memory if other is not None and shared else _Memory()
+        key = id(tensor)
+        self._entries[key] = _Entry(tensor, origins, memory, lambda gone: self._forget(key, gone))
+
+    def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.reference is reference:
+            del self._entries[key]
+            with contextlib.suppress(ValueError):
+                entry.memory.entries.remove(entry)
+
+    def origins_of(self, tensor: torch.Tensor) -> RowOrigins | None:
+        """The samples of a tensor's rows; None when they are not known, or it was overwritten since."""
+        entry = self._entries.get(id(tensor))
+        if entry is None or entry.reference() is not tensor or entry.memory.overwritten:
+            return None
+        return entry.origins if entry.version == version_of(tensor) else None
+
+    # -- when it looks ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Look at what this thread does from now on."""
+        self._local.paused = 0
+        if not self.closed:
+            _place_at_bottom(self)
+
+    def pause(self) -> None:
+        """Look away, until `resume` was called as often."""
+        self._local.paused = getattr(self._local, "paused", 0) + 1
+        self._local.resumes = _take_away(self) or getattr(self._local, "resumes", False)
+
+    def resume(self) -> None:
+        """Look again."""
+        self._local.paused = max(getattr(self._local, "paused", 0) - 1, 0)
+        if not self._local.paused and getattr(self._local, "resumes", False) and not self.closed:
+            self._local.resumes = False
+            _place_at_bottom(self)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Look away inside."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def close(self) -> None:
+        """Look at nothing any more."""
+        self.closed = True
+        _take_away(self)
+        self._entries.clear()
+
+    # -- one operation ---------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or self.closed:
+            return func(*args, **kwargs)
+        found = self._table.get(func)
+        if found is None or not (self._entries or self.adopts) or torch._C._get_tracing_state() is not None:
+            return func(*args, **kwargs)
+        rule, name, in_place = found
+        if self.adopts and not in_place and rule not in (rules.concatenate, rules.stack):
+            self._adopt(args)
+        if not self._is_about_known(args, kwargs):
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        try:
+            self._note(Call(func, args, kwargs, result, self.origins_of), rule, name, in_place)
+        except Exception:
+            # A form of the call that the rule does not know: what comes of it is not known either.
+            if in_place:
+                self._lose(args[0])
+        return result
+
+    def _is_about_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        entries = self._entries
+        for value in (*args, *kwargs.values()):
+            if id(value) in entries:
+                return True
+            if isinstance(value, (tuple, list)) and any(id(item) in entries for item in value):
+                return True
+        return False
+
+    def _note(self, call: Call, rule: Rule, name: str, in_place: bool) -> None:
+        if in_place:
+            self._changed(call, rule, name)
+            return
+        found = rule(call)
+        if isinstance(found, list):
+            for part, origins in zip(call.result, found, strict=True):
+                self._made(call, part, origins, name)
+        else:
+            self._made(call, call.result, found, name)
+
+    def _made(self, call: Call, result: Any, origins: RowOrigins | None, name: str) -> None:
+        if origins is None or not isinstance(result, torch.Tensor) or result is call.value:
+            return
+        source = call.value if isinstance(call.value, torch.Tensor) else None
+        is_changed = source is None or _is_changed(source, self.origins_of(source), result, origins, name)
+        if is_changed and name not in _UNCHANGING:
+            origins = replace(origins, operations=(*origins.operations, name.strip("_")))
+        self.add(result, origins, like=source)
+
+    def _changed(self, call: Call, rule: Rule, name: str) -> None:
+        """An operation in place is over: the versions of its arguments are those before it plus one."""
+        target = call.value
+        entry = self._entries.get(id(target))
+        if entry is not None and entry.reference() is target and version_of(call.args[0]) == entry.version + 1:
+            for one in entry.memory.entries:
+                shared = one.reference()
+                if shared is not None and version_of(shared) == one.version + 1:
+                    one.version += 1
+        origins = rule(call)
+        if not isinstance(origins, RowOrigins):
+            self._lose(target)
+        elif entry is None:
+            self.add(target, replace(origins, operations=(*origins.operations, *_named(name))))
+        else:
+            entry.origins = origins
+            for one in entry.memory.entries:
+                if rule is rules.copy_ and one is not entry:
+                    one.version = -1
+                one.origins = replace(one.origins, operations=(*one.origins.operations, *_named(name)))
+
+    def _lose(self, tensor: Any) -> None:
+        entry = self._entries.get(id(tensor))
+        if entry is not None:
+            entry.memory.overwritten = True
+
+    def _adopt(self, args: tuple[Any, ...]) -> None:
+        first = args[0] if args else None
+        if not isinstance(first, torch.Tensor) or id(first) in self._entries or first.requires_grad:
+            return
+        if first.dim() > 0 and 0 < first.shape[0] <= _MOST_ROWS:
+            content = Content(first)
+            self.add(first, RowOrigins(tuple((content, row) for row in range(first.shape[0]))))
+
+
+#: A tensor with more rows is no batch.
+_MOST_ROWS = 1 << 14
+
+
+class Content:
+    """A tensor of unknown origin, kept so that its rows can be compared with recorded samples."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor: torch.Tensor = tensor.detach()
+        self._version = version_of(self._tensor)
+
+    @property
+    def rows(self) -> torch.Tensor | None:
+        """The rows; None when they were overwritten since."""
+        return self._tensor if version_of(self._tensor) == self._version else None
+
+
+def _named(name: str) -> tuple[str, ...]:
+    return () if name in _UNCHANGING else (name.strip("_"),)
+
+
+def _is_changed(
+    source: torch.Tensor, before: RowOrigins | None, result: torch.Tensor, after: RowOrigins, name: str
+) -> bool:
+    """Whether a sample is other than it was: rows that are only picked, moved or repeated are not."""
+    if name in ("to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"):
+        return source.dtype != result.dtype
+    if name in ("__getitem__", "chunk", "split", "unbind", "index_select", "narrow", "select", "repeat_interleave"):
+        return _sample_shape(source, before) != _sample_shape(result, after)
+    return True
+
+
+def _sample_shape(tensor: torch.Tensor, origins: RowOrigins | None) -> tuple[int, ...]:
+    shape = tuple(tensor.shape)
+    if origins is None or origins.axis is None:
+        return shape
+    return (*shape[: origins.axis], *shape[origins.axis + 1 :])
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place."""
+    try:
+        return tensor._version
+    except (RuntimeError, AttributeError):
+        # A tensor of inference mode has no count of its changes.
+        return 0
+
+
+def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+# -- where the mode stands -------------------------------------------------------------------------
+
+
+def _stack() -> list[Any]:
+    return [_pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
+
+
+def _place_at_bottom(tracker: BatchTracker) -> None:
+    """Below the user's own modes, whose end takes away the topmost; but above a default device, which must be lowest."""
+    if tracker in _current():
+        return
+    stack = _stack()
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    bottom = 1 if stack and stack[0] is default else 0
+    for mode in (*stack[:bottom], tracker, *stack[bottom:]):
+        _push_on_torch_function_stack(mode)
+
+
+def _take_away(tracker: BatchTracker) -> bool:
+    if tracker not in _current():
+        return False
+    for mode in _stack():
+        if mode is not tracker:
+            _push_on_torch_function_stack(mode)
+    return True
+
+
+def _current() -> list[Any]:
+    return [torch._C._get_function_stack_at(n) for n in range(torch._C._len_torch_function_stack())]
+
+
+_TRACKERS: weakref.WeakSet[BatchTracker] = weakref.WeakSet()
+
+
+def _leave_forked_process() -> None:
+    for tracker in list(_TRACKERS):
+        tracker.close()
+
+
+os.register_at_fork(after_in_child=_leave_forked_process)

@@ -1,0 +1,88 @@
+"""A recorded model: which samples each call is about, what it said, and what its layers saw.
+
+The samples are found before the call, so that the layers' hooks know whose values they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.model.inert_hook import Hook
+from audit.recorders.model.layers import LayerHooks
+from audit.recorders.model.match import all_tensors
+from audit.recorders.model.step import Step
+from audit.recorders.visit.items import INPUT_KEYS
+
+#: Told the model and its input before a call; gives the step, or None when the call is not to be recorded.
+Before = Callable[["WatchedModel", "torch.Tensor | None", list[Any]], Step | None]
+#: Told what the call gave.
+After = Callable[["WatchedModel", Step, "torch.Tensor | None", Any], None]
+
+
+class WatchedModel:
+    """Hooks on one model, and on its chosen layers."""
+
+    def __init__(
+        self, model: nn.Module, layers: LayerHooks | None, before: Before, after: After, tracker: BatchTracker
+    ) -> None:
+        self.model = model
+        self._tracker = tracker
+        self.layers = layers
+        self.calls = 0
+        self._before = before
+        self._after = after
+        self._step: Step | None = None
+        self._given: torch.Tensor | None = None
+        self._handles = [
+            model.register_forward_pre_hook(Hook(model, self._called()), with_kwargs=True),
+            model.register_forward_hook(Hook(model, self._returned()), with_kwargs=True),
+        ]
+
+    def remove(self) -> None:
+        """Take every hook away."""
+        for handle in self._handles:
+            handle.remove()
+        if self.layers is not None:
+            self.layers.remove()
+
+    def _called(self) -> Callable[..., None]:
+        def hook(args: Any, kwargs: Any) -> None:
+            self.calls += 1
+            self._given = model_input(args, kwargs)
+            self._step = self._before(self, self._given, [*args, *kwargs.values()])
+            # What a model does inside is no way from a batch to another model.
+            self._tracker.pause()
+            if self.layers is not None:
+                self.layers.begin(self._step)
+
+        return hook
+
+    def _returned(self) -> Callable[..., None]:
+        def hook(_: Any, __: Any, output: Any) -> None:
+            self._tracker.resume()
+            step, given = self._step, self._given
+            self._step = self._given = None
+            if self.layers is not None:
+                self.layers.end()
+            if step is not None:
+                self._after(self, step, given, output)
+
+        return hook
+
+
+def model_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The tensor whose rows are the samples: the first argument, or the one that is named like an input."""
+    for value in (*args, kwargs):
+        if isinstance(value, Mapping):
+            named = next((value[key] for key in INPUT_KEYS if isinstance(value.get(key), torch.Tensor)), None)
+            if isinstance(named, torch.Tensor):
+                return named
+        found = next(all_tensors(value), None)
+        if found is not None:
+            return found
+    return None

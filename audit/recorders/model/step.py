@@ -1,0 +1,99 @@
+"""One call of a recorded model: which samples it was given, what it said, what its layers saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from audit.recorders.model.predictions import prediction_columns
+from audit.store import wire as tables
+
+if TYPE_CHECKING:
+    from audit.recorders.model.layers import LayerHooks, Seen
+    from audit.recorders.model.match import Pending
+
+#: A batch, and a place in it.
+Place = tuple["Pending", int]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A call under way, then done; written with the first of its batches, when its gradients have come too."""
+
+    run_id: str
+    number: int
+    epoch: int
+    batch: int | None
+    phase: str
+    rank: int | None
+    #: The samples it is recorded for.
+    rows: list[Place]
+    #: For each of them its row of the model's input, and how many rows the input has.
+    inputs: list[int]
+    size: int
+    #: The digest of each sample's row; None until they are asked for.
+    digests: list[str | None] | None = None
+    #: What the loop did to the batch before the model was given it.
+    operations: tuple[str, ...] = ()
+    #: Columns of `predictions`; before the logits are known only those of the key.
+    columns: dict[str, Any] = field(default_factory=dict)
+    loss: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    seen: list[tuple[LayerHooks, Seen]] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)
+    #: A second model was called with the same samples: the step is the first one's.
+    follows: bool = False
+    written: bool = False
+
+    def __post_init__(self) -> None:
+        count = len(self.rows)
+        self.columns = {
+            "run_id": [self.run_id] * count,
+            "epoch": [pending.epoch for pending, _ in self.rows],
+            "index": [pending.indices[place] for pending, place in self.rows],
+            "visit": [pending.visits[place] for pending, place in self.rows],
+        }
+
+    def predict(self, logits: torch.Tensor, labels: Sequence[int | None], digests: list[str | None]) -> None:
+        """The logits are known, and with them all that follows."""
+        classes = self.rows[0][0].classes if self.rows else None
+        self.columns = prediction_columns(logits, labels, classes) | self.columns
+        self.columns |= {
+            "input_digest": digests,
+            "batch": [pending.batches[place] for pending, place in self.rows],
+            "position": [pending.positions[place] for pending, place in self.rows],
+            "step": [self.number] * len(self.rows),
+        }
+        losses = [loss for loss in self.columns["loss"] if loss is not None]
+        self.loss = sum(losses) / len(losses) if losses else None
+
+    def predictions_of(self, pending: Pending) -> Any:
+        """The rows of `predictions` that belong to one of the step's batches."""
+        own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
+        columns = self.columns
+        if len(own) < len(self.rows):
+            columns = {
+                name: column[own] if hasattr(column, "shape") else [column[n] for n in own]
+                for name, column in columns.items()
+            }
+        return tables.table_of("predictions", columns)
+
+    def table(self) -> Any:
+        """The row of `steps`."""
+        columns: dict[str, Any] = {
+            "run_id": self.run_id,
+            "epoch": self.epoch,
+            "step": self.number,
+            "batch": self.batch,
+            "phase": self.phase,
+            "loss": self.loss,
+            "learning_rate": self.learning_rate,
+            "gradient_norm": self.gradient_norm,
+            "samples": len(self.rows),
+            "rank": self.rank,
+        }
+        return tables.table_of("steps", {name: [value] for name, value in columns.items()})

@@ -1,0 +1,136 @@
+"""The state of every random number generator, taken before a visit and kept only if the visit drew from it.
+
+How a state is taken and put back is in generator_states.py: a twister's array is kept once, its position per visit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from audit.recorders.randomness.search import Place, Roster
+from audit.recorders.randomness.states import Source, State, global_sources, held_sources
+
+#: What a visit's states say besides: which worker it was made in, and which generators it made itself.
+WORKER = "worker"
+MADE = "made:"
+#: The batch that a visit was made in, where its dataset makes batches as a whole.
+BATCH = "batch"
+#: The place where a generator was made held None before.
+_NAMED = b"None"
+
+
+class Watch:
+    """Tells which generators a visit drew from, and what their states were before it."""
+
+    def __init__(self, thing: Any) -> None:
+        self._globals = global_sources()
+        self._roster = Roster(thing)
+        self._held = held_sources(self._roster)
+        self._before: dict[str, State] = {}
+
+    def begin(self) -> dict[str, State]:
+        """Take every state; returns them by the generator's name."""
+        self._look()
+        self._before = self.take()
+        return self._before
+
+    def take(self) -> dict[str, State]:
+        """The states of all generators that are known."""
+        return {source.name: source.take() for source in (*self._globals, *self._held)}
+
+    def drew(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
+        """(name, state before) of each generator whose state has changed since `begin`, or since these states."""
+        before = self._before if since is None else since
+        made = self._look()
+        now = {source.name: source for source in (*self._globals, *self._held)}
+        found = [
+            (name, state)
+            for name, state in before.items()
+            if (source := now.get(name)) is None or source.take() != state
+        ]
+        if made or self._roster.asks_for_worker:
+            # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
+            found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *_worker_state()]
+        return found + [(f"{MADE}{path}", State(_NAMED if named else b"")) for path, named in made.items()]
+
+    def _look(self) -> dict[str, bool]:
+        """Notice generators that were made or replaced; gives the paths of new ones."""
+        places = self._roster.places
+        made = self._roster.refresh()
+        if self._roster.places is not places:
+            self._held = held_sources(self._roster)
+        return made
+
+
+class Restorer:
+    """Puts generators into the states that they had before a visit."""
+
+    def __init__(self, thing: Any) -> None:
+        self._globals = {source.name: source for source in global_sources()}
+        self._roster = Roster(thing)
+        self._places: list[Place] = []
+        self._held: dict[str, Source] = {}
+        self._look()
+
+    def restore(self, states: Mapping[str, State]) -> list[str]:
+        """Set what can be set; gives the names of recorded generators that are not there."""
+        self._look()
+        missing = []
+        for name, state in states.items():
+            if name == BATCH:
+                continue
+            if name == WORKER:
+                _be_worker(state)
+            elif name.startswith(MADE):
+                self._unmake(name.removeprefix(MADE), named=state.small == _NAMED)
+            elif (source := self._globals.get(name) or self._held.get(name)) is not None:
+                source.put(state)
+            else:
+                missing.append(name)
+        return missing
+
+    def _look(self) -> None:
+        places = self._places
+        self._roster.refresh()
+        self._places = self._roster.places
+        if self._places is not places:
+            self._held = {source.name: source for source in held_sources(self._roster)}
+
+    def _unmake(self, path: str, *, named: bool) -> None:
+        for place in self._roster.places:
+            if place.path == path:
+                place.forget(named=named)
+
+
+@contextlib.contextmanager
+def own_worker() -> Iterator[None]:
+    """What a replayed visit was told of its worker is forgotten afterwards."""
+    from torch.utils.data._utils import worker
+
+    before = worker._worker_info
+    try:
+        yield
+    finally:
+        worker._worker_info = before
+
+
+_NO_DATASET: Any = None
+
+
+def _worker_state() -> list[tuple[str, State]]:
+    info = get_worker_info()
+    if info is None:
+        return []
+    told = {"id": info.id, "num_workers": info.num_workers, "seed": info.seed}
+    return [(WORKER, State(json.dumps(told).encode()))]
+
+
+def _be_worker(state: State) -> None:
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = worker.WorkerInfo(**json.loads(state.small), dataset=_NO_DATASET)

@@ -1,0 +1,162 @@
+"""Places that hold a callable, where a stand-in can sit for the length of a visit."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+from audit.recorders.stages.stand_in import Observed
+
+_MISSING = object()
+
+
+class Slot:
+    """A place that holds a callable: an attribute, a list item or a child module."""
+
+    def __init__(self, owner: Any, key: str | int, *, child: bool = False) -> None:
+        self.owner = owner
+        self.key = key
+        self.child = child
+        self._before: Any = _MISSING
+
+    @property
+    def _holder(self) -> Any:
+        if self.child:
+            return self.owner._modules
+        return self.owner if isinstance(self.owner, list) else self.owner.__dict__
+
+    @property
+    def identity(self) -> tuple[int, str | int]:
+        """Two slots are the same place when these are equal."""
+        return (id(self.owner), self.key)
+
+    def get(self) -> Any:
+        """What the slot holds."""
+        holder = self._holder
+        if isinstance(holder, dict) and self.key not in holder:
+            return getattr(self.owner, str(self.key))
+        return holder[self.key]
+
+    def put(self, value: Any) -> None:
+        """Put a stand-in into the slot. `restore` undoes it exactly."""
+        holder = self._holder
+        self._before = holder.get(self.key, _MISSING) if isinstance(holder, dict) else holder[self.key]
+        holder[self.key] = value
+
+    def restore(self) -> None:
+        """Put back what was there, or nothing where nothing was."""
+        holder = self._holder
+        if self._before is _MISSING:
+            holder.pop(self.key, None)
+        else:
+            holder[self.key] = self._before
+        self._before = _MISSING
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"owner": self.owner, "key": self.key, "child": self.child}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["owner"], state["key"], child=state["child"])  # type: ignore[misc]
+
+
+class _Held:
+    """A tuple of callables that an object holds; remade while any of its places has a stand-in."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+        self.original: tuple[Any, ...] | None = None
+        self.standing = 0
+
+    def now(self) -> tuple[Any, ...]:
+        held: tuple[Any, ...] = self.owner.__dict__[self.name]
+        return held
+
+
+class TupleSlot(Slot):
+    """A place in a tuple. When the last stand-in has gone, the owner has the very tuple that it had."""
+
+    def __init__(self, held: _Held, key: int) -> None:
+        super().__init__(held.owner, key)
+        self._held = held
+
+    @property
+    def identity(self) -> tuple[int, str | int]:
+        """Two slots are the same place when these are equal."""
+        return (id(self.owner), f"{self._held.name}[{self.key}]")
+
+    def get(self) -> Any:
+        """What the slot holds."""
+        return self._held.now()[int(self.key)]
+
+    def put(self, value: Any) -> None:
+        """Put a stand-in into the slot. `restore` undoes it exactly."""
+        held, place = self._held, int(self.key)
+        before = held.now()
+        if not held.standing:
+            held.original = before
+        held.standing += 1
+        held.owner.__dict__[held.name] = (*before[:place], value, *before[place + 1 :])
+
+    def restore(self) -> None:
+        """Put back what was there."""
+        held = self._held
+        held.standing -= 1
+        if not held.standing:
+            held.owner.__dict__[held.name] = held.original
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"held": self._held, "key": self.key}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["held"], state["key"])  # type: ignore[misc]
+
+
+class Found:
+    """What sat in the slots when the stages were looked for: a stand-in is for that, and for nothing put there since."""
+
+    def __init__(self) -> None:
+        self._values: list[tuple[Slot, Any, Any]] = []
+        self._lengths: list[tuple[Any, int]] = []
+
+    def value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
+        """A slot, what it holds, and what it holds during a visit where that is no `Observed`."""
+        self._values.append((slot, value, stand_in))
+
+    def children(self, slots: list[Slot]) -> None:
+        """The slots of one container: it has no others."""
+        if slots and not isinstance(slots[0], TupleSlot):
+            self._lengths.append((slots[0]._holder, len(slots)))
+
+    def held(self) -> list[Any]:
+        """Return everything that sat in the slots."""
+        return [value for _, value, _ in self._values]
+
+    def add(self, other: Found) -> None:
+        """What was found elsewhere, too."""
+        self._values += other._values
+        self._lengths += other._lengths
+
+    def still(self) -> bool:
+        """Whether every slot holds what it held; another visit's stand-in stands for that."""
+        try:
+            return all(_same(slot.get(), value, other) for slot, value, other in self._values) and all(
+                len(holder) == length for holder, length in self._lengths
+            )
+        except (AttributeError, LookupError, TypeError):
+            return False
+
+
+def _same(now: Any, before: Any, stand_in: Any = None) -> bool:
+    if now is before or (now is stand_in and now is not None):
+        return True
+    if type(now) is MethodType:
+        # Made anew each time that it is asked for.
+        return bool(now == before)
+    return type(now) is Observed and _same(now._audit_target, before)
+
+
+def tuple_slots(owner: Any, name: str) -> list[Slot]:
+    """A slot for each place of a tuple that an object holds in an attribute."""
+    held = _Held(owner, name)
+    return [TupleSlot(held, place) for place in range(len(held.now()))]

@@ -1,0 +1,94 @@
+"""`audit.stage`: record a stage from inside a dataset that does its own preprocessing.
+
+    with audit.stage("tokenise") as s:
+        tokens = s.out(tokenise(text))
+
+    @audit.stage
+    def normalise(text): ...
+
+Outside a recording both do nothing at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from audit.errors import UsageError
+from audit.recorders.stages.stand_in import current_visit
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NOTHING = object()
+
+
+class InsideStage:
+    """One stage as a block of code; `out` says what came out of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begun = 0
+        self._output: Any = _NOTHING
+        self._spent = 0
+
+    def out(self, value: T) -> T:
+        """Note the stage's output, and give it back."""
+        self._output = value
+        self._spent = time.perf_counter_ns() - self._begun
+        return value
+
+    def __enter__(self) -> InsideStage:
+        self._output = _NOTHING
+        visit = current_visit()
+        if visit is not None and visit.calls is not None:
+            # What the block calls is part of this stage.
+            visit.calls.enter(self, self._name)
+        self._begun = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        visit = current_visit()
+        if visit is None:
+            return
+        if visit.calls is not None:
+            visit.calls.leave()
+        if error is not None:
+            visit.fail(self._name, error)
+        elif self._output is not _NOTHING:
+            visit.noted(self._name, self._output, self._spent)
+
+    def __call__(self, function: F) -> F:
+        """As a decorator with a name: `@audit.stage("name")`."""
+        return _decorated(function, self._name)
+
+
+@overload
+def stage(what: str) -> InsideStage: ...
+@overload
+def stage(what: F) -> F: ...
+def stage(what: Any) -> Any:
+    """A block of code, or a function, that is a stage of its own, in a dataset that does its own preprocessing.
+
+    `with audit.stage("tokenise") as s: tokens = s.out(tokenise(text))`, or `@audit.stage` above a function. Outside
+    a recording both do nothing at all.
+    """
+    if isinstance(what, str):
+        return InsideStage(what)
+    if not callable(what):
+        raise UsageError(f"audit.stage was given {what!r}.", hint="Give a stage's name, or a function.")
+    return _decorated(what, getattr(what, "__name__", type(what).__name__))
+
+
+def _decorated(function: F, name: str) -> F:
+    @functools.wraps(function)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        if current_visit() is None:
+            return function(*args, **kwargs)
+        with InsideStage(name) as inside:
+            return inside.out(function(*args, **kwargs))
+
+    observed._audit_stage = True  # type: ignore[attr-defined]
+    return observed  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""Make one visit, and turn what was observed into rows."""

@@ -1,0 +1,1 @@
+"""Show a comparison of two runs."""

@@ -1,0 +1,227 @@
+"""A diff for a terminal: what happened to the data, to the pipeline and to the predictions, most telling first.
+
+Everything that came from a file name, a label or an error is shown as text, never as markup.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from audit.lineage.diff.diff import Diff
+from audit.lineage.diff.first_divergence import Divergence
+from audit.report.text import clean
+
+_MOST = 10
+#: The first line of a diff without a matched sample.
+NOTHING_COMPARED = "Nothing was compared: no sample of one run is in the other, by source, content or name."
+
+_KINDS = (("regressions", "bold red"), ("fixes", "bold green"), ("other_changes", "yellow"))
+
+
+def diff_text(diff: Diff, rows: int = _MOST) -> RenderableType:
+    """The whole diff, with at most `rows` of each list."""
+    first = [] if diff.matched else [Text(NOTHING_COMPARED, "bold red"), Text()]
+    parts: list[RenderableType] = [*first, _runs(diff), Text(), _data(diff), *_lists(diff, rows)]
+    if diff.matched:
+        parts += [Text(), *_stages(diff)]
+    if has_predictions(diff):
+        parts += [Text(), *_predictions(diff, rows)]
+    parts += [Text(clean(f"note: {note}"), "yellow") for note in diff.notes]
+    return Group(*parts)
+
+
+def has_predictions(diff: Diff) -> bool:
+    """Whether there is something to say about predictions: graded in both runs, or lost to a failure."""
+    flips = diff.flips
+    return bool(flips.graded or (flips.predictions_a and flips.predictions_b))
+
+
+def p_text(value: float | None) -> str:
+    """A probability as people write it."""
+    if value is None:
+        return "—"
+    return f"{value:.3g}" if value >= 1e-4 else "< 0.0001"
+
+
+def percent(value: float | None) -> str:
+    """A share, or a dash where there is none."""
+    return f"{value:.2%}" if value is not None else "—"
+
+
+def _runs(diff: Diff) -> Table:
+    table = Table.grid(padding=(0, 2))
+    accuracies = (diff.flips.run_accuracy_a, diff.flips.run_accuracy_b)
+    for letter, side, accuracy in zip("ab", (diff.a, diff.b), accuracies, strict=True):
+        table.add_row(
+            Text(letter, "bold"),
+            Text(side.run.run_id),
+            Text(clean(side.run.name or "")),
+            Text(f"{side.run.samples:,} samples", "dim"),
+            Text(f"accuracy {percent(accuracy)}" if accuracy is not None else "no predictions", "dim"),
+        )
+    return table
+
+
+#: What may have happened to the data, in the order it is reported.
+DATA_CHANGES = (
+    *("added", "removed", "renamed", "reencoded", "source_changed", "label_changed"),
+    *("newly_failed", "no_longer_failed", "failed_in_both"),
+)
+
+
+def _data(diff: Diff) -> Text:
+    counts = diff.counts
+    text = Text.assemble(("data      ", "dim"), (f"{diff.matched:,} samples in both", "bold"))
+    for name in DATA_CHANGES:
+        if counts[name]:
+            colour = "red" if name in ("removed", "newly_failed") else "yellow"
+            text.append(f", {counts[name]:,} {name.replace('_', ' ')}", colour)
+    return text
+
+
+def _lists(diff: Diff, rows: int) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    for name, described in DATA_LISTS.items():
+        title = (f"  {name.replace('_', ' '):<18}", "dim")
+        shown += [Text.assemble(title, clean(described(row))) for row in diff.lists[name][:rows]]
+        if diff.counts[name] > rows:
+            shown.append(Text(f"  … and {diff.counts[name] - rows:,} more {name.replace('_', ' ')}", "dim"))
+    return shown
+
+
+def _label(row: dict[str, Any], side: str) -> str:
+    name = row.get(f"label_name_{side}")
+    return str(name if name is not None else row[f"label_{side}"])
+
+
+#: How each list of changed data is told, row by row.
+DATA_LISTS: dict[str, Any] = {
+    "added": lambda row: f"{row['source']} (index {row['index']})",
+    "removed": lambda row: f"{row['source']} (index {row['index']})",
+    "renamed": lambda row: f"{row['source']} → {row['source_b']}",
+    "reencoded": lambda row: f"{row['source']} → {row['source_b']}",
+    "source_changed": lambda row: f"{row['source_b']} (index {row['index_b']})",
+    "label_changed": lambda row: f"{row['source_b']}: {_label(row, 'a')} → {_label(row, 'b')}",
+    "newly_failed": lambda row: f"{row['source_b']} (index {row['index_b']})",
+}
+
+
+def _stages(diff: Diff) -> list[RenderableType]:
+    head = Text.assemble(("pipeline  ", "dim"))
+    failures = f", {diff.same_failure:,} fail in both with the same error" if diff.same_failure else ""
+    if not diff.divergent:
+        which = "every sample" if not diff.same_failure else f"{diff.identical:,} samples"
+        head.append(f"every stage gave the same output for {which}", "green")
+        head.append(failures, "red")
+        return [head]
+    head.append(f"{diff.divergent:,} of {diff.matched:,} samples differ", "bold")
+    head.append(f", {diff.identical:,} are identical throughout", "dim")
+    head.append(failures, "red")
+    shown: list[RenderableType] = [head, *(_divergence(group, diff.matched) for group in diff.divergences)]
+    if also := also_changed(diff):
+        shown.append(Text(f"  also described otherwise: {clean(', '.join(also))}", "dim"))
+    return shown
+
+
+def also_changed(diff: Diff) -> list[str]:
+    """Stages that differ in their description but are no sample's first divergence: the next to look at."""
+    known = {group.step.number for group in diff.divergences}
+    return [
+        f"{stage.path} {stage.name} ({step.change})"
+        for step in diff.steps
+        if step.change != "same" and step.number not in known and (stage := step.a or step.b) is not None
+    ]
+
+
+def stage_name(group: Divergence) -> str:
+    """A stage with its path, as people refer to it."""
+    stage = group.step.a or group.step.b
+    return f"{stage.path} {stage.name}" if stage else group.step.name
+
+
+def size_text(group: Divergence) -> str:
+    """Largest and mean difference, or what is known instead."""
+    size = group.difference
+    if size is None:
+        return ""
+    if size.max is not None:
+        over = f"over {size.samples} sample{'' if size.samples == 1 else 's'}"
+        return f"largest difference {size.max:.4g}, mean {size.mean or 0:.4g} {over}"
+    if size.a and size.b and size.a != size.b:
+        return f"{size.a} → {size.b}"
+    return ""
+
+
+def _divergence(group: Divergence, matched: int) -> Text:
+    text = Text.assemble(
+        f"  {group.count:,} of {matched:,} first differ at stage ",
+        (clean(stage_name(group)), "bold cyan"),
+        ": ",
+        (clean(f"{group.reason}: {group.detail}" if group.reason != "parameters" else group.detail), "bold"),
+    )
+    if size := size_text(group):
+        text.append(f"\n      {clean(size)}")
+    example = group.example
+    text.append(f"\n      e.g. sample {example['index_b']}, {clean(example['source_b'])}", "dim")
+    if example["drawn_a"] is not None or example["drawn_b"] is not None:
+        text.append(clean(f", drew {example['drawn_a']} → {example['drawn_b']}")[:200], "magenta")
+    return text
+
+
+def _predictions(diff: Diff, rows: int) -> list[RenderableType]:
+    flips = diff.flips
+    head = Text.assemble(("model     ", "dim"), f"accuracy {percent(flips.accuracy_a)} → ")
+    worse = (flips.accuracy_b or 0) < (flips.accuracy_a or 0)
+    head.append(percent(flips.accuracy_b), "bold red" if worse else "bold green")
+    if flips.mcnemar_p is not None:
+        head.append(f"  McNemar p {p_text(flips.mcnemar_p)}", "dim")
+    shown: list[RenderableType] = [head]
+    for kind, colour in _KINDS:
+        total = flips.total(kind)
+        if not total:
+            continue
+        causes = ", ".join(f"{cause} {count:,}" for cause, count in flips.counts[kind].items() if count)
+        shown.append(Text.assemble(("  ", ""), (f"{total:,} {kind.replace('_', ' ')}", colour), f"  ({causes})"))
+        shown += [Text(f"      {clean(flip_text(row))}") for row in flips.lists[kind][:rows]]
+        if total > rows:
+            shown.append(Text(f"      … and {total - rows:,} more", "dim"))
+    if len(shown) == 1:
+        shown.append(Text("  no prediction flipped", "green"))
+    return [*shown, *_classes(diff, rows)]
+
+
+def flip_text(row: dict[str, Any]) -> str:
+    """One flip in a line: file, label, both predictions, cause."""
+    predicted = f"{predicted_label(row, 'a')} → {predicted_label(row, 'b')}"
+    return f"{row['source_b']}  label {label_text(row)}  {predicted}  {row['cause']}"
+
+
+def label_text(row: dict[str, Any]) -> str:
+    """The label of a flip, by name where it has one."""
+    return str(row["label_name"] if row["label_name"] is not None else row["label"])
+
+
+def predicted_label(row: dict[str, Any], side: str) -> str:
+    """What one side predicted, by name where it has one; or that the sample failed there."""
+    if row[f"predicted_{side}"] is None and row[f"failed_{side}"]:
+        return "fails"
+    name = row[f"predicted_name_{side}"]
+    return str(name if name is not None else row[f"predicted_{side}"])
+
+
+def _classes(diff: Diff, rows: int) -> list[RenderableType]:
+    changed = [row for row in diff.flips.per_class if row["accuracy_a"] != row["accuracy_b"]]
+    if not changed:
+        return []
+    changed.sort(key=lambda row: (row["accuracy_b"] or 0) - (row["accuracy_a"] or 0))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("class", "accuracy a", "accuracy b", "regressions", "fixes"):
+        table.add_column(column, justify="left" if column == "class" else "right")
+    for row in changed[:rows]:
+        cells = (percent(row["accuracy_a"]), percent(row["accuracy_b"]), f"{row['regressions']:,}", f"{row['fixes']:,}")
+        table.add_row(Text(clean(row["class"])), *cells)
+    return [table]

@@ -1,0 +1,1 @@
+"""Show findings, one file for each format."""

@@ -1,0 +1,1 @@
+"""Render HTML: pages, reports and notebook cells."""

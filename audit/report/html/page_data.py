@@ -1,0 +1,236 @@
+"""What a page shows of a run or a trace, as plain data: HTML, JSON, reports and notebooks are made from the same.
+
+Nothing here knows how it will be shown, and nothing here asks the store for more than the functions of
+`lineage` answer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from audit.lineage.queries.overview import calibration_error
+from audit.lineage.trace import Trace
+from audit.records import Run
+from audit.report.html.previews import excerpt
+from audit.values import Preview
+
+#: Beyond this many classes a matrix is no longer readable: the most frequent confusions are listed instead.
+MATRIX_CLASSES = 24
+_LISTED_CONFUSIONS = 60
+_LISTED_CLASSES = 100
+_BARS = 8
+
+
+def run_view(run: Run) -> dict[str, Any]:
+    """A run's row with what its pages show on top."""
+    row = run.as_json()
+    row["title"] = run.name or run.run_id
+    row["wrong"] = run.wrong if run.graded else None
+    row["recipe"] = None
+    return row
+
+
+def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
+    """Counts of one epoch, with the confusion matrix in rows where it can be shown whole."""
+    names = counts["classes"]
+    wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
+    wrong.sort(key=lambda cell: -cell["count"])
+    present = sorted(
+        {c["label"] for c in counts["confusion"]}
+        | {c["predicted"] for c in counts["confusion"] if c["predicted"] is not None}
+    )
+    columns = [*present, *([None] if any(c["predicted"] is None for c in counts["confusion"]) else [])]
+    per_class = sorted(
+        counts["per_class"], key=lambda row: (row["recall"] if row["recall"] is not None else 2.0, row["label"])
+    )
+    return {
+        **{
+            key: counts[key]
+            for key in ("predictions", "graded", "wrong", "accuracy", "confidence", "loss", "nonfinite")
+        },
+        "classes": len(names),
+        "calibration_error": calibration_error(counts["confidence"]),
+        "matrix": _matrix(counts["confusion"], present, columns, names) if 0 < len(present) <= MATRIX_CLASSES else None,
+        "confusions": [{**cell, **_named(cell, names), "where": _where(cell)} for cell in wrong[:_LISTED_CONFUSIONS]],
+        "more_confusions": max(0, len(wrong) - _LISTED_CONFUSIONS),
+        "per_class": [
+            {
+                **row,
+                "name": names.get(row["label"], str(row["label"])),
+                "where": f"label = {row['label']} AND NOT correct",
+            }
+            for row in per_class[:_LISTED_CLASSES]
+        ],
+        "more_classes": max(0, len(per_class) - _LISTED_CLASSES),
+    }
+
+
+def _named(cell: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
+    return {
+        "label_name": names.get(cell["label"], str(cell["label"])),
+        "predicted_name": _predicted_name(cell["predicted"], names),
+    }
+
+
+def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
+    """A model whose logits are no numbers predicted nothing, and that is a confusion too."""
+    return "not finite" if predicted is None else names.get(predicted, str(predicted))
+
+
+def _where(cell: dict[str, Any]) -> str:
+    """The SQL condition that picks the samples of one cell."""
+    predicted = "IS NULL" if cell["predicted"] is None else f"= {cell['predicted']}"
+    return f"label = {cell['label']} AND predicted {predicted}"
+
+
+def _matrix(
+    cells: list[dict[str, Any]], present: list[int], columns: list[int | None], names: dict[int, str]
+) -> dict[str, Any]:
+    counted = {(cell["label"], cell["predicted"]): cell["count"] for cell in cells}
+    rows = []
+    for label in present:
+        total = sum(counted.get((label, predicted), 0) for predicted in columns)
+        row = []
+        for predicted in columns:
+            count = counted.get((label, predicted), 0)
+            share = count / total if total else 0.0
+            # Ten steps of colour; a single mistake among thousands must still show.
+            heat = 0 if not count else max(1, min(10, math.ceil(10 * math.sqrt(share))))
+            row.append(
+                {
+                    "label": label,
+                    "predicted": predicted,
+                    "count": count,
+                    "share": share,
+                    "heat": heat,
+                    "right": label == predicted,
+                    "where": _where({"label": label, "predicted": predicted}),
+                }
+            )
+        rows.append({"label": label, "name": names.get(label, str(label)), "cells": row, "total": total})
+    return {"names": [_predicted_name(column, names) for column in columns], "rows": rows}
+
+
+Picture = Callable[[int], str]
+
+
+def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any]:
+    """One visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
+    view = trace.as_json()
+    before: dict[str, Any] | None = None
+    for stage, row in zip(view["stages"], trace.stages, strict=True):
+        preview = trace.preview(row["stage"])
+        stage.update(
+            {name: row.get(name) for name in ("mode", "zeros", "nonfinite", "bytes", "microseconds", "payload")}
+        )
+        stage["drew"] = _drawn(stage["params"])
+        stage.update(_preview(preview, row["stage"], picture))
+        stage["difference"] = _difference(before, stage, preview)
+        stage["moved"] = _moved(before, stage)
+        before = {**stage, "_preview": preview}
+    view["run"] = run_view(trace.run)
+    view["bars"] = _bars(trace)
+    view["command"] = _command(trace)
+    view["epochs"] = None
+    return view
+
+
+def _preview(preview: Preview | None, stage: int, picture: Picture | None) -> dict[str, Any]:
+    if preview is None:
+        return {"shows": "nothing", "picture": None, "text": None}
+    if preview.media_type.startswith("image/"):
+        return {"shows": "picture", "picture": picture(stage) if picture else None, "text": None}
+    return {"shows": "text", "picture": None, "text": excerpt(preview)}
+
+
+def _drawn(params: Any) -> list[dict[str, str]]:
+    if not isinstance(params, dict):
+        return []
+    return [{"name": str(name), "value": _short(value)} for name, value in params.items()][:12]
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(_rounded(value), ensure_ascii=False)
+    return text if len(text) <= 48 else text[:47] + "…"
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits of every number: what was drawn is to be read here, and is exact in the JSON beside it."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return {name: _rounded(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _difference(before: dict[str, Any] | None, stage: dict[str, Any], preview: Preview | None) -> float | None:
+    """How different the small pictures before and after look: 0 the same, 1 black against white."""
+    if before is None or before["_preview"] is None or preview is None:
+        return None
+    if stage["shows"] != "picture" or before["shows"] != "picture":
+        return None
+    if before["digest"] == stage["digest"]:
+        return 0.0
+    from PIL import Image, ImageChops, ImageStat
+
+    try:
+        with Image.open(io.BytesIO(before["_preview"].data)) as x, Image.open(io.BytesIO(preview.data)) as y:
+            first, second = x.convert("L").resize((32, 32)), y.convert("L").resize((32, 32))
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+    return float(ImageStat.Stat(ImageChops.difference(first, second)).mean[0]) / 255
+
+
+def _moved(before: dict[str, Any] | None, stage: dict[str, Any]) -> list[str]:
+    """What changed in kind, type, shape or range, in words."""
+    if before is None:
+        return []
+    words = []
+    for name, title in (("kind", ""), ("dtype", ""), ("mode", "mode ")):
+        if name == "mode" and stage["kind"] != before["kind"]:
+            continue  # modes of two kinds have nothing to do with each other
+        if stage.get(name) != before.get(name) and stage.get(name) and before.get(name):
+            words.append(f"{title}{before[name]} → {stage[name]}")
+    if stage["shape"] != before["shape"] and stage["shape"] and before["shape"]:
+        words.append("×".join(map(str, before["shape"])) + " → " + "×".join(map(str, stage["shape"])))
+    return words
+
+
+def _bars(trace: Trace) -> list[dict[str, Any]]:
+    """The likeliest classes, and the label's whatever its rank."""
+    if trace.prediction is None:
+        return []
+    shares = trace.prediction["probabilities"] or []
+    logits = trace.prediction["logits"] or []
+    classes = trace.run.classes or []
+    order = sorted(range(len(shares)), key=lambda n: -shares[n] if math.isfinite(shares[n]) else 2.0)
+    shown = order[:_BARS]
+    label = trace.sample["label"]
+    if label is not None and label in order and label not in shown:
+        shown.append(label)
+    return [
+        {
+            "number": n,
+            "name": classes[n] if n < len(classes) else str(n),
+            "share": shares[n] if math.isfinite(shares[n]) else None,
+            "logit": logits[n] if n < len(logits) and math.isfinite(logits[n]) else None,
+            "is_label": n == label,
+            "is_predicted": n == trace.prediction["predicted"],
+        }
+        for n in shown
+    ]
+
+
+def _command(trace: Trace) -> str:
+    sample = trace.sample
+    words = ["audit", "trace", trace.run.run_id, str(sample["index"])]
+    if sample["epoch"]:
+        words += ["--epoch", str(sample["epoch"])]
+    if sample["visit"]:
+        words += ["--visit", str(sample["visit"])]
+    return shlex.join([*words, "--store", trace.reader.location])

@@ -1,0 +1,99 @@
+"""`audit report`: one run as one HTML file that needs nothing else: its overview, its worst mistakes, what differs.
+
+Pictures are inside as data, the style sheet too, and there is no script: it opens from disk, from a ticket or
+from a mail, and its own policy forbids it to load anything. It is kept under a size by showing fewer film strips.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from audit.errors import NotFound, UsageError
+from audit.lineage.queries import overview
+from audit.lineage.queries.browsing import worst
+from audit.lineage.trace import Trace, trace
+from audit.records import Run
+from audit.report.html.baseline import against
+from audit.report.html.environment import render, style
+from audit.report.html.page_data import counts_view, run_view, trace_view
+from audit.report.html.previews import data_address, encode
+from audit.store.read.reader import Reader
+
+MISTAKES = 200
+#: The promise is 15 MB for the file; the text around the pictures needs some of it.
+_LARGEST = 14_000_000
+_THUMB = 96
+
+
+def report(reader: Reader, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES) -> str:
+    """The report on one run as HTML; with a baseline, what differs from it too."""
+    row = reader.run(run)
+    if mistakes < 0:
+        raise UsageError(f"A report cannot show {mistakes} mistakes.", hint="Give a whole number from 0 up.")
+    epoch = overview.last_epoch(reader, row)
+    counts = counts_view(overview.counts(reader, row, epoch))
+    data: dict[str, Any] = {
+        "run": run_view(row),
+        "epoch": epoch,
+        "counts": counts,
+        "timings": overview.timings(reader, row, epoch),
+        "failures": overview.failures(reader, row),
+        "findings": overview.findings(reader, row),
+        "diff": against(reader, baseline, row) if baseline else None,
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "style": style(),
+    }
+    data["style_hash"] = base64.b64encode(hashlib.sha256(data["style"].encode()).digest()).decode()
+    taken = sum(len(picture) for flip in data["diff"]["flips"] for picture in flip["pictures"]) if data["diff"] else 0
+    data["traces"] = _traces(reader, row, epoch, mistakes, _LARGEST - taken)
+    return render("report.html", **data)
+
+
+def write_report(
+    reader: Reader, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES
+) -> int:
+    """Write the report to a file, which appears only when it is whole; gives its size."""
+    data = report(reader, run, baseline=baseline, mistakes=mistakes).encode("utf-8", "backslashreplace")
+    part = f"{path}.part"
+    try:
+        with open(part, "wb") as out:
+            out.write(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise UsageError(f"{path} could not be written: {error.strerror}.", hint="Choose another with -o.") from error
+    finally:
+        if os.path.exists(part):
+            os.unlink(part)
+    return len(data)
+
+
+def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[dict[str, Any]]:
+    """The worst mistakes with their film strips, for as long as they fit."""
+    shown: list[dict[str, Any]] = []
+    used = 0
+    for index, visit in worst(reader, run, epoch, most):
+        try:
+            found = trace(reader, run.run_id, index=index, epoch=epoch, visit=visit)
+        except NotFound:
+            continue
+        view = trace_view(found, picture=embed(found))
+        view["thumb"] = data_address(encode(found.preview(0), _THUMB))
+        used += sum(len(stage["picture"] or "") for stage in view["stages"]) + len(view["thumb"]) + 3_000
+        if used > room:
+            break
+        shown.append(view)
+    return shown
+
+
+def embed(found: Trace) -> Callable[[int], str]:
+    """Gives a stage's preview as a data address; the same picture is decoded and written anew first."""
+
+    def address(stage: int) -> str:
+        return data_address(encode(found.preview(stage)))
+
+    return address

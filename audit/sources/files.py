@@ -1,0 +1,132 @@
+"""File names as they are, and as they can be shown.
+
+A name is bytes: it need not be UTF-8, and may hold a newline. `printable` gives text that is safe in a terminal, a
+page and a Parquet column, and different for different names; `raw_of` says when the bytes must be kept beside it.
+`Names` holds a million names in two flat buffers: a list of a million objects would be copied into every worker
+process, since counting references writes to each. Nothing here touches the file system.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import stat
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+
+from audit.errors import DatasetError
+
+_JOINER = "\u200d"  # inside composed emoji; invisible, and harmless between them
+
+
+def printable(name: bytes) -> str:
+    """The name as text, with a backslash escape for what cannot be shown, and for the backslash itself."""
+    text = name.decode("utf-8", "surrogateescape")
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return "".join(character if _shown(character) else _escape(character) for character in text)
+
+
+def raw_of(name: bytes, shown: str) -> bytes | None:
+    """The bytes to keep beside the printable form: None where that form already is the name."""
+    return None if shown.encode("utf-8") == name else name
+
+
+def _shown(character: str) -> bool:
+    if character == "\\":
+        return False  # else the file `a\n` and the file a-newline would look the same
+    return character.isprintable() or character == _JOINER or unicodedata.category(character) == "Zs"
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if 0x80 <= code <= 0xFF:  # \xNN is taken by such bytes
+        return f"\\u{code:04x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
+class Names(Sequence[bytes]):
+    """An immutable sequence of byte strings in one buffer."""
+
+    def __init__(self, names: Iterable[bytes] = ()) -> None:
+        buffer = bytearray()
+        self._ends = array("Q")
+        for name in names:
+            buffer += name
+            self._ends.append(len(buffer))
+        self._buffer = bytes(buffer)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> bytes:  # type: ignore[override]  # slices are not needed
+        if not 0 <= index < len(self._ends):
+            raise IndexError(index)
+        return self._buffer[self._ends[index - 1] if index else 0 : self._ends[index]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        start = 0
+        for end in self._ends:
+            yield self._buffer[start:end]
+            start = end
+
+
+def missing_path(path: str) -> DatasetError:
+    """Says which part of the path is missing, and what lies there under a similar name."""
+    parent = os.path.abspath(path)
+    missing = parent
+    while not os.path.exists(parent):
+        missing, parent = parent, os.path.dirname(parent)
+    message = f"There is no {printable(os.fsencode(path))}."
+    try:
+        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))
+    except OSError:
+        return DatasetError(message, hint=f"{printable(os.fsencode(parent))} is no folder that can be listed.")
+    wanted = os.path.basename(missing)
+    lower = {name.lower(): name for name in reversed(names)}
+    near = [lower[name] for name in difflib.get_close_matches(wanted.lower(), lower, n=3, cutoff=0.5)]
+    if near:
+        shown = ", ".join(printable(os.fsencode(os.path.join(parent, name))) for name in near)
+        return DatasetError(message, hint=f"Did you mean {shown}?")
+    return DatasetError(message, hint=f"The nearest folder that exists is {printable(os.fsencode(parent))}.")
+
+
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISCHR, "a character device"),
+)
+
+
+def read_file(path: bytes) -> bytes:
+    """All bytes of a regular file; OSError for anything else."""
+    if b"\0" in path:
+        raise OSError(errno.EINVAL, "the name holds a NUL byte, so no file can have it", os.fsdecode(path))
+    name = os.fsdecode(path)  # as text, since it is what the messages of OSError show
+    _require_regular(os.stat(name).st_mode, path)
+    # Between the two looks the file may have been replaced, hence not blocking here and looking again.
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        _require_regular(os.fstat(descriptor).st_mode, path)
+        return file.readall()
+
+
+def size_of(path: bytes) -> int:
+    """The file's size without opening it, or -1 where it has none to tell."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+
+def _require_regular(mode: int, path: bytes) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((noun for is_kind, noun in _KINDS if is_kind(mode)), "special")
+        raise OSError(errno.EINVAL, f"is {kind}, not a file", os.fsdecode(path))

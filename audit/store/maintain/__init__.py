@@ -1,0 +1,1 @@
+"""Verify, compact, amend and remove committed runs."""

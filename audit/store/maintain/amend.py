@@ -1,0 +1,64 @@
+"""Tags on a finished run: where else it is known. Rows are never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from audit.records import Part
+from audit.store.manifest import Manifest, locked_manifest, manifest_path, run_folder
+from audit.store.part_file import part_of
+from audit.store.read.reader import Reader
+from audit.store.schema import SCHEMAS
+
+
+def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str]) -> None:
+    """Add tags to a run, or replace those of the same names. StoreReadOnly or StoreBusy where that cannot be."""
+    filesystem = reader.filesystem
+    with locked_manifest(filesystem, run_id) as manifest:
+        manifest.run.tags = {**manifest.run.tags, **tags}
+        manifest.commit += 1
+        filesystem.replace(manifest_path(run_id), manifest.dump())
+    reader.refresh()
+
+
+_TABLE = "findings"
+
+
+def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put these rows in the place of the run's earlier findings. StoreReadOnly or StoreBusy where that cannot be."""
+    filesystem = reader.filesystem
+    with locked_manifest(filesystem, run_id) as manifest:
+        before = [part.file for part in manifest.parts if part.table == _TABLE]
+        manifest.parts = [part for part in manifest.parts if part.table != _TABLE]
+        if rows:
+            manifest.parts.append(_write(reader, manifest, rows))
+        manifest.commit += 1
+        filesystem.replace(manifest_path(run_id), manifest.dump())
+        _tidy(reader, manifest, before)
+    reader.refresh()
+
+
+def _write(reader: Reader, manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> Part:
+    schema = SCHEMAS[_TABLE]
+    plain = [{field.name: _text(row.get(field.name)) for field in schema} for row in rows]
+    # Numbered by commit: the name of an earlier look is never used again for other rows.
+    part, data = part_of(_TABLE, pa.Table.from_pylist(plain, schema=schema), number=manifest.commit + 1)
+    reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
+    return part
+
+
+def _text(value: Any) -> Any:
+    # A file name need not be UTF-8; Arrow's strings must be.
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _tidy(reader: Reader, manifest: Manifest, before: Sequence[str]) -> None:
+    """Delete older looks, but the last: a reader that opened the store a moment ago may still ask for it."""
+    folder = run_folder(manifest.run.run_id)
+    listed = {part.file for part in manifest.parts} | set(before)
+    for name in reader.filesystem.list(f"{folder}/{_TABLE}"):
+        if name.endswith(".parquet") and f"{_TABLE}/{name}" not in listed:
+            reader.filesystem.remove(f"{folder}/{_TABLE}/{name}")

@@ -1,0 +1,1 @@
+"""Open a store and query it with DuckDB."""

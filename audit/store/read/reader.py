@@ -1,0 +1,143 @@
+"""Open a store and ask it anything, without being able to change it.
+
+A store is seen as it was committed when it was opened. What a query can reach is decided in `parts` and `session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+from audit.identity import resolve_run
+from audit.records import Part, Run
+from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.manifest import Manifest, check_store, lock_path, read_manifests
+from audit.store.read.connection import Session, connect, scan, union
+from audit.store.read.duckdb_files import empty_part, older_version
+from audit.store.read.relation import Relation
+
+__all__ = ["Reader", "Relation"]
+
+
+class Reader:
+    """A store as it was committed when it was opened; `refresh` looks again."""
+
+    def __init__(self, location: str) -> None:
+        self._filesystem: Filesystem = filesystem_for(location)
+        check_store(self._filesystem)
+        self._sessions: dict[tuple[str, ...] | None, Session] = {}
+        self._manifests: list[Manifest] = []
+        self.damaged: list[Exception] = []
+        self.refresh()
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return self._filesystem.location
+
+    @property
+    def filesystem(self) -> Filesystem:
+        """The place the store lives in."""
+        return self._filesystem
+
+    def refresh(self) -> None:
+        """Look again at what has been committed."""
+        self.close()
+        manifests, damaged = read_manifests(self._filesystem)
+        self.damaged = list(damaged)
+        self._manifests = manifests
+        for manifest in manifests:
+            run = manifest.run
+            if run.status == "running" and not self._filesystem.is_locked(lock_path(run.run_id)):
+                # Its writer is gone without a word: killed, or the machine went down.
+                run.status = "interrupted"
+
+    def take(self, manifest: Manifest) -> None:
+        """See one run as its lock's last holder left it, without looking at all the others again."""
+        self.close()
+        if manifest.run.status == "running":
+            manifest.run.status = "interrupted"
+        self._manifests = [manifest if m.run.run_id == manifest.run.run_id else m for m in self._manifests]
+
+    def runs(self) -> list[Run]:
+        """Every run, in the order they were begun."""
+        return [manifest.run for manifest in self._manifests]
+
+    def run(self, reference: str | None = None) -> Run:
+        """The run that an id, a prefix, a name, `latest` or `latest~N` means."""
+        return self.manifest(reference).run
+
+    def manifest(self, reference: str | None = None) -> Manifest:
+        """The same, with its parts."""
+        run_id = resolve_run(reference, self.runs())
+        return next(m for m in self._manifests if m.run.run_id == run_id)
+
+    def sql(self, query: str, *, run: str | Iterable[str] | None = None, parameters: Sequence[Any] = ()) -> Relation:
+        """Ask anything, over every run or only over those named by `run`."""
+        chosen: tuple[str, ...] | None = None
+        if run is not None:
+            references = [run] if isinstance(run, str) else list(run)
+            chosen = tuple(sorted({self.run(reference).run_id for reference in references}))
+        session = self._session(chosen, query)
+        return Relation(session.connection.cursor(), session.files, query, list(parameters))
+
+    def rows(
+        self, table: str, run_id: str, *, index: int | None = None, where: str = "", order: str = ""
+    ) -> list[dict[str, Any]]:
+        """Rows of one run's table, opening only the parts that can hold `index`."""
+        session = self._session(None, where)
+        found = [
+            (name, part)
+            for name, owner, part in session.exposed.get(table, ())
+            if owner == run_id and (index is None or _may_hold(part, index))
+        ]
+        if index is not None and len(found) > 1:
+            found = [(name, part) for name, part in found if session.lookup.holds(name, index)]
+        if not found:
+            return []
+        conditions = [f"index = {int(index)}"] if index is not None else []
+        if where:
+            conditions.append(f"({where})")
+        query = f"FROM {_source(table, found)}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+        query += f" ORDER BY {order}" if order else ""
+        return Relation(session.connection.cursor(), session.files, query, []).dicts()
+
+    def bytes_read(self) -> int:
+        """How many bytes of parts have been read so far."""
+        return sum(session.files.bytes_read for session in self._sessions.values())
+
+    def close(self) -> None:
+        """Let go of every connection; relations handed out before end with them."""
+        for session in self._sessions.values():
+            session.connection.close()
+        self._sessions.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _session(self, chosen: tuple[str, ...] | None, query: str | None = None) -> Session:
+        if chosen not in self._sessions:
+            manifests = [m for m in self._manifests if chosen is None or m.run.run_id in chosen]
+            self._sessions[chosen] = connect(self._filesystem, manifests)
+        session = self._sessions[chosen]
+        session.serve(query)
+        return session
+
+
+def _source(table: str, found: list[tuple[str, Part]]) -> str:
+    """Return the SQL that reads these parts, with every column that the table has now."""
+    groups: dict[int | None, list[str]] = {}
+    for name, part in found:
+        groups.setdefault(older_version(part), []).append(name)
+    if [*groups] == [None]:
+        return scan(groups[None])
+    # The empty file brings the columns that older parts lack.
+    current = [empty_part(table), *groups.pop(None, [])]
+    return union([current, *groups.values()])
+
+
+def _may_hold(part: Part, index: int) -> bool:
+    return part.first_index is None or part.last_index is None or part.first_index <= index <= part.last_index

@@ -1,0 +1,155 @@
+"""The answer to one query, fetched in the form that is asked for.
+
+Every fetch runs in a read-only transaction, so that no query can change the views; the look at the statement only makes
+a refusal friendly.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from audit.errors import MissingExtra, QueryError
+from audit.extras import EXTRAS
+from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem
+
+#: MULTI is what PIVOT becomes.
+_READ_ONLY = {"SELECT", "EXPLAIN", "MULTI"}
+
+
+class Relation:
+    """The answer to one query, fetched in the form that is asked for. Each fetch runs the query once."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, files: PartFilesystem, query: str, parameters: list[Any]
+    ) -> None:
+        self._connection = connection
+        self._files = files
+        self._query = query
+        self._parameters = parameters
+        self._begun = False
+        with translated(self._files):
+            statements = connection.extract_statements(query)
+        for kind in map(_kind, statements):
+            if kind not in _READ_ONLY:
+                raise QueryError(
+                    f"Only queries are allowed here, not {kind}: the store is read-only.",
+                    hint="Save a result with: audit sql QUERY -o FILE.parquet",
+                )
+        if not statements:
+            raise QueryError("There is no query to run.", hint="Ask for instance: FROM wrong_predictions")
+        if len(statements) > 1:
+            raise QueryError(
+                f"These are {len(statements)} queries; one is answered at a time.", hint="Remove all but one of them."
+            )
+
+    def _begin(self) -> None:
+        """A new read-only transaction: `WITH x AS (DELETE …) …` is typed SELECT, but cannot be run in one."""
+        if self._begun:
+            self._connection.execute("ROLLBACK")
+        self._begun = False
+        self._connection.execute("BEGIN TRANSACTION READ ONLY")
+        self._begun = True
+
+    def _run(self) -> duckdb.DuckDBPyConnection:
+        with translated(self._files):
+            self._begin()
+            return self._connection.execute(self._query, self._parameters)
+
+    def interrupt(self) -> None:
+        """Stop the query, from another thread than the one that runs it."""
+        self._connection.interrupt()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the result's columns."""
+        return [column[0] for column in self._run().description or ()]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows, as tuples of Python values."""
+        with translated(self._files):
+            return self._run().fetchall()
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        with translated(self._files):
+            return self._run().fetchone()
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """All rows, as dictionaries."""
+        with translated(self._files):
+            result = self._run()
+            names = [column[0] for column in result.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+    def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """The rows in pieces, for results larger than memory."""
+        with translated(self._files):
+            result = self._run()
+            names = [column[0] for column in result.description or ()]
+            yield names, []
+            while rows := result.fetchmany(size):
+                yield names, rows
+
+    def arrow(self) -> pa.Table:
+        """An Arrow table."""
+        with translated(self._files):
+            self._begin()
+            return self._connection.sql(self._query, params=self._parameters or None).to_arrow_table()
+
+    def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
+        """Arrow record batches of at most so many rows, for results larger than memory."""
+        with translated(self._files):
+            self._begin()
+            relation = self._connection.sql(self._query, params=self._parameters or None)
+            yield from relation.to_arrow_reader(rows)
+
+    def df(self) -> Any:
+        """A pandas DataFrame."""
+        _need("pandas", "A pandas DataFrame")
+        with translated(self._files):
+            return self._run().df()
+
+    def pl(self) -> Any:
+        """A Polars DataFrame."""
+        _need("polars", "A Polars DataFrame")
+        import polars  # type: ignore[import-not-found, unused-ignore]
+
+        return polars.from_arrow(self.arrow())
+
+
+def _need(package: str, purpose: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtra(package, purpose, EXTRAS.get(package))
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    try:
+        return statement.type.name
+    except ValueError:
+        # A type that DuckDB's own Python package has no name for.
+        return "such a statement"
+
+
+class translated:  # noqa: N801 - reads as a verb where it is used
+    """DuckDB's errors become QueryError with DuckDB's own message, or tell of the damaged part that caused them."""
+
+    def __init__(self, files: PartFilesystem) -> None:
+        self._files = files
+
+    def __enter__(self) -> None:
+        self._files.damage = None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if not isinstance(error, duckdb.Error):
+            return
+        if self._files.damage is not None:
+            raise self._files.damage from error
+        message = str(error).strip()
+        damaged = f"{PROTOCOL}://" in message and isinstance(error, (duckdb.IOException, duckdb.InvalidInputException))
+        hint = "If a part may be damaged, see with: audit store verify" if damaged else None
+        raise QueryError(message, hint=hint) from error

@@ -1,0 +1,1 @@
+"""Run an untrusted query in a confined process."""

@@ -1,0 +1,200 @@
+"""Run a query that nobody has read: in a child process with no file but the store, limits, and a deadline.
+
+DuckDB's own lock-down is not enough (see docs/adr/0003-untrusted-queries.md): a statement that is typed SELECT
+may write, its memory limit covers one allocator of several, and an interrupt may be ignored. So the
+kernel says no: `jail` confines the child before DuckDB starts a thread, and this side kills it at the
+deadline. What the child answers is read as JSON and as bytes, never unpickled.
+
+It refuses to be a second query language: a query goes in as it is, rows or a file come out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from audit.errors import QueryError
+from audit.store.filesystem import local_path
+from audit.store.sandbox.worker import LENGTH, receive, receive_exactly, send
+
+Form = Literal["rows", "csv", "parquet"]
+
+_KEPT = ("PATH", "LANG", "LC_ALL")
+_KEPT_FOR_REMOTE = (
+    *("AWS_", "AZURE_", "GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST"),
+    *("HOME", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+_LARGEST_BODY = 512 * 2**20
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a confined query gave: rows, or a file's bytes."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: list[list[Any]] = field(default_factory=list)
+    more: bool = False
+    seconds: float = 0.0
+    body: bytes = b""
+    #: Landlock's ABI in the child; 0 where the kernel has none and only DuckDB's lock-down and the limits held.
+    confined: int = 0
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class Sandbox:
+    """Confined queries over one store. Starts its process at the first query; `close` ends it."""
+
+    def __init__(
+        self, location: str, *, seconds: float = 20.0, memory: int = 2 * 2**30, at_once: int = 2, landlock: bool = True
+    ) -> None:
+        path = local_path(location)
+        self.location = location if path is None else os.path.abspath(path)
+        self.seconds = seconds
+        self._settings = {"location": self.location, "seconds": seconds, "memory": memory, "landlock": landlock}
+        self._slots = threading.BoundedSemaphore(at_once)
+        self._lock = threading.Lock()
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def query(
+        self,
+        *queries: str,
+        runs: Sequence[str] | None = None,
+        parameters: Sequence[Any] = (),
+        form: Form = "rows",
+        limit: int = 1_000,
+        seconds: float | None = None,
+    ) -> Answer:
+        """The answer to the first of `queries` that DuckDB can bind; QueryError with DuckDB's message otherwise."""
+        seconds = seconds or self.seconds
+        request = {"queries": queries, "runs": runs, "parameters": list(parameters), "form": form, "limit": limit}
+        if not self._slots.acquire(timeout=seconds):
+            raise QueryError("Other queries are still running.", hint="Wait for them, or try again.")
+        try:
+            return self._ask(request, seconds)
+        finally:
+            self._slots.release()
+
+    def start(self) -> None:
+        """Start the process now rather than at the first query."""
+        with self._lock:
+            self._alive()
+
+    def close(self) -> None:
+        """End the process and every query that runs in it."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            if self._nursery is not None:
+                try:
+                    self._nursery.wait(timeout=5)
+                except subprocess.TimeoutExpired:
+                    self._nursery.kill()
+                    self._nursery.wait()
+            self._nursery = self._control = None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: dict[str, Any], allowed: float) -> Answer:
+        deadline = time.monotonic() + allowed
+        ours, theirs = socket.socketpair()
+        with ours:
+            pid = self._hand_over(theirs)
+            try:
+                send(ours, request)
+                return self._read(ours, deadline)
+            except TimeoutError:
+                raise QueryError(
+                    f"The query was stopped: it took longer than {allowed:g} seconds.",
+                    hint="Narrow it (a WHERE, a LIMIT), or run it without a deadline: audit sql QUERY",
+                ) from None
+            except (EOFError, OSError, ValueError):
+                raise QueryError(
+                    "The query's process ended: it asked for more memory or time than it may have.",
+                    hint="Narrow it (a WHERE, a LIMIT), or run it without limits: audit sql QUERY",
+                ) from None
+            finally:
+                self._kill(pid)
+
+    def _read(self, ours: socket.socket, deadline: float) -> Answer:
+        timer = threading.Timer(max(0.01, deadline - time.monotonic()), _shut, [ours])
+        timer.daemon = True
+        timer.start()
+        try:
+            header = receive(ours)
+            if "error" in header:
+                raise QueryError(str(header["error"]), hint=header.get("hint"))
+            size = int(header.pop("bytes", 0))
+            if size > _LARGEST_BODY:
+                raise EOFError("an answer longer than any that is sent")
+            return Answer(**header, body=receive_exactly(ours, size))
+        except (EOFError, OSError):
+            if time.monotonic() >= deadline - 0.005:
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
+
+    def _hand_over(self, theirs: socket.socket) -> int:
+        """Give one end of a connection to the child that is ready; its process id."""
+        with self._lock, theirs:
+            for attempt in (0, 1):
+                control = self._alive()
+                try:
+                    socket.send_fds(control, [b"Q" + bytes(8)], [theirs.fileno()])
+                    return int(LENGTH.unpack(receive_exactly(control, LENGTH.size))[0])
+                except (OSError, EOFError):
+                    self._nursery = None  # it was killed from outside: start another, once
+                    if attempt:
+                        raise QueryError("The process for queries could not be started.") from None
+        raise AssertionError("unreachable")
+
+    def _kill(self, pid: int) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if self._control is not None:
+                self._control.sendall(b"K" + LENGTH.pack(pid))
+
+    def _alive(self) -> socket.socket:
+        if self._nursery is not None and self._nursery.poll() is None and self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._nursery = subprocess.Popen(
+                [sys.executable, "-m", "audit.store.sandbox.worker", json.dumps(self._settings), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the server, which ends this in its own order
+            )
+        self._control = ours
+        return ours
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing that a query could give away; one thread for libraries that would start more before the fork."""
+        remote = _KEPT_FOR_REMOTE if local_path(self.location) is None else ()
+        kept = {k: v for k, v in os.environ.items() if k in _KEPT or (remote and k.startswith(remote))}
+        single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+        return {**kept, **single, "TZ": "UTC", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,1 @@
+"""Write rows as parts, and commit them."""

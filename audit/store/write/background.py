@@ -1,0 +1,92 @@
+"""A bounded queue between the loop and the disk: the loop waits when it is full, nothing is dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from audit.records import Run, Status
+from audit.store.write.writer import RunWriter
+
+Work = Callable[[RunWriter], None]
+
+#: How many bytes of rows may wait to be written before the loop waits too.
+DEFAULT_LIMIT = 64 * 2**20
+
+
+class BackgroundWriter:
+    """Runs the writer in a thread. The first failure is kept in `error`; later work is discarded."""
+
+    def __init__(self, writer: RunWriter, limit: int = DEFAULT_LIMIT) -> None:
+        self._writer = writer
+        self._limit = limit
+        self._waiting: deque[tuple[Work, int]] = deque()
+        self._bytes = 0
+        self._status: Status | None = None
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self.error: Exception | None = None
+        # A daemon, so that an abandoned recording cannot keep the interpreter from ending.
+        self._thread = threading.Thread(target=self._drain, name="audit-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work, size: int = 0) -> None:
+        """Hand over one piece of work of about `size` bytes; waits while too much is waiting already."""
+        with self._changed:
+            while self._waiting and self._bytes + size > self._limit and self.error is None:
+                self._changed.wait()
+            self._waiting.append((work, size))
+            self._bytes += size
+            self._changed.notify_all()
+
+    def finish(self, status: Status) -> Run:
+        """Wait until all is written and the run is ended. Raises what the thread could not write."""
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+        try:
+            self._ended.wait()
+        except BaseException:
+            # Ctrl-C, or a handler of torch's that raises where a worker has died: the run is ended all the same.
+            self._ended.wait()
+            raise
+        # Not before: `join` that is interrupted takes a thread for ended that is not.
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+        return self._writer.run
+
+    @property
+    def run(self) -> Run:
+        """The run's row as it stands."""
+        return self._writer.run
+
+    def _drain(self) -> None:
+        try:
+            while (taken := self._next()) is not None:
+                work, size = taken
+                self._try(work)
+                with self._changed:
+                    self._bytes -= size
+                    self._changed.notify_all()
+            if self.error is None:
+                self._try(lambda writer: writer.finish(self._status or "failed"))
+            else:
+                self._writer.abandon(self.error)
+        finally:
+            self._ended.set()
+
+    def _next(self) -> tuple[Work, int] | None:
+        """The next piece of work; None when there will be no more."""
+        with self._changed:
+            while not self._waiting and self._status is None:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+    def _try(self, work: Work | Callable[[RunWriter], Run]) -> None:
+        try:
+            if self.error is None:
+                work(self._writer)
+        except Exception as error:
+            self.error = error

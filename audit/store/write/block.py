@@ -1,0 +1,61 @@
+"""Parts that a process writes for a run whose writer is elsewhere, perhaps on another machine.
+
+Nothing is committed here: the parts exist once the run's writer adopts them. Their names carry an attempt of their
+own, so that two attempts at the same work never meet, and whoever lost leaves nothing but files that no manifest lists.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from audit.records import Part
+from audit.store.filesystem import filesystem_for
+from audit.store.manifest import run_folder
+from audit.store.part_file import part_of
+from audit.store.write.writer import BLOCK, FLUSH_BYTES, FLUSH_ROWS, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What was written: adopted by the run's writer as a whole, or not at all."""
+
+    parts: tuple[Part, ...]
+    tally: Tally
+
+
+class BlockWriter:
+    """Appends rows to parts of its own; memory stays bounded however many rows there are."""
+
+    def __init__(self, location: str, run_id: str, number: int) -> None:
+        self._filesystem = filesystem_for(location)
+        self._folder = run_folder(run_id)
+        self._prefix = f"{BLOCK}-{number:07d}-{secrets.token_hex(4)}"
+        self._pending: dict[str, list[pa.Table]] = {}
+        self._parts: list[Part] = []
+        self._tally = Tally()
+
+    def append(self, tables: Mapping[str, pa.Table]) -> None:
+        """Take rows that belong together."""
+        for name, table in tables.items():
+            if table.num_rows:
+                self._pending.setdefault(name, []).append(table)
+        self._tally += Tally.of(tables)
+        gathered = [table for tables in self._pending.values() for table in tables]
+        if sum(t.nbytes for t in gathered) >= FLUSH_BYTES or sum(t.num_rows for t in gathered) >= FLUSH_ROWS:
+            self._flush()
+
+    def finish(self) -> Block:
+        """Write what is left; gives what the run's writer is to adopt."""
+        self._flush()
+        return Block(tuple(self._parts), self._tally)
+
+    def _flush(self) -> None:
+        for name, tables in self._pending.items():
+            part, data = part_of(name, pa.concat_tables(tables), len(self._parts), self._prefix)
+            self._filesystem.create(f"{self._folder}/{part.file}", data)
+            self._parts.append(part)
+        self._pending.clear()

@@ -1,0 +1,61 @@
+"""What all requests share: the store as it is now, confined queries, answers already found, small pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from audit.api import Store
+from audit.lineage.queries import overview
+from audit.lineage.queries.overview import Mistakes
+from audit.records import Run
+from audit.store.read.freshness import Current
+from audit.store.sandbox.sandbox import Sandbox
+from audit.web.answers import Answers
+from audit.web.pictures import Pictures
+from audit.web.replays import Replays
+
+T = TypeVar("T")
+
+#: How long a page waits for an answer before it goes out without.
+PATIENCE = 0.08
+
+
+class Desk:
+    """Made once for each server."""
+
+    def __init__(self, location: str, *, replay: bool = True, trust: bool = False, seconds: float = 20.0) -> None:
+        self._current = Current(Store, location)
+        self.sandbox = Sandbox(location, seconds=seconds)
+        self.answers = Answers()
+        self.pictures = Pictures()
+        self.replays = Replays(self.store.location, trust=trust) if replay else None
+
+    @property
+    def store(self) -> Store:
+        """The store as committed a moment ago. Take it once per request: the next look may be newer."""
+        return self._current.reader()
+
+    def about(
+        self, store: Store, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE
+    ) -> T | None:
+        """An answer about one commit of one run, or None when it is not there yet."""
+        return self.answers.within(wait, (run.run_id, store.manifest(run.run_id).commit, question), answer)
+
+    def epoch(self, store: Store, run: Run) -> int:
+        """The newest epoch of a run."""
+        found = self.about(store, run, "last epoch", lambda: overview.last_epoch(store, run), wait=None)
+        return found or 0
+
+    def mistakes(self, store: Store, run: Run, epoch: int) -> Mistakes | None:
+        """The wrong predictions of an epoch, once they are known."""
+        if not run.graded or not run.wrong:
+            return None
+        return self.about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch))
+
+    def close(self) -> None:
+        """End every process that was started."""
+        self.sandbox.close()
+        self.answers.close()
+        if self.replays is not None:
+            self.replays.close()
