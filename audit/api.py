@@ -67,9 +67,9 @@ class Store(Reader):
         recorded it, or `trust` is set.
         """
         from audit.lineage.replay.replay import replay
-        from audit.lineage.replay.replayer import Wanted
+        from audit.lineage.replay.replayer import ReplayOptions
 
-        wanted = Wanted(indices, sample, epoch, stage, workers, model, export, progress, trust=trust)
+        wanted = ReplayOptions(indices, sample, epoch, stage, workers, model, export, progress, trust=trust)
         return replay(self, run, dataset=dataset, wanted=wanted)
 
     def diff(

@@ -40,7 +40,7 @@ class Narrowing:
 
 
 @dataclass
-class Facts:
+class RunFacts:
     """What is known of a run, asked once and shared by its checks."""
 
     reader: Reader
@@ -100,7 +100,7 @@ class Facts:
 class Context:
     """One check's view of one run."""
 
-    def __init__(self, facts: Facts, options: Mapping[str, Any], narrowing: Narrowing | None = None) -> None:
+    def __init__(self, facts: RunFacts, options: Mapping[str, Any], narrowing: Narrowing | None = None) -> None:
         self.facts = facts
         self.reader = facts.reader
         self.run = facts.run

@@ -10,7 +10,7 @@ from audit.checks.base import SEVERITIES, Finding, Severity, Status
 
 
 @dataclass(slots=True)
-class Outcome:
+class CheckOutcome:
     """What one check came to."""
 
     check: str
@@ -50,7 +50,7 @@ class Report:
     run_id: str
     run_name: str | None
     samples: int
-    outcomes: list[Outcome]
+    outcomes: list[CheckOutcome]
     fail_on: Severity = "error"
     baseline: str | None = None
     #: Where the sources are, for formats that name files.
@@ -64,11 +64,11 @@ class Report:
         """Whether nothing of severity `fail_on` was found and no check broke."""
         return not any(outcome.fails(self.fail_on) for outcome in self.outcomes)
 
-    def outcome(self, check: str) -> Outcome:
+    def outcome(self, check: str) -> CheckOutcome:
         """What one check came to."""
         return next(outcome for outcome in self.outcomes if outcome.check == check)
 
-    def with_status(self, *statuses: Status) -> list[Outcome]:
+    def with_status(self, *statuses: Status) -> list[CheckOutcome]:
         """The outcomes of some statuses, worst first."""
         return [outcome for outcome in self.outcomes if outcome.status in statuses]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
 from audit.checks.baseline import Baseline, open_baseline
 from audit.checks.config import Configuration, Setting, load_configuration
-from audit.checks.context import MOST_WITH_EXCUSES, Context, Facts
-from audit.checks.report import Outcome, Report
+from audit.checks.context import MOST_WITH_EXCUSES, Context, RunFacts
+from audit.checks.report import CheckOutcome, Report
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
 from audit.store.maintain.amend import append_findings
 from audit.store.read.reader import Reader
@@ -58,7 +58,7 @@ def _run(
     trust: bool,
 ) -> Report:
     run = reader.run(reference)
-    facts = Facts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust)
+    facts = RunFacts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust)
     outcomes = []
     for setting in settings:
         if progress is not None:
@@ -134,13 +134,13 @@ class _Verdict:
     severity: Severity
 
 
-def _judge(facts: Facts, setting: Setting, most: int) -> Outcome:
+def _judge(facts: RunFacts, setting: Setting, most: int) -> CheckOutcome:
     begun = time.perf_counter()
     context = Context(facts, setting.options, setting.narrowing)
     if setting.allow.entries:
         context.most = MOST_WITH_EXCUSES
     verdict = _verdict(context, setting, most)
-    return Outcome(
+    return CheckOutcome(
         check=setting.name,
         group=setting.check.group,
         description=setting.check.description,

@@ -34,7 +34,7 @@ class Recorded:
     failures: Sequence[str] = field(default_factory=list)
 
 
-class RunUnderWay(ABC):
+class RunExecutor(ABC):
     """Records what a plan says. An engine says how."""
 
     def __init__(self, plan: Plan) -> None:

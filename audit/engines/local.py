@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from audit.engines.executor import PROBED, Recorded, RunUnderWay
+from audit.engines.executor import PROBED, Recorded, RunExecutor
 from audit.engines.forward import Forward, Rows, input_digests, labels_outside
-from audit.engines.plan import Batches, Plan, begin, take_up
+from audit.engines.plan import Batches, Plan, begin, resume_plan
 from audit.engines.request import RunRequest
-from audit.engines.workers import deaths_wait, died, quiet
+from audit.engines.workers import defer_worker_death, is_worker_death, silence_broken_pipe
 from audit.errors import PipelineError
 from audit.recorders.capture import Decision, decide
 from audit.recorders.randomness.seeding import Seeder
@@ -38,10 +38,10 @@ def run(request: RunRequest) -> Run:
 
 def resume(store: str, reference: str | None, **changes: Any) -> Run:
     """Continue an interrupted run to exactly the rows that an undisturbed one has."""
-    return LocalRun(take_up(store, reference, **changes)).go()
+    return LocalRun(resume_plan(store, reference, **changes)).go()
 
 
-class LocalRun(RunUnderWay):
+class LocalRun(RunExecutor):
     """One run under way on this machine."""
 
     def __init__(self, plan: Plan) -> None:
@@ -103,7 +103,7 @@ class LocalRun(RunUnderWay):
         try:
             fetched = next(_started(self._loader(self._recorded_dataset(CaptureLevel("full")), batches)))
         except Exception as error:
-            if not died(error):
+            if not is_worker_death(error):
                 raise
             return self.decided(0, 0)
         return self.decided(fetched.payload_bytes, len(fetched.ok))
@@ -130,11 +130,11 @@ class LocalRun(RunUnderWay):
             try:
                 for fetched in _started(self._loader(self.recorded, Batches(indices, size))):
                     received += 1
-                    with deaths_wait():
+                    with defer_worker_death():
                         yield fetched
                 return
             except Exception as error:
-                if not died(error):
+                if not is_worker_death(error):
                     raise
                 indices = indices[received * size :]
                 stuck = stuck + 1 if received == 0 else 1
@@ -151,7 +151,7 @@ class LocalRun(RunUnderWay):
             batch_sampler=batches,
             num_workers=workers,
             collate_fn=as_is,
-            worker_init_fn=quiet,
+            worker_init_fn=silence_broken_pipe,
             multiprocessing_context=self.request.start_method if workers else None,
             pin_memory=self.request.device.startswith("cuda"),
         )
@@ -161,7 +161,7 @@ class LocalRun(RunUnderWay):
             alone: Batch = next(_started(self._loader(self.recorded, Batches([index], 1))))
             return alone
         except Exception as error:
-            if not died(error):
+            if not is_worker_death(error):
                 raise
             return self.recorded.died(index)
 

@@ -67,7 +67,7 @@ def begin(request: RunRequest) -> Plan:
     return Plan(request, assembly, writer, range(total), selection)
 
 
-def take_up(store: str, reference: str | None, **changes: Any) -> Plan:
+def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
     """What an interrupted run has left to do, whichever engine began it."""
     with Reader(store) as reader:
         recorded = _resumable(reader, reference)

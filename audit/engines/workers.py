@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-def died(error: BaseException) -> bool:
+def is_worker_death(error: BaseException) -> bool:
     """Whether a loader raised this because a worker is gone.
 
     One that dies with a batch in its hands leaves a connection that nobody answers, and no word about workers.
@@ -22,7 +22,7 @@ def died(error: BaseException) -> bool:
 
 
 @contextmanager
-def deaths_wait() -> Iterator[None]:
+def defer_worker_death() -> Iterator[None]:
     """Hear of deaths when this ends, and not in the middle of what is done meanwhile.
 
     torch raises from a signal handler, wherever the main thread happens to be: while rows are written, or in the user's code.
@@ -45,7 +45,7 @@ def deaths_wait() -> Iterator[None]:
         handler(signal.SIGCHLD, None)
 
 
-def quiet(_: int) -> None:
+def silence_broken_pipe(_: int) -> None:
     """For a worker when it starts: a batch that nobody takes any more, because the run was interrupted, is no error."""
     before = sys.excepthook
 

@@ -32,7 +32,7 @@ def _names(function: Any) -> set[str]:
     return {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
-class Adopted:
+class CallbackRecording:
     """The options of a callback, and the recording that is under way if there is one."""
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from audit.errors import MissingExtra
-from audit.integrations.callback_recording import Adopted, Network, network_of
+from audit.integrations.callback_recording import CallbackRecording, Network, network_of
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -35,7 +35,7 @@ class AuditCallback(Callback):
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
-        self._adopted = Adopted(store, options)
+        self._adopted = CallbackRecording(store, options)
         self._wanted = model
         self._process: Callable[[object], object] | None = None
 

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from audit.errors import MissingExtra, UsageError
-from audit.integrations.callback_recording import Adopted, Network, network_of
+from audit.integrations.callback_recording import CallbackRecording, Network, network_of
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -39,7 +39,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
-        self._adopted = Adopted(store, options, workers_stay=True)
+        self._adopted = CallbackRecording(store, options, workers_stay=True)
         self._wanted = model
         self._trainer: Any = None
         self._training = False

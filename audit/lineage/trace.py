@@ -98,10 +98,10 @@ class Trace:
     @cached_property
     def _derived(self) -> Mapping[int, Any]:
         from audit.lineage.replay.derive import derive
-        from audit.lineage.replay.pipeline import pipelined
+        from audit.lineage.replay.pipeline import rebuild_pipeline
 
         visits = RecordedVisits(self.reader, self.run.run_id)
-        what = pipelined(
+        what = rebuild_pipeline(
             self.run, self.reader.location, named=visits.named_stages(), split=self.sample["split"], trust=self.trust
         )
         key = (self.sample["epoch"], self.sample["index"], self.sample["visit"])

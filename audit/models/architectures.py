@@ -37,7 +37,7 @@ _VIT_SIZE = 224  # the picture size for which torchvision's vision transformers 
 
 
 @dataclass(frozen=True)
-class Match:
+class ArchitectureMatch:
     """An architecture that fits, with the number of classes that its head has in these weights."""
 
     architecture: Architecture
@@ -58,10 +58,10 @@ def named(name: str) -> Architecture:
     raise UnknownArchitecture(f"There is no architecture called {name!r}.", hint=hint)
 
 
-def fit_named(architecture: Architecture, shapes: Shapes) -> Match:
+def fit_named(architecture: Architecture, shapes: Shapes) -> ArchitectureMatch:
     """The named architecture, with the arguments and the number of classes that these weights ask for."""
     architecture = adapted(architecture, shapes)
-    return Match(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
+    return ArchitectureMatch(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
 
 
 def adapted(architecture: Architecture, shapes: Shapes) -> Architecture:
@@ -84,7 +84,7 @@ def _vit_size(shapes: Shapes) -> int | None:
     return side * patch[-1] if side * side == position[1] - 1 else None
 
 
-def recognise(shapes: Shapes, what: str = "The weights") -> Match:
+def recognise(shapes: Shapes, what: str = "The weights") -> ArchitectureMatch:
     """The one architecture whose names and shapes are these; `UnknownArchitecture` when there is none, or several."""
     found = candidates(shapes)
     if not found:
@@ -98,7 +98,7 @@ def recognise(shapes: Shapes, what: str = "The weights") -> Match:
     return found[0]
 
 
-def candidates(shapes: Shapes) -> list[Match]:
+def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
     """Every architecture that fits: torchvision's, or where none of them does, timm's."""
     for library in ("torchvision", "timm"):
         if library == "timm" and not has_timm():
@@ -127,7 +127,7 @@ def _newer(library: str) -> list[Signature]:
     return rows
 
 
-def _verified(row: Signature, shapes: Shapes) -> Match | None:
+def _verified(row: Signature, shapes: Shapes) -> ArchitectureMatch | None:
     """Compare with the table's fingerprint first, and then with the model itself, so that a stale table cannot lie."""
     if row.tensors != len(shapes) or row.names != names_digest(shapes):
         return None
@@ -139,7 +139,7 @@ def _verified(row: Signature, shapes: Shapes) -> Match | None:
     if num_classes is None or shapes_digest(compared, row.heads) != row.shapes:
         return None
     built = expected_shapes(architecture, num_classes)
-    return Match(architecture, num_classes) if built == shapes else None
+    return ArchitectureMatch(architecture, num_classes) if built == shapes else None
 
 
 def _standard_size(architecture: Architecture, shapes: Shapes) -> Shapes:

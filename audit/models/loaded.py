@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError, UnknownArchitecture, UsageError
-from audit.models.architectures import Match, fit_named, named, recognise
+from audit.models.architectures import ArchitectureMatch, fit_named, named, recognise
 from audit.models.building import Architecture, shapes_of
 from audit.models.presets import preset_of
 
@@ -84,7 +84,7 @@ def _check_class_count(loaded: LoadedModel) -> None:
 def identify(module: nn.Module, arch: str | None) -> tuple[Architecture | None, int | None]:
     """The architecture of a module that came with its own code, for its preset; nothing when it is not clear."""
     shapes = shapes_of(module.state_dict())
-    match: Match
+    match: ArchitectureMatch
     try:
         match = fit_named(named(arch), shapes) if arch is not None else recognise(shapes)
     except UnknownArchitecture:

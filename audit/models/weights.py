@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError, UnknownArchitecture
-from audit.models.architectures import Match, fit_named, misfits, named, recognise
+from audit.models.architectures import ArchitectureMatch, fit_named, misfits, named, recognise
 from audit.models.building import Architecture, build, expected_shapes, has_timm, hollow, shapes_of
 from audit.models.signatures import names_digest, shapes_digest, table
 
@@ -136,7 +136,7 @@ def _fit_recognised(state: State, what: str) -> Fitted:
     raise failure
 
 
-def _twins(match: Match, state: State) -> list[str]:
+def _twins(match: ArchitectureMatch, state: State) -> list[str]:
     """Say when timm's models fit as well: the network is the same then, its usual preprocessing is not."""
     if match.architecture.library == "timm" or not has_timm():
         return []
@@ -156,7 +156,7 @@ def _twins(match: Match, state: State) -> list[str]:
     ]
 
 
-def _filled(match: Match, state: State, notes: list[str]) -> Fitted:
+def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
     """The recognised model, its weights taken over as they are."""
     half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
     if half:

@@ -18,7 +18,7 @@ from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.packed_rows import parcel
 from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
-from audit.recorders.stages.stand_in import Observed, set_current_visit
+from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
 from audit.recorders.visit.items import label_number, split_item
 from audit.recorders.visit.origin import class_names, origin_of
 from audit.recorders.visit.sample_row import add_sample
@@ -41,10 +41,10 @@ class Instrument:
     def _build(self) -> list[tuple[Any, Any]]:
         pairs: list[tuple[Any, Any]] = list(self.pipeline.expanded)
         for step, slot in walk(self.pipeline):
-            pairs.append((slot, Observed(slot.get(), _runner(step))))
-        pairs += [(slot, Observed(slot.get(), Visit.read)) for slot in self.pipeline.reads]
+            pairs.append((slot, StageStandIn(slot.get(), _runner(step))))
+        pairs += [(slot, StageStandIn(slot.get(), Visit.read)) for slot in self.pipeline.reads]
         loads = Visit.load if self.pipeline.reads else _load_path
-        pairs += [(slot, Observed(slot.get(), loads)) for slot in self.pipeline.loads]
+        pairs += [(slot, StageStandIn(slot.get(), loads)) for slot in self.pipeline.loads]
         return pairs
 
     @contextlib.contextmanager
@@ -60,7 +60,7 @@ class Instrument:
     def observing(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Iterator[Visit]:
         """Make one visit, as `watching` does, but leave it open: whoever made it calls `Visit.end`."""
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
-        self.changed = not self.pipeline.found.still()
+        self.changed = not self.pipeline.found.is_current()
         if self._pairs is None and not self.changed:
             self._pairs = self._build()
         pairs = (self._pairs or []) if not self.changed else []

@@ -23,19 +23,19 @@ _FIRST = (
 )
 
 
-class Answer(Protocol):
+class QueryResult(Protocol):
     """What is needed of a relation."""
 
     def batches(self, size: int = ...) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]: ...
     def arrow(self) -> Any: ...
 
 
-def write_stream(answer: Answer, out: TextIO, form: str) -> int:
+def write_stream(answer: QueryResult, out: TextIO, form: str) -> int:
     """Write the rows; gives how many there were."""
     return WRITERS[form](answer, out)
 
 
-def write_file(answer: Answer, path: str, form: str) -> int:
+def write_file(answer: QueryResult, path: str, form: str) -> int:
     """Write the rows to a file whose ending decides the form. The file appears only when it is whole."""
     ending = os.path.splitext(path)[1].lower().lstrip(".")
     chosen = {"csv": "csv", "json": "json", "jsonl": "jsonl", "ndjson": "jsonl", "md": "markdown", "txt": "table"}
@@ -75,7 +75,7 @@ def _replacing(path: str) -> Iterator[str]:
             os.unlink(part)
 
 
-def _csv(answer: Answer, out: TextIO) -> int:
+def _csv(answer: QueryResult, out: TextIO) -> int:
     writer = csv.writer(out)
     count = 0
     for position, (names, rows) in enumerate(answer.batches()):
@@ -86,7 +86,7 @@ def _csv(answer: Answer, out: TextIO) -> int:
     return count
 
 
-def _json(answer: Answer, out: TextIO) -> int:
+def _json(answer: QueryResult, out: TextIO) -> int:
     count = 0
     out.write("[")
     for names, rows in answer.batches():
@@ -98,7 +98,7 @@ def _json(answer: Answer, out: TextIO) -> int:
     return count
 
 
-def _jsonl(answer: Answer, out: TextIO) -> int:
+def _jsonl(answer: QueryResult, out: TextIO) -> int:
     count = 0
     for names, rows in answer.batches():
         keys = _distinct(names)
@@ -120,7 +120,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _markdown(answer: Answer, out: TextIO) -> int:
+def _markdown(answer: QueryResult, out: TextIO) -> int:
     count = 0
     for position, (names, rows) in enumerate(answer.batches()):
         if position == 0:
@@ -140,7 +140,7 @@ def _cell(text: str) -> str:
     return clean(text).translate(_MARKDOWN)
 
 
-def _table(answer: Answer, out: TextIO) -> int:
+def _table(answer: QueryResult, out: TextIO) -> int:
     """As many rows and columns as can be read, and a line that says what is not shown."""
     names: list[str] = []
     shown: list[list[str]] = []
@@ -211,7 +211,7 @@ def _short(cell: Any) -> str:
     return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 1] + "…"
 
 
-WRITERS: dict[str, Callable[[Answer, TextIO], int]] = {
+WRITERS: dict[str, Callable[[QueryResult, TextIO], int]] = {
     "table": _table,
     "csv": _csv,
     "json": _json,

@@ -15,7 +15,7 @@
     reading   bytes of a file          decode    bytes to picture, array, text
 
 A plugin adds a kind with an entry point in the group `audit.sources`: a module, or an object, with the names of
-`Kind`. Nothing here imports torch before a kind that needs it is opened.
+`DatasetKind`. Nothing here imports torch before a kind that needs it is opened.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from audit.sources import (
 )
 from audit.sources.base import (
     SOURCES,
+    DatasetKind,
     FileDataset,
-    Kind,
     Options,
     Source,
     TextDataset,
@@ -51,8 +51,8 @@ from audit.store.filesystem import local_path
 
 __all__ = [
     "SOURCES",
+    "DatasetKind",
     "FileDataset",
-    "Kind",
     "Options",
     "Source",
     "TextDataset",

@@ -45,7 +45,7 @@ class Options:
     rgb: bool = False
 
 
-class Kind(Protocol):
+class DatasetKind(Protocol):
     """One thing that --dataset takes; a module with these names is one."""
 
     description: str
@@ -57,7 +57,7 @@ class Kind(Protocol):
         """The dataset; DatasetError where it cannot be had."""
 
 
-SOURCES: Registry[Kind] = Registry("dataset kind", "audit.sources")
+SOURCES: Registry[DatasetKind] = Registry("dataset kind", "audit.sources")
 
 
 class FileDataset:

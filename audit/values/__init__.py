@@ -7,7 +7,7 @@ A new kind is one file and one line in the table below; a plugin's kind register
 from __future__ import annotations
 
 from audit.values.array import ArrayKind
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind
 from audit.values.dispatch import KINDS, decode, digest, encode, export, fingerprint, kind_of, observe, preview
 from audit.values.image import ImageKind
 from audit.values.mapping import MappingKind
@@ -19,12 +19,24 @@ from audit.values.text import TextKind
 from audit.values.tokens import TokensKind
 
 __all__ = [
-    "KINDS", "Encoded", "Facts", "Kind", "Preview", "Reading",
-    "decode", "digest", "encode", "export", "fingerprint", "kind_of", "observe", "preview",
+    "KINDS",
+    "Encoded",
+    "Facts",
+    "Preview",
+    "Reading",
+    "ValueKind",
+    "decode",
+    "digest",
+    "encode",
+    "export",
+    "fingerprint",
+    "kind_of",
+    "observe",
+    "preview",
 ]  # fmt: skip
 
 # In the order in which they are asked; `other` takes what is left.
-_TABLE: tuple[Kind, ...] = (
+_TABLE: tuple[ValueKind, ...] = (
     ImageKind(),
     TensorKind(),
     ArrayKind(),

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics, thumbnail
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt, pack, unpack
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
 
 
-class ArrayKind(Kind):
+class ArrayKind(ValueKind):
     """numpy.ndarray (and memory maps, which come back as plain arrays)."""
 
     name = "array"

@@ -1,6 +1,6 @@
 """What a stage output is to the rest of audit: facts, a preview, exact bytes, and files.
 
-Every kind of value implements `Kind`; nothing outside this package asks what type a value has. The contract refuses
+Every kind of value implements `ValueKind`; nothing outside this package asks what type a value has. The contract refuses
 three things: changing the value, drawing random numbers, and keeping a reference to the value.
 """
 
@@ -60,7 +60,7 @@ class Reading:
     allow_pickle: bool = False
 
 
-class Kind(ABC):
+class ValueKind(ABC):
     """One kind of stage output."""
 
     name: ClassVar[str]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.registry import Registry
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged
 
-KINDS: Registry[Kind] = Registry("value kind", "audit.values")
+KINDS: Registry[ValueKind] = Registry("value kind", "audit.values")
 
 # The kind of the last value of a type, where no other kind that comes before it takes values of that type.
-_by_type: dict[type, Kind] = {}
+_by_type: dict[type, ValueKind] = {}
 
 
-def kind_of(value: object) -> Kind:
+def kind_of(value: object) -> ValueKind:
     """The kind that describes `value`."""
     known = _by_type.get(type(value))
     if known is not None and (known.by_type or known.matches(value)):

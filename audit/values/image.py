@@ -15,7 +15,7 @@ from PIL import Image
 
 from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, pack, unpack
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 
 _ESTIMATE = 8_192  # pixels looked at when statistics may be estimated
@@ -24,7 +24,7 @@ _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 _WIDTHS = {"I": 4, "F": 4}
 
 
-class ImageKind(Kind):
+class ImageKind(ValueKind):
     """PIL.Image.Image and its subclasses; decodes to PIL.Image.Image."""
 
     name = "image"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import composite, dispatch
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
 
 
-class MappingKind(Kind):
+class MappingKind(ValueKind):
     """collections.abc.Mapping and dataclass instances."""
 
     name = "mapping"

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from audit.values import array, hashing, statistics
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
 
 _PYTHON: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
 _LONG = 10_000  # bits; beyond this decimal digits take quadratic time, and Python refuses
 
 
-class NumberKind(Kind):
+class NumberKind(ValueKind):
     """bool, int, float, complex and numpy scalars."""
 
     name = "number"

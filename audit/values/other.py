@@ -15,12 +15,12 @@ from typing import Any
 
 from audit.errors import NeedsTrust, NotFound
 from audit.values import hashing
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs from run to run and says nothing
 
 
-class OtherKind(Kind):
+class OtherKind(ValueKind):
     """Any object; None is the one that is safe to decode."""
 
     name = "other"

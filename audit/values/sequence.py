@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import composite, dispatch
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
 from audit.values.mapping import export_children
 
 
-class SequenceKind(Kind):
+class SequenceKind(ValueKind):
     """list, tuple, namedtuple, set and frozenset."""
 
     name = "sequence"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import array, compression, hashing, palette, statistics, thumbnail
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, pack, unpack
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
 
 # What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
 _NUMPY = {
@@ -25,7 +25,7 @@ _NUMPY = {
 _names: dict[Any, str] = {}  # of torch's dtypes
 
 
-class TensorKind(Kind):
+class TensorKind(ValueKind):
     """torch.Tensor; tv_tensors decode to their own type, other subclasses to a plain tensor."""
 
     name = "tensor"

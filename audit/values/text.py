@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import compression, hashing
-from audit.values.base import EXCERPT, Encoded, Facts, Kind, Preview, Reading, damaged, excerpt, pack, unpack
+from audit.values.base import EXCERPT, Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
 
 _TYPES: dict[str, type] = {"str": str, "bytes": bytes, "bytearray": bytearray}
 
 
-class TextKind(Kind):
+class TextKind(ValueKind):
     """str, bytes and bytearray."""
 
     name = "text"

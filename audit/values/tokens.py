@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics
-from audit.values.base import Encoded, Facts, Kind, Preview, Reading, damaged, excerpt, pack, unpack
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
 
 
-class TokensKind(Kind):
+class TokensKind(ValueKind):
     """list or tuple of str, or of int."""
 
     name = "tokens"

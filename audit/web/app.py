@@ -17,7 +17,7 @@ from audit.report.html.environment import style
 from audit.web.guard import LOOPBACK, Guard
 from audit.web.pages import compare, gallery, run, runs, sql, trace, training
 from audit.web.respond import STATIC, Page, page, respond, warm
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 _FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 
@@ -77,7 +77,7 @@ def build(
 
     A replay runs the recorded pipeline only if this machine recorded it, or with `trust`.
     """
-    desk = Desk(location, replay=replay, trust=trust, seconds=seconds)
+    desk = AppState(location, replay=replay, trust=trust, seconds=seconds)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from audit import plainjson
 from audit.errors import AuditError, NotFound, StoreError, UsageError
 from audit.report.html.environment import environment, style
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 HERE = Path(__file__).resolve().parent
 TEMPLATES = HERE / "templates"
@@ -36,14 +36,14 @@ class Page:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-Handler = Callable[[Desk, Request], Page | Response]
+Handler = Callable[[AppState, Request], Page | Response]
 
 
 def page(handler: Handler) -> Callable[[Request], Response]:
     """A handler as an endpoint: runs in a thread, answers in the form that was asked for."""
 
     def endpoint(request: Request) -> Response:
-        desk: Desk = request.app.state.desk
+        desk: AppState = request.app.state.desk
         try:
             answer = handler(desk, request)
         except AuditError as error:

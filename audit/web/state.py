@@ -21,7 +21,7 @@ T = TypeVar("T")
 PATIENCE = 0.08
 
 
-class Desk:
+class AppState:
     """Made once for each server."""
 
     def __init__(self, location: str, *, replay: bool = True, trust: bool = False, seconds: float = 20.0) -> None:

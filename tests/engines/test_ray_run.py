@@ -17,7 +17,7 @@ from PIL import Image
 from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
 
 import audit
-from audit.engines.ray.cluster import Room
+from audit.engines.ray.cluster import ClusterCapacity
 from audit.engines.request import Progress
 from audit.engines.run import resume
 from audit.errors import ModelError, PipelineError, RecordingError, UsageError
@@ -275,8 +275,8 @@ def test_what_does_not_fit_the_cluster(nodes: Any, pictures: Callable[..., Path]
 
 def test_how_many_models_fit_the_machines() -> None:
     """A model is on one machine: GPUs of two do not add up."""
-    assert [Room(cores).actors(None, 0) for cores in (1, 7, 8)] == [1, 1, 2]
-    room = Room(16, (4.0, 1.0, 0.0))
+    assert [ClusterCapacity(cores).actors(None, 0) for cores in (1, 7, 8)] == [1, 1, 2]
+    room = ClusterCapacity(16, (4.0, 1.0, 0.0))
     assert (room.actors(None, 1), room.actors(None, 2), room.actors(None, 0.5), room.actors(3, 1)) == (5, 2, 10, 3)
     for asked, each, text in (
         (3, 2, r"3 × 2 GPUs do not fit .* have 4 \+ 1\. Give --actors 2"),
@@ -285,7 +285,7 @@ def test_how_many_models_fit_the_machines() -> None:
         with pytest.raises(UsageError, match=text):
             room.actors(asked, each)
     with pytest.raises(UsageError, match="no core"):
-        Room(0, (8.0,)).actors(None, 1)
+        ClusterCapacity(0, (8.0,)).actors(None, 1)
 
 
 def test_what_goes_wrong_in_a_worker_is_told_with_its_place(

@@ -18,7 +18,7 @@ from audit.store.read.reader import Reader
 
 
 @dataclass
-class Bench:
+class WorkerContext:
     """A dataset, its baseline run, and a recorder for what differs from it."""
 
     images: Path
@@ -36,11 +36,11 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerContext]:
     folder = tmp_path_factory.mktemp("faults")
     images = write_pictures(folder / "images")
     record = Recorder(folder)
-    yield Bench(images, record, record(images, pipeline_text()))
+    yield WorkerContext(images, record, record(images, pipeline_text()))
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -106,7 +106,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found_where_it_was_planted(bench: Bench, fault: str) -> None:
+def test_a_planted_fault_is_found_where_it_was_planted(bench: WorkerContext, fault: str) -> None:
     changes, extra, order, stage, reason, detail = FAULTS[fault]
     found = bench.against(bench.record(bench.images, pipeline_text(changes, extra, order)))
     assert found.matched == PICTURES
@@ -123,14 +123,14 @@ def test_a_planted_fault_is_found_where_it_was_planted(bench: Bench, fault: str)
     assert group.example["source"]
 
 
-def test_rotation_by_exif_touches_only_what_lies_on_its_side(bench: Bench) -> None:
+def test_rotation_by_exif_touches_only_what_lies_on_its_side(bench: WorkerContext) -> None:
     text = pipeline_text().replace("Compose([to_rgb", "Compose([upright, to_rgb")
     found = bench.against(bench.record(bench.images, text.replace("transform =", f"{UPRIGHT}\ntransform =")))
     assert found.first_divergent_stage == {"upright": ROTATED}
     assert all(group.example["source"].endswith(".jpg") for group in found.divergences)
 
 
-def test_a_random_stage_left_on_touches_what_it_fired_for(bench: Bench) -> None:
+def test_a_random_stage_left_on_touches_what_it_fired_for(bench: WorkerContext) -> None:
     changes = {"crop+": "v2.RandomHorizontalFlip(0.5)"}
     other = bench.record(bench.images, pipeline_text(changes))
     found = bench.against(other)
@@ -144,14 +144,14 @@ def test_a_random_stage_left_on_touches_what_it_fired_for(bench: Bench) -> None:
     assert "seed 0 → 9" in reseeded.divergences[0].detail
 
 
-def test_stages_that_commute_do_not_diverge(bench: Bench) -> None:
+def test_stages_that_commute_do_not_diverge(bench: WorkerContext) -> None:
     order = ("rgb", "image", "resize", "dtype", "normalize", "crop")
     found = bench.against(bench.record(bench.images, pipeline_text({}, "", order)))
     assert found.divergent == 0
     assert any(step.change == "moved" for step in found.steps)
 
 
-def test_two_stages_that_do_the_work_of_one_do_not_diverge(bench: Bench) -> None:
+def test_two_stages_that_do_the_work_of_one_do_not_diverge(bench: WorkerContext) -> None:
     other = {"image": "transforms.PILToTensor()", "crop": "v2.CenterCrop(22)", "crop+": "v2.CenterCrop(20)"}
     found = bench.against(bench.record(bench.images, pipeline_text(other)))
     assert found.divergent == 0
@@ -161,7 +161,7 @@ def test_two_stages_that_do_the_work_of_one_do_not_diverge(bench: Bench) -> None
     }
 
 
-def test_hidden_state_is_not_explained_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_state_is_not_explained_away(bench: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = "def brighten(image):\n    return image + float(os.environ.get('AUDIT_TEST_OFFSET', '0'))\n"
     path = bench.record.folder / "hidden_state.py"
     path.write_text(pipeline_text({"dtype+": "brighten"}, extra))
@@ -190,7 +190,7 @@ def test_hidden_state_is_not_explained_away(bench: Bench, monkeypatch: pytest.Mo
 TARGETS = "def off_by_one(label):\n    return (label + {by}) % 2\ntarget_transform = off_by_one\n"
 
 
-def test_a_label_map_is_found_among_the_target_stages(bench: Bench) -> None:
+def test_a_label_map_is_found_among_the_target_stages(bench: WorkerContext) -> None:
     other = bench.record(bench.images, pipeline_text() + TARGETS.format(by=1))
     found = bench.against(other)
     assert found.first_divergent_stage == {"off_by_one": PICTURES}
@@ -203,7 +203,7 @@ def test_a_label_map_is_found_among_the_target_stages(bench: Bench) -> None:
     assert harmless.divergent == harmless.counts["label_changed"] == 0
 
 
-def test_a_file_replaced(bench: Bench) -> None:
+def test_a_file_replaced(bench: WorkerContext) -> None:
     images = bench.copy()
     target = images / "dog" / "4.png"
     Image.open(target).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(target)
@@ -213,7 +213,7 @@ def test_a_file_replaced(bench: Bench) -> None:
     assert found.divergences[0].reason == "source changed"
 
 
-def test_files_encoded_again_with_the_same_pixels(bench: Bench) -> None:
+def test_files_encoded_again_with_the_same_pixels(bench: WorkerContext) -> None:
     images = bench.copy()
     for path in images.rglob("*.png"):
         Image.open(path).save(path, compress_level=0)
@@ -222,7 +222,7 @@ def test_files_encoded_again_with_the_same_pixels(bench: Bench) -> None:
     assert found.divergent == 0
 
 
-def test_jpeg_encoded_again(bench: Bench) -> None:
+def test_jpeg_encoded_again(bench: WorkerContext) -> None:
     images = bench.copy()
     for path in images.rglob("*.jpg"):
         picture = Image.open(path)
@@ -232,7 +232,7 @@ def test_jpeg_encoded_again(bench: Bench) -> None:
     assert found.first_divergent_stage == {"load": ROTATED}
 
 
-def test_files_renamed_added_removed_and_relabelled(bench: Bench) -> None:
+def test_files_renamed_added_removed_and_relabelled(bench: WorkerContext) -> None:
     images = bench.copy()
     (images / "dog" / "2.png").rename(images / "dog" / "two.png")
     (images / "dog" / "6.png").rename(images / "cat" / "6.png")
@@ -250,7 +250,7 @@ def test_files_renamed_added_removed_and_relabelled(bench: Bench) -> None:
     assert found.divergent == 0
 
 
-def test_a_sample_that_fails_on_one_side(bench: Bench) -> None:
+def test_a_sample_that_fails_on_one_side(bench: WorkerContext) -> None:
     images = bench.copy()
     (images / "cat" / "5.png").write_bytes(b"no picture")
     other = bench.record(images, pipeline_text())
@@ -264,7 +264,7 @@ def test_a_sample_that_fails_on_one_side(bench: Bench) -> None:
     assert back.divergences[0].reason == "fails in a"
 
 
-def test_differences_are_derived_where_nothing_was_stored(bench: Bench) -> None:
+def test_differences_are_derived_where_nothing_was_stored(bench: WorkerContext) -> None:
     text = pipeline_text({"normalize": "v2.Normalize([0, 0, 0], STD)"})
     other = bench.record(bench.images, text, capture="digest")
     found = bench.against(other).divergences[0].difference
@@ -278,7 +278,7 @@ def test_differences_are_derived_where_nothing_was_stored(bench: Bench) -> None:
     assert "not stored" in (stored_only.why or "")
 
 
-def test_a_run_against_itself_is_empty(bench: Bench) -> None:
+def test_a_run_against_itself_is_empty(bench: WorkerContext) -> None:
     found = bench.against(bench.baseline)
     assert found.same
     assert found.matched == PICTURES

@@ -20,7 +20,7 @@ from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from audit.recorders.randomness.search import Roster
+from audit.recorders.randomness.search import GeneratorSearch
 from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.watch import Restorer, Watch
 from bench import campaign, campaign_cases, campaign_stages
@@ -174,7 +174,7 @@ def test_searching_neither_draws_nor_changes_anything() -> None:
 
     odd = Odd()
     before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()
-    roster = Roster(odd)
+    roster = GeneratorSearch(odd)
     assert roster.places == []
     for number in range(3):
         odd.cache[number] = object()

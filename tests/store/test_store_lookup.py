@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.store.read import index_lookup as lookup
-from audit.store.read.index_lookup import Lookup
+from audit.store.read.index_lookup import IndexLookup
 
 
 class Parts:
@@ -40,7 +40,7 @@ def test_it_answers_as_a_set_does(parts: list[list[int | None]], most: int, chan
     names = {f"part {number}": values for number, values in enumerate(parts)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup, "_MOST_BYTES", most)
-        asked = Lookup(Parts(names).open)
+        asked = IndexLookup(Parts(names).open)
         for _ in range(60):
             name, index = chance.choice(list(names)), chance.choice([*range(42), 2**40 + 3])
             assert asked.holds(name, index) == (index in names[name]), (name, index)
@@ -60,13 +60,13 @@ def test_tables_written_together_are_kept_once_and_most_is_kept_when_not_all_can
     }
     monkeypatch.setattr(lookup, "_MOST_BYTES", 20_000 * 4)
     parts = Parts(names)
-    fits = Lookup(parts.open)
+    fits = IndexLookup(parts.open)
     for index in chance.sample(indices, 20):
         assert sum(fits.holds(name, index) for name in names) == 3
     assert set(parts.opened.values()) == {1}, "three tables of the same indices take the room of one"
     monkeypatch.setattr(lookup, "_MOST_BYTES", 16_000 * 4)
     parts = Parts(names)
-    full = Lookup(parts.open)
+    full = IndexLookup(parts.open)
     for index in chance.sample(indices, 20):
         assert sum(full.holds(name, index) for name in names) == 3
     assert parts.opened.total() < len(names) * 20 * 0.7, "not all is forgotten each time"

@@ -33,11 +33,11 @@ class Reproducible(Check):
         if not indices:
             raise Skip("no visit succeeded")
         from audit.lineage.replay.replay import replay
-        from audit.lineage.replay.replayer import Wanted
+        from audit.lineage.replay.replayer import ReplayOptions
 
         try:
             replayed = replay(
-                context.reader, context.run.run_id, wanted=Wanted(indices=indices, workers=0, trust=trust)
+                context.reader, context.run.run_id, wanted=ReplayOptions(indices=indices, workers=0, trust=trust)
             )
         except (UsageError, DatasetError, PipelineError, ModelError) as error:
             raise Skip(f"the pipeline cannot be rebuilt: {error.message}") from error

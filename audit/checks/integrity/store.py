@@ -9,7 +9,7 @@ from audit.checks.context import Context
 from audit.store.maintain.verify import verify
 
 
-class Store(Check):
+class StoreIntegrity(Check):
     """DuckDB does not notice a changed byte; digests do."""
 
     name = "store"
@@ -21,4 +21,4 @@ class Store(Check):
             yield Finding(f"{damage.file} {damage.problem}.")
 
 
-CHECK = Store
+CHECK = StoreIntegrity

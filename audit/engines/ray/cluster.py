@@ -36,7 +36,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ClusterCapacity:
     """What a cluster has: cores in all, and GPUs machine by machine, as a model cannot be on two."""
 
     cores: int
@@ -72,12 +72,14 @@ class Cluster:
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop: Callable[[], None] | None = stop
 
-    def room(self) -> Room:
+    def room(self) -> ClusterCapacity:
         """What its machines have, as it is now."""
         import ray
 
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return Room(sum(int(node.get("CPU", 0)) for node in alive), tuple(node.get("GPU", 0) for node in alive))
+        return ClusterCapacity(
+            sum(int(node.get("CPU", 0)) for node in alive), tuple(node.get("GPU", 0) for node in alive)
+        )
 
     def close(self) -> None:
         """Let go of it; a cluster of our own ends here, with whatever its workers were doing."""

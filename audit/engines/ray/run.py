@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from audit.engines.executor import PROBED, Recorded, RunUnderWay
-from audit.engines.plan import Plan, begin, take_up
+from audit.engines.executor import PROBED, Recorded, RunExecutor
+from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
-from audit.engines.ray.cluster import Cluster, Room, connected
+from audit.engines.ray.cluster import Cluster, ClusterCapacity, connected
 from audit.engines.ray.work import Job, Share, Written
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
@@ -50,13 +50,13 @@ def resume(store: str, reference: str | None, **changes: Any) -> Run:
     with connected(changes.get("address")) as cluster:
         room = cluster.room()
         actors = room.actors(changes.get("actors"), changes.get("gpus_per_actor") or 0)
-        return RayRun(take_up(store, reference, **changes), cluster, room, actors).go()
+        return RayRun(resume_plan(store, reference, **changes), cluster, room, actors).go()
 
 
-class RayRun(RunUnderWay):
+class RayRun(RunExecutor):
     """One run under way on a cluster."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, room: Room, actors: int) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, room: ClusterCapacity, actors: int) -> None:
         super().__init__(plan)
         self.cluster = cluster
         self.room = room

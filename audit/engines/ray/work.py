@@ -96,7 +96,7 @@ class Probed:
     seconds: float
 
 
-class Bench:
+class WorkerContext:
     """What one process has at hand for one run, made when it is first needed."""
 
     def __init__(self, job: Job) -> None:
@@ -171,16 +171,16 @@ def _add(total: Recorded, fetched: Batch, logits: torch.Tensor | None) -> None:
     total.failures = [*total.failures, *fetched.failures][:_TOLD]
 
 
-_benches: dict[str, Bench] = {}
+_contexts: dict[str, WorkerContext] = {}
 
 
-def bench_for(job: Job) -> Bench:
+def worker_context(job: Job) -> WorkerContext:
     """This process's bench for a run; that of an earlier run is cleared away."""
     key = f"{job.location}/{job.run_id}/{job.level}"
-    if key not in _benches:
-        _benches.clear()
-        _benches[key] = Bench(job)
-    return _benches[key]
+    if key not in _contexts:
+        _contexts.clear()
+        _contexts[key] = WorkerContext(job)
+    return _contexts[key]
 
 
 # -- what Ray Data calls: columns in, columns out ------------------------------------------------
@@ -204,7 +204,7 @@ def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
         yield pack(None)
         return
     for number, indices in _shares(rows):
-        made = _told(lambda indices=indices: bench_for(job).fetch(indices))  # type: ignore[misc]
+        made = _told(lambda indices=indices: worker_context(job).fetch(indices))  # type: ignore[misc]
         yield pack(made if isinstance(made, AuditError) else (number, made))
 
 
@@ -225,7 +225,7 @@ class Predictor:
         failed = next((value for value in made if isinstance(value, AuditError)), None)
         if failed is not None or not made or _given_up():
             return pack(failed)
-        return pack(_told(lambda: bench_for(self._job).write(made)))
+        return pack(_told(lambda: worker_context(self._job).write(made)))
 
 
 def _shares(rows: Mapping[str, Any]) -> list[Share]:
@@ -246,13 +246,13 @@ def _given_up() -> bool:
 
 def alone(shares: Sequence[Share], job: Job) -> Written | AuditError:
     """Make, predict and write some batches, all in this process."""
-    bench = bench_for(job)
+    bench = worker_context(job)
     return _told(lambda: bench.write((number, bench.fetch(indices)) for number, indices in shares))
 
 
 def probe(indices: Sequence[int], job: Job) -> Probed | AuditError:
     """What keeping everything of a few samples takes, and how long."""
-    bench = bench_for(job)
+    bench = worker_context(job)
 
     def measure() -> Probed:
         bench.open()

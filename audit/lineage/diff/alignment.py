@@ -17,7 +17,7 @@ Change = Literal["same", "changed", "replaced", "removed", "added", "moved"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AlignmentStep:
     """One step of the walk. `at_a` and `at_b` are the last stages that have run by then; None before the first."""
 
     number: int
@@ -55,9 +55,9 @@ def _place(stage: Stage | None) -> dict[str, Any] | None:
     return {"stage": stage.stage, "path": stage.path, "name": stage.name} if stage else None
 
 
-def align(a: Sequence[Stage], b: Sequence[Stage]) -> list[Step]:
+def align(a: Sequence[Stage], b: Sequence[Stage]) -> list[AlignmentStep]:
     """The walk through both pipelines: first what leads to the model's input, then what leads to the label."""
-    steps: list[Step] = []
+    steps: list[AlignmentStep] = []
     for is_target in (False, True):
         ours = [stage for stage in a if stage.is_target == is_target]
         theirs = [stage for stage in b if stage.is_target == is_target]
@@ -66,7 +66,7 @@ def align(a: Sequence[Stage], b: Sequence[Stage]) -> list[Step]:
         for change, left, right in _named(_edits(ours, theirs)):
             at_a = left.stage if left else at_a
             at_b = right.stage if right else at_b
-            steps.append(Step(len(steps), change, left, right, at_a, at_b, is_target))
+            steps.append(AlignmentStep(len(steps), change, left, right, at_a, at_b, is_target))
     return steps
 
 

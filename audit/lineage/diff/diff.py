@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.errors import UsageError
-from audit.lineage.diff.alignment import Step, align
+from audit.lineage.diff.alignment import AlignmentStep, align
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
 from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match, side_of
@@ -48,7 +48,7 @@ class Diff:
     same_failure: int
     counts: dict[str, int]
     lists: dict[str, list[dict[str, Any]]]
-    steps: list[Step]
+    steps: list[AlignmentStep]
     divergences: list[Divergence]
     flips: Flips
     notes: list[str] = field(default_factory=list)

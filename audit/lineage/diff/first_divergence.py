@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.lineage.diff.alignment import Step, parameter_changes
-from audit.lineage.diff.magnitude import Difference, is_stored, measure
+from audit.lineage.diff.alignment import AlignmentStep, parameter_changes
+from audit.lineage.diff.magnitude import Magnitude, is_stored, measure
 from audit.lineage.diff.matching import Side
 from audit.lineage.trace import Trace, trace
 from audit.store.read.reader import Reader
@@ -45,13 +45,13 @@ _GROUPS = f"""
 class Divergence:
     """Samples that part at the same step for the same reason."""
 
-    step: Step
+    step: AlignmentStep
     count: int
     reason: str
     detail: str
     example: dict[str, Any]
     parameters: list[dict[str, Any]] = field(default_factory=list)
-    difference: Difference | None = None
+    difference: Magnitude | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For machine output."""
@@ -71,7 +71,14 @@ class Divergence:
 
 
 def find_divergences(
-    reader: Reader, scratch: Scratch, a: Side, b: Side, steps: list[Step], *, derive: bool = True, trust: bool = False
+    reader: Reader,
+    scratch: Scratch,
+    a: Side,
+    b: Side,
+    steps: list[AlignmentStep],
+    *,
+    derive: bool = True,
+    trust: bool = False,
 ) -> list[Divergence]:
     """The groups of the table `compared`, in the order of the pipeline, each with a reason and an example."""
     found = []
@@ -101,7 +108,7 @@ def _traces(reader: Reader, a: Side, b: Side, example: dict[str, Any]) -> tuple[
     )
 
 
-def _explained(a: Side, b: Side, step: Step, why: str, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
+def _explained(a: Side, b: Side, step: AlignmentStep, why: str, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
     """A reason from a fixed list, and a sentence with the evidence."""
     if why == "fails in both":
         errors = [found.sample["error"] for found in traces[0]]
@@ -125,7 +132,7 @@ def _explained(a: Side, b: Side, step: Step, why: str, traces: list[tuple[Trace,
     return _same_stage(a, b, step, traces)
 
 
-def _same_stage(a: Side, b: Side, step: Step, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
+def _same_stage(a: Side, b: Side, step: AlignmentStep, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
     assert step.a is not None
     assert step.b is not None
     changes = parameter_changes(step.a, step.b)
@@ -147,7 +154,7 @@ def _same_stage(a: Side, b: Side, step: Step, traces: list[tuple[Trace, Trace]])
     return "unexplained", "the same stage, parameters, code, libraries and input, but another output"
 
 
-def _draws_alike(step: Step, traces: list[tuple[Trace, Trace]]) -> bool:
+def _draws_alike(step: AlignmentStep, traces: list[tuple[Trace, Trace]]) -> bool:
     drawn = [(_drawn(ours, step.at_a), _drawn(theirs, step.at_b)) for ours, theirs in traces]
     return all(ours is not None and ours == theirs for ours, theirs in drawn)
 

@@ -19,7 +19,7 @@ from audit.sources.trust import is_derivable
 
 
 @dataclass(slots=True)
-class Difference:
+class Magnitude:
     """Largest and mean absolute difference; `why` says why they are missing."""
 
     max: float | None = None
@@ -36,11 +36,11 @@ class Difference:
 
 def measure(
     examples: Sequence[tuple[Trace, Trace]], at_a: int | None, at_b: int | None, *, derive: bool = True
-) -> Difference:
+) -> Magnitude:
     """The difference between stage `at_a` of the first of each pair and stage `at_b` of the second."""
     if at_a is None or at_b is None:
-        return Difference(why="only one side has such a stage")
-    found = Difference()
+        return Magnitude(why="only one side has such a stage")
+    found = Magnitude()
     largest: list[float] = []
     means: list[float] = []
     for number, (ours, theirs) in enumerate(examples):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audit.lineage.diff.alignment import Step
+from audit.lineage.diff.alignment import AlignmentStep
 from audit.lineage.diff.matching import Side
 from audit.store.comparison import judged, model_changed, pipeline_changed, scores
 from audit.store.read.scratch import Scratch
@@ -48,7 +48,7 @@ _SCORED = """
 """
 
 
-def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[Step]) -> None:
+def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[AlignmentStep]) -> None:
     """Make the table `compared`, one row for each pair, from `pairs`, which is given up."""
     main = [step for step in steps if not step.is_target]
     target = [step for step in steps if step.is_target]
@@ -106,7 +106,7 @@ def _predictions(side: Side, name: str, *, scored: bool = False) -> str:
     )
 
 
-def _states(step: Step) -> tuple[str, str]:
+def _states(step: AlignmentStep) -> tuple[str, str]:
     """Whether both sides are alike after a step, and whether they are not; neither, where neither has got there."""
     if step.at_a is not None and step.at_b is not None:
         return f"a{step.at_a} = b{step.at_b}", f"a{step.at_a} IS DISTINCT FROM b{step.at_b}"
@@ -115,18 +115,18 @@ def _states(step: Step) -> tuple[str, str]:
     return f"NOT {column}", column
 
 
-def _last_equal(steps: Sequence[Step]) -> str:
+def _last_equal(steps: Sequence[AlignmentStep]) -> str:
     """The last step after which both sides are alike: a difference that a later stage undoes is none."""
     cases = [f"CASE WHEN {_states(step)[0]} THEN {step.number} END" for step in steps]
     return f"coalesce(greatest({', '.join(cases)}), -1)" if cases else "-1"
 
 
-def _first_other(steps: Sequence[Step], last: str) -> str:
+def _first_other(steps: Sequence[AlignmentStep], last: str) -> str:
     cases = [f"CASE WHEN {last} < {step.number} AND {_states(step)[1]} THEN {step.number} END" for step in steps]
     return f"least({', '.join(cases)})" if cases else "NULL"
 
 
-def _missing(steps: Sequence[Step]) -> str:
+def _missing(steps: Sequence[AlignmentStep]) -> str:
     """Which side has no output of the step where the two part: its sample failed there."""
     cases = [
         f"WHEN {step.number} THEN CASE WHEN b{step.at_b} IS NULL THEN 'b' WHEN a{step.at_a} IS NULL THEN 'a' END"

@@ -34,7 +34,7 @@ Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GalleryBlock:
     """The queries of one block (try them in order: the first needs fewer columns) and their parameters."""
 
     queries: tuple[str, ...]
@@ -46,7 +46,7 @@ class Block:
         return json.dumps([row["sort_key"], row["epoch"], row["index"], row["visit"]], separators=(",", ":"))
 
 
-def block(run: Run, condition: str, *, order: str = "loss", after: str | None = None, limit: int = 60) -> Block:
+def block(run: Run, condition: str, *, order: str = "loss", after: str | None = None, limit: int = 60) -> GalleryBlock:
     """The samples of a run that meet an SQL condition, after a cursor."""
     if order not in ORDERS:
         raise UsageError(f"Samples cannot be sorted by {order!r}.", hint=f"Choose one of {', '.join(ORDERS)}.")
@@ -72,7 +72,7 @@ def block(run: Run, condition: str, *, order: str = "loss", after: str | None = 
     )
     # Without a condition, samples that have no prediction belong to the picture too.
     everything = not condition or not run.graded
-    return Block(queries[1:] if everything and not run.graded else queries, parameters, order)
+    return GalleryBlock(queries[1:] if everything and not run.graded else queries, parameters, order)
 
 
 def with_names(run: Run, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:

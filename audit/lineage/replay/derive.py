@@ -7,12 +7,12 @@ from typing import Any
 
 from audit import values
 from audit.errors import AuditError, NotFound
-from audit.lineage.replay.pipeline import Outcome, Pipelined, Task, replay_all
+from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, replay_all
 from audit.recorders.randomness.states import State
 
 
 def derive(
-    what: Pipelined, sample: Mapping[str, Any], stages: Sequence[Mapping[str, Any]], states: Mapping[str, State]
+    what: ReplayPipeline, sample: Mapping[str, Any], stages: Sequence[Mapping[str, Any]], states: Mapping[str, State]
 ) -> dict[int, Any]:
     """Every stage's output of one visit; each must have its recorded digest.
 
@@ -36,7 +36,7 @@ def derive(
     return found
 
 
-def _again(what: Pipelined, sample: Mapping[str, Any], states: Mapping[str, State]) -> Outcome:
+def _again(what: ReplayPipeline, sample: Mapping[str, Any], states: Mapping[str, State]) -> ReplayedVisit:
     place = what.place_of(sample["index"], sample["source"], sample["root"])
     if place is None:
         raise NotFound(

@@ -15,7 +15,7 @@ from audit.records import Run
 from audit.sources.trust import require_trust
 
 
-class ModelAgain:
+class ReplayModel:
     """The run's model, or another checkpoint, for logits of replayed inputs."""
 
     def __init__(self, run: Run, store: str, checkpoint: str | None, *, trust: bool = False) -> None:

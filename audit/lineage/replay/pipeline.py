@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit import values
 from audit.engines.assemble import assemble
 from audit.engines.request import RunRequest
-from audit.engines.workers import deaths_wait, died, quiet
+from audit.engines.workers import defer_worker_death, is_worker_death, silence_broken_pipe
 from audit.errors import DatasetError, PipelineError, UsageError
 from audit.models.presets import expand_preset
 from audit.recorders.loop.fetching import fetches_batches
@@ -48,7 +48,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayedVisit:
     """What a visit came to this time."""
 
     task: Task
@@ -65,7 +65,7 @@ class Outcome:
     found: dict[str, Stage] = field(default_factory=dict)
 
 
-class Pipelined:
+class ReplayPipeline:
     """A dataset and its stages, ready to make visits again in any process."""
 
     def __init__(self, dataset: Any, pipeline: Pipeline, seed: int | None) -> None:
@@ -104,11 +104,11 @@ class Pipelined:
             self._sources = _Sources(self.dataset, len(self))
         return self._sources.place_of(index, source, root)
 
-    def __getitems__(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
         """Several visits; called by a DataLoader in a worker."""
         return [self.again(task) for task in tasks]
 
-    def again(self, task: Task) -> Outcome:
+    def again(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
         with own_worker():
             missing = self._restore(task)
@@ -128,7 +128,7 @@ class Pipelined:
             self._restorer = Restorer(self.dataset)
         return self._restorer.restore(task.states)
 
-    def _make(self, task: Task, missing: list[str] | None = None) -> Outcome:
+    def _make(self, task: Task, missing: list[str] | None = None) -> ReplayedVisit:
         final: Any = None
         if self._fetches_batches or BATCH in task.states:
             visit, final = self._from_batch(task)
@@ -159,9 +159,9 @@ class Pipelined:
         visit.end()
         return visit, final
 
-    def _outcome(self, task: Task, visit: Visit, final: Any, missing: list[str] | None) -> Outcome:
+    def _outcome(self, task: Task, visit: Visit, final: Any, missing: list[str] | None) -> ReplayedVisit:
         rows = {visit.path_of(ordinal): row for ordinal, row in visit.rows.items()}
-        return Outcome(
+        return ReplayedVisit(
             task,
             {path: row.facts.digest for path, row in rows.items()},
             visit.source_digest,
@@ -205,7 +205,7 @@ class _Sources:
         return index if index in places else places[0] if places else None
 
 
-def pipelined(
+def rebuild_pipeline(
     run: Run,
     store: str,
     dataset: Any = None,
@@ -213,7 +213,7 @@ def pipelined(
     split: str | None = None,
     *,
     trust: bool = False,
-) -> Pipelined:
+) -> ReplayPipeline:
     """The run's pipeline again: from the dataset that is given, else from the run's recipe or the split's builder.
 
     Of a run made by `audit run`, a dataset that is named stands in for the one in its recipe, which may have moved.
@@ -235,7 +235,7 @@ def pipelined(
         found = find_pipeline(
             dataset, expand=expand_preset, stages=stages, observe_calls=bool(run.recipe.get("observed_calls"))
         )
-        return Pipelined(dataset, found, seed)
+        return ReplayPipeline(dataset, found, seed)
     if run.recipe.get("kind") != "run":
         raise UsageError(
             f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",
@@ -256,12 +256,12 @@ def pipelined(
             "for a dataset that has moved: audit replay --dataset DATA, or store.replay(run, dataset='DATA')."
         )
         raise
-    return Pipelined(assembly.dataset, assembly.pipeline, request.seed)
+    return ReplayPipeline(assembly.dataset, assembly.pipeline, request.seed)
 
 
 def replay_all(
-    what: Pipelined, tasks: Sequence[Task], *, workers: int | None, batch_size: int = 32
-) -> Iterator[Outcome]:
+    what: ReplayPipeline, tasks: Sequence[Task], *, workers: int | None, batch_size: int = 32
+) -> Iterator[ReplayedVisit]:
     """Every task's outcome, over worker processes; one that kills its worker is an outcome too."""
     together = [task for task in tasks if not task.alone]
     batches = [together[start : start + batch_size] for start in range(0, len(together), batch_size)]
@@ -274,11 +274,11 @@ def replay_all(
             try:
                 for outcomes in _loader(what, batches, workers):
                     received += 1
-                    with deaths_wait():
+                    with defer_worker_death():
                         yield from outcomes
                 break
             except Exception as error:
-                if not died(error):
+                if not is_worker_death(error):
                     raise
                 for task in batches[received]:
                     yield _alone(what, task)
@@ -292,25 +292,25 @@ def replay_all(
             source.put(state)
 
 
-def _loader(what: Pipelined, batches: list[list[Task]], workers: int) -> DataLoader[Any]:
+def _loader(what: ReplayPipeline, batches: list[list[Task]], workers: int) -> DataLoader[Any]:
     return DataLoader(
         what,  # type: ignore[arg-type]
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=as_is,
-        worker_init_fn=quiet,
+        worker_init_fn=silence_broken_pipe,
     )
 
 
-def _alone(what: Pipelined, task: Task) -> Outcome:
+def _alone(what: ReplayPipeline, task: Task) -> ReplayedVisit:
     try:
         (outcome,) = next(iter(_loader(what, [[task]], 1)))
-        made: Outcome = outcome
+        made: ReplayedVisit = outcome
         return made
     except Exception as error:
-        if not died(error):
+        if not is_worker_death(error):
             raise
         visit = Visit(what.pipeline, "digest")
         # In the words of the recording, so that a sample that kills its worker each time is the same each time.
         visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
-        return Outcome(task, {}, None, visit.failed_stage, visit.error)
+        return ReplayedVisit(task, {}, None, visit.failed_stage, visit.error)

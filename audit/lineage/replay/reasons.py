@@ -15,7 +15,7 @@ from audit.sources.builder import builders_of, file_of
 from audit.usercode import changed_files
 
 if TYPE_CHECKING:
-    from audit.lineage.replay.pipeline import Outcome, Pipelined
+    from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline
 
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
 
@@ -25,7 +25,7 @@ _MAIN = "__main__."
 class Reasons:
     """Judges differences of one run."""
 
-    def __init__(self, run: Run, pipeline: Pipelined, recorded_stages: dict[int, dict[str, Any]]) -> None:
+    def __init__(self, run: Run, pipeline: ReplayPipeline, recorded_stages: dict[int, dict[str, Any]]) -> None:
         self._run = run
         self._pipeline = pipeline
         self._recorded = recorded_stages
@@ -42,7 +42,7 @@ class Reasons:
             return "source missing", f"{fact['source']} cannot be read any more"
         return "source missing", f"the dataset no longer lists {fact['source']}"
 
-    def of(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str]:
+    def of(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str]:
         """The reason, and what was found, both sides of it."""
         return (
             self._source(outcome, fact)
@@ -51,7 +51,7 @@ class Reasons:
             or self._none(outcome, ordinal)
         )
 
-    def _source(self, outcome: Outcome, fact: dict[str, Any]) -> tuple[Reason, str] | None:
+    def _source(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> tuple[Reason, str] | None:
         before = fact["source_digest"]
         if not before:
             return None
@@ -62,7 +62,7 @@ class Reasons:
             return "source changed", f"its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
         return None
 
-    def _code(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str] | None:
+    def _code(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str] | None:
         """What is described otherwise than it was recorded, in any stage up to the one that differs."""
         for number in sorted(fact["stages"]):
             recorded = self._recorded.get(number)
@@ -108,7 +108,7 @@ class Reasons:
         ]
         return ("library changed", ", ".join(changed)) if changed else None
 
-    def _none(self, outcome: Outcome, ordinal: int | None) -> tuple[Reason, str]:
+    def _none(self, outcome: ReplayedVisit, ordinal: int | None) -> tuple[Reason, str]:
         again = self._pipeline.again(outcome.task)
         if again.digests != outcome.digests or again.error != outcome.error:
             return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"

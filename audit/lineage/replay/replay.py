@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from audit.errors import UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
-from audit.lineage.replay.replayer import Replayer, Wanted
+from audit.lineage.replay.replayer import Replayer, ReplayOptions
 from audit.lineage.replay.result import ModelComparison, Replay
 from audit.records import Run
 from audit.sources import open_dataset
@@ -21,17 +21,19 @@ from audit.sources.builder import builders_of, splits_of
 from audit.store.read.reader import Reader
 
 
-def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wanted: Wanted | None = None) -> Replay:
+def replay(
+    reader: Reader, run: str | None = None, *, dataset: Any = None, wanted: ReplayOptions | None = None
+) -> Replay:
     """Replay the visits that are wanted (all, unless said otherwise) and compare.
 
     `dataset` is one dataset or what `--dataset` takes, or a mapping of them by the split that their samples were
     recorded under.
     """
-    from audit.lineage.replay.model import ModelAgain
-    from audit.lineage.replay.pipeline import pipelined
+    from audit.lineage.replay.model import ReplayModel
+    from audit.lineage.replay.pipeline import rebuild_pipeline
 
     row = reader.run(run)
-    wanted = wanted or Wanted()
+    wanted = wanted or ReplayOptions()
     visits = RecordedVisits(reader, row.run_id)
     if wanted.stage is not None and wanted.stage not in visits.stages:
         raise UsageError(
@@ -40,7 +42,7 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     result = Replay(row.run_id)
     model = None
     if wanted.model:
-        model = ModelAgain(
+        model = ReplayModel(
             row, reader.location, wanted.model if isinstance(wanted.model, str) else None, trust=wanted.trust
         )
         if not visits.have_predictions():
@@ -56,12 +58,12 @@ def replay(reader: Reader, run: str | None = None, *, dataset: Any = None, wante
     for split, part in parts.items():
         # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
         narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
-        pipeline = pipelined(row, reader.location, part, visits.named_stages(), split, trust=wanted.trust)
+        pipeline = rebuild_pipeline(row, reader.location, part, visits.named_stages(), split, trust=wanted.trust)
         Replayer(reader, visits, row, pipeline, model, narrowed, result).go()
     return result
 
 
-def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: Wanted) -> dict[str | None, Any]:
+def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: ReplayOptions) -> dict[str | None, Any]:
     """The datasets to replay, one after the other, each with the split of its samples; None for all samples at once."""
     if dataset is None:
         return dict.fromkeys(splits_of(builders_of(run.recipe)))

@@ -13,21 +13,21 @@ import numpy as np
 from audit import plainjson, values
 from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisits
-from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Difference, Replay
+from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
 from audit.records import Run
 from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
-    from audit.lineage.replay.model import ModelAgain
-    from audit.lineage.replay.pipeline import Outcome, Pipelined, Task
+    from audit.lineage.replay.model import ReplayModel
+    from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task
 
 _MODEL_BATCH = 32
 _MOST_MEASURED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplayOptions:
     """Which visits to replay, and what with."""
 
     indices: Sequence[int] = ()
@@ -50,9 +50,9 @@ class Replayer:
         reader: Reader,
         visits: RecordedVisits,
         run: Run,
-        pipeline: Pipelined,
-        model: ModelAgain | None,
-        wanted: Wanted,
+        pipeline: ReplayPipeline,
+        model: ReplayModel | None,
+        wanted: ReplayOptions,
         result: Replay,
     ) -> None:
         self.reader = reader
@@ -97,7 +97,7 @@ class Replayer:
             if place is None:
                 reason, detail = self.reasons.of_absent(fact, index)
                 self._count(fact, 0)
-                self._differs(Difference(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
+                self._differs(VisitMismatch(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
             else:
                 alone = fact["failed_stage"] == "worker"
                 tasks.append(Task(epoch, index, visit, states.get(key, {}), place, alone))
@@ -105,7 +105,7 @@ class Replayer:
 
     # -- comparing -------------------------------------------------------------------------------
 
-    def _compare(self, outcome: Outcome, fact: dict[str, Any]) -> None:
+    def _compare(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> None:
         self._count(fact, self._equal_outputs(outcome, fact))
         if self.wanted.export:
             self._export(outcome)
@@ -124,7 +124,7 @@ class Replayer:
         self.result.stage_outputs += sum(self._is_wanted(stage) for stage in fact["stages"])
         self.result.identical_outputs += equal
 
-    def _differs(self, difference: Difference) -> None:
+    def _differs(self, difference: VisitMismatch) -> None:
         if len(self.result.different) < MOST_LISTED:
             self.result.different.append(difference)
 
@@ -135,14 +135,14 @@ class Replayer:
         stage = self.visits.stages.get(ordinal)
         return (stage["path"], stage["name"]) if stage else (str(ordinal), f"stage {ordinal}")
 
-    def _equal_outputs(self, outcome: Outcome, fact: dict[str, Any]) -> int:
+    def _equal_outputs(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> int:
         return sum(
             outcome.digests.get(self._stage(ordinal)[0]) == digest
             for ordinal, digest in fact["stages"].items()
             if self._is_wanted(ordinal)
         )
 
-    def _first_difference(self, outcome: Outcome, fact: dict[str, Any]) -> tuple[int | None, str] | None:
+    def _first_difference(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> tuple[int | None, str] | None:
         """(ordinal, name) of the first stage whose digest differs, or None when all are equal."""
         paths = set()
         for ordinal in sorted(fact["stages"]):
@@ -163,13 +163,13 @@ class Replayer:
             return None, more[0]
         return None
 
-    def _explain(self, outcome: Outcome, fact: dict[str, Any], ordinal: int | None, name: str) -> Difference:
+    def _explain(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None, name: str) -> VisitMismatch:
         reason, detail = self.reasons.of(outcome, fact, ordinal)
         epoch, index, visit = _key(outcome.task)
         distance = self._distance(outcome, ordinal)
-        return Difference(index, epoch, visit, fact["source"], ordinal, name, reason, distance, detail)
+        return VisitMismatch(index, epoch, visit, fact["source"], ordinal, name, reason, distance, detail)
 
-    def _distance(self, outcome: Outcome, ordinal: int | None) -> float | None:
+    def _distance(self, outcome: ReplayedVisit, ordinal: int | None) -> float | None:
         """The largest absolute difference from the stored value, where it was stored and both are numbers."""
         if ordinal is None or len(self.result.different) >= _MOST_MEASURED:
             return None
@@ -192,7 +192,7 @@ class Replayer:
 
     # -- besides ---------------------------------------------------------------------------------
 
-    def _export(self, outcome: Outcome) -> None:
+    def _export(self, outcome: ReplayedVisit) -> None:
         task = outcome.task
         folder = Path(str(self.wanted.export)) / f"{task.index}-{task.epoch}-{task.visit}"
         folder.mkdir(parents=True, exist_ok=True)

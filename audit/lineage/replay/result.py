@@ -14,7 +14,7 @@ MOST_LISTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class VisitMismatch:
     """One visit that did not come out as recorded: the first stage that differs, and why."""
 
     index: int
@@ -49,7 +49,7 @@ class Replay:
     stage_outputs: int = 0
     #: How many of them have the recorded digest; more than the identical visits have, as a visit differs from one stage on.
     identical_outputs: int = 0
-    different: list[Difference] = field(default_factory=list)
+    different: list[VisitMismatch] = field(default_factory=list)
     model: ModelComparison | None = None
 
     @property

@@ -70,7 +70,7 @@ def length_of(dataset: Any) -> int | None:
         return None
 
 
-class Passes:
+class ExpectedDraws:
     """Keeps `loaders` in the recipe of a run (docs/FORMAT.md).
 
     Never changed in place, always replaced: the writer's thread may be reading it.

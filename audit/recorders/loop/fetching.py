@@ -37,7 +37,7 @@ def caught(error: Exception) -> Any:
 
 
 class StandIn:
-    """Passes for the user's dataset: its class, its attributes."""
+    """ExpectedDraws for the user's dataset: its class, its attributes."""
 
     def __init__(self, recorder: ItemRecorder) -> None:
         object.__setattr__(self, "_audit_recorder", recorder)

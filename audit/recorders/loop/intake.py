@@ -14,7 +14,7 @@ from audit.recorders.loop.loader import Iteration
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.loop.ranks import rank
 from audit.recorders.loop.stage_numbering import StageRegister
-from audit.recorders.model.match import Pending
+from audit.recorders.model.match import UnpredictedBatch
 from audit.recorders.problems import Problems
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import LABEL_KEYS
@@ -43,7 +43,7 @@ class Intake:
 
     def unwrap(
         self, key: int, envelope: Envelope, epoch: int, number: int | None, iteration: Iteration | None
-    ) -> Pending | None:
+    ) -> UnpredictedBatch | None:
         """An envelope's rows with what only this process knows; None for an empty one."""
         self._look_at(envelope)
         if not envelope.count:
@@ -67,7 +67,7 @@ class Intake:
         )
         statuses = unpacked["samples"]["status"].to_pylist()
         places: list[int | None] = [*range(envelope.count)]
-        return Pending(
+        return UnpredictedBatch(
             stamp.apply(unpacked),
             epoch,
             indices,

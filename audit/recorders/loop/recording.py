@@ -23,8 +23,8 @@ from audit.recorders.loop.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.loop.loader import RecordedLoader, base_of, being_iterated
 from audit.recorders.loop.logged import checked
 from audit.recorders.loop.ranks import rank_tags
-from audit.recorders.loop.state import Ledger
-from audit.recorders.model.hooks import WatchedModel
+from audit.recorders.loop.state import RecordingState
+from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.problems import RecordingWarning
 from audit.recorders.stages.discover import Pipeline, find_pipeline
@@ -62,7 +62,7 @@ class Recording:
         details = describe() if describe is not None else {}
         tagged = rank_tags() | dict(tags or {})
         row = Run(run_id="", sequence=0, started_at="", name=name, tags=tagged, capture=capture, **details)
-        self._ledger = Ledger(
+        self._ledger = RecordingState(
             store, row, capture=capture, capture_budget=capture_budget, capture_where=capture_where, strict=strict
         )
         self._loaders: list[RecordedLoader] = []
@@ -213,7 +213,7 @@ class Recording:
             )
         hooks = LayerHooks(model, policy) if layers else None
         ledger = self._ledger
-        ledger.watch(WatchedModel(model, hooks, ledger.before_call, ledger.after_call, ledger.tracker))
+        ledger.watch(RecordedModel(model, hooks, ledger.before_call, ledger.after_call, ledger.tracker))
         run = self._ledger.run
         if hooks is not None:
             # What was asked for: the check `hooks` compares it with what was heard.

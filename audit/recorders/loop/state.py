@@ -19,7 +19,7 @@ from audit.models.outputs import logits_of
 from audit.recorders.envelope import Envelope
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel
-from audit.recorders.loop.expected_draws import Passes, draws_of
+from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
 from audit.recorders.loop.fork_safety import WRITING
 from audit.recorders.loop.intake import Intake
 from audit.recorders.loop.loader import Iteration, RecordedLoader
@@ -27,15 +27,15 @@ from audit.recorders.loop.logged import logged_tables
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.ranks import rank
 from audit.recorders.loop.stage_numbering import StageRegister
-from audit.recorders.loop.unmatched_calls import Unseen
+from audit.recorders.loop.unmatched_calls import UnmatchedCalls
 from audit.recorders.model import mixing
 from audit.recorders.model.activations import activation_table
-from audit.recorders.model.hooks import WatchedModel
-from audit.recorders.model.match import Match, Pending, Waiting, row_digests
-from audit.recorders.model.mix_parents import Parentage
+from audit.recorders.model.hooks import RecordedModel
+from audit.recorders.model.match import BatchMatch, BatchMatcher, UnpredictedBatch, row_digests
+from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.predictions import prediction_columns
-from audit.recorders.model.step import Step
+from audit.recorders.model.step import ModelStep
 from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import label_number
@@ -46,7 +46,7 @@ from audit.store.write.payload_filter import Selection
 from audit.store.write.writer import RunWriter
 
 
-class Ledger:
+class RecordingState:
     """Everything between the loop and the writer. Every method may be called from any thread."""
 
     def __init__(
@@ -62,17 +62,17 @@ class Ledger:
         self._lock = threading.RLock()
         self.clock = EpochClock()
         self.channels: list[Channel] = []
-        self.models: list[WatchedModel] = []
+        self.models: list[RecordedModel] = []
         self._optimizers: OptimizerWatch | None = None
         self.intake = Intake(row, self.problems, self.plan, StageRegister(row.run_id, self._submit))
-        self.passes = Passes(lambda: self.run)
-        self._parentage = Parentage(row.run_id, self._submit)
-        self._waiting = Waiting(self._write, self._spill)
+        self.passes = ExpectedDraws(lambda: self.run)
+        self._parentage = MixRecorder(row.run_id, self._submit)
+        self._waiting = BatchMatcher(self._write, self._spill)
         self.tracker = self._waiting.tracker
         self._batch = 0
         self._step = 0
-        self._last_step: Step | None = None
-        self._unseen = Unseen()
+        self._last_step: ModelStep | None = None
+        self._unseen = UnmatchedCalls()
         self._told_of_end = False
         #: Whether any sample has come.
         self._arrived = False
@@ -179,7 +179,7 @@ class Ledger:
 
     # -- what models and optimizers tell ---------------------------------------------------------
 
-    def watch(self, watched: WatchedModel) -> None:
+    def watch(self, watched: RecordedModel) -> None:
         """A model to be recorded from now on."""
         self.models.append(watched)
         self.tracker.follow()
@@ -187,7 +187,7 @@ class Ledger:
             self._optimizers = OptimizerWatch(self._stepped, self.problems, self.tracker)
         self._optimizers.watch(watched.model)
 
-    def before_call(self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[Any]) -> Step | None:
+    def before_call(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None:
         """A model is about to be called: the step, with its samples; None when they are not known."""
         if not self.open:
             return None
@@ -199,7 +199,7 @@ class Ledger:
                 step = self._begin_step(watched, given, arguments)
         return step
 
-    def _begin_step(self, watched: WatchedModel, given: torch.Tensor | None, arguments: list[Any]) -> Step | None:
+    def _begin_step(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None:
         match = self._waiting.find(given, arguments)
         if match is None:
             self._unseen.call("unmatched" if self._arrived else "early")
@@ -219,7 +219,7 @@ class Ledger:
         before = next((step for step in first.steps if step.rows[0] == rows[0]), None)
         number = before.number if before is not None else self._step
         digests = [match.digests[n] for n in inputs] if match.digests is not None else None
-        step = Step(
+        step = ModelStep(
             self.run.run_id,
             number,
             first.epoch,
@@ -235,7 +235,7 @@ class Ledger:
         step.follows = before is not None
         return step
 
-    def after_call(self, watched: WatchedModel, step: Step, given: torch.Tensor | None, output: Any) -> None:
+    def after_call(self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any) -> None:
         """A model has returned."""
         if not self.open:
             return
@@ -252,7 +252,7 @@ class Ledger:
             for pending in kept:
                 pending.predictions.append(step.predictions_of(pending))
 
-    def _take_step(self, watched: WatchedModel, step: Step) -> None:
+    def _take_step(self, watched: RecordedModel, step: ModelStep) -> None:
         """The call went through: its samples are this model's, and nobody predicts them again."""
         for pending, place in step.rows:
             pending.predicted.setdefault(id(watched), set()).add(place)
@@ -290,7 +290,7 @@ class Ledger:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def _write(self, pending: Pending) -> None:
+    def _write(self, pending: UnpredictedBatch) -> None:
         tables = pending.tables
         if pending.loose and "samples" in tables:
             tables["samples"] = rows.placed(tables["samples"], pending.batches, pending.positions)
@@ -309,7 +309,7 @@ class Ledger:
         self._submit(tables, pending.size, self._selection)
         pending.memory = []
 
-    def _spill(self, pending: Pending) -> None:
+    def _spill(self, pending: UnpredictedBatch) -> None:
         """Write what is large now; which payloads a condition would have kept is then not known any more."""
         heavy = {name: table for name, table in pending.tables.items() if name != "samples"}
         pending.tables = {"samples": pending.tables["samples"]}
@@ -372,7 +372,7 @@ class Ledger:
             self._unseen.tell(self.models, self.problems)
 
 
-def _first_predictions(match: Match, model: int) -> list[int]:
+def _first_predictions(match: BatchMatch, model: int) -> list[int]:
     """The rows of a model's input that are the first of their sample."""
     found: dict[tuple[int, int], int] = {}
     for number, row in enumerate(match.rows):

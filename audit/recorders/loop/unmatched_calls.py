@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from audit.recorders.model.hooks import WatchedModel
+from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.problems import Problems
 
 #: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
@@ -16,7 +16,7 @@ _NOTES = {
 }
 
 
-class Unseen:
+class UnmatchedCalls:
     """Counts the calls of models that no batch could be found for."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Unseen:
         """One more of these, a key of the notes above."""
         self._calls[kind] += 1
 
-    def tell(self, models: Sequence[WatchedModel], problems: Problems) -> None:
+    def tell(self, models: Sequence[RecordedModel], problems: Problems) -> None:
         """Mark the run with all of it."""
         for watched in models:
             if not watched.calls:

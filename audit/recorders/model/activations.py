@@ -6,11 +6,11 @@ from typing import Any
 
 from audit import values
 from audit.recorders.model.layers import LayerHooks, Seen
-from audit.recorders.model.step import Step
+from audit.recorders.model.step import ModelStep
 from audit.store import wire as batch
 
 
-def activation_table(step: Step) -> Any:
+def activation_table(step: ModelStep) -> Any:
     """A table of `activations`; None when nothing is kept."""
     chosen: dict[int, list[bool]] = {}
     found: list[dict[str, Any]] = []
@@ -24,7 +24,7 @@ def activation_table(step: Step) -> Any:
     return batch.table_of("activations", {name: [row.get(name) for row in found] for name in names})
 
 
-def _rows(step: Step, hooks: LayerHooks, seen: Seen, chosen: list[bool]) -> list[dict[str, Any]]:
+def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) -> list[dict[str, Any]]:
     found = []
     for number, row in enumerate(seen.rows):
         place = seen.places[number] if seen.places is not None else None
@@ -61,7 +61,7 @@ def _kept(hooks: LayerHooks, seen: Seen, number: int) -> dict[str, Any]:
     return kept
 
 
-def _chosen(step: Step, hooks: LayerHooks) -> list[bool]:
+def _chosen(step: ModelStep, hooks: LayerHooks) -> list[bool]:
     """Which rows of the step the policy wants."""
     policy, columns, count = hooks.policy, step.columns, len(step.rows)
     chosen = [policy.indices is None or index in policy.indices for index in columns["index"]]

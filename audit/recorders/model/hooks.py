@@ -15,16 +15,16 @@ from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.inert_hook import Hook
 from audit.recorders.model.layers import LayerHooks
 from audit.recorders.model.match import all_tensors
-from audit.recorders.model.step import Step
+from audit.recorders.model.step import ModelStep
 from audit.recorders.visit.items import INPUT_KEYS
 
 #: Told the model and its input before a call; gives the step, or None when the call is not to be recorded.
-Before = Callable[["WatchedModel", "torch.Tensor | None", list[Any]], Step | None]
+Before = Callable[["RecordedModel", "torch.Tensor | None", list[Any]], ModelStep | None]
 #: Told what the call gave.
-After = Callable[["WatchedModel", Step, "torch.Tensor | None", Any], None]
+After = Callable[["RecordedModel", ModelStep, "torch.Tensor | None", Any], None]
 
 
-class WatchedModel:
+class RecordedModel:
     """Hooks on one model, and on its chosen layers."""
 
     def __init__(
@@ -36,7 +36,7 @@ class WatchedModel:
         self.calls = 0
         self._before = before
         self._after = after
-        self._step: Step | None = None
+        self._step: ModelStep | None = None
         self._given: torch.Tensor | None = None
         self._handles = [
             model.register_forward_pre_hook(Hook(model, self._called()), with_kwargs=True),

@@ -18,7 +18,7 @@ from torch import nn
 
 from audit.errors import UsageError
 from audit.recorders.model.inert_hook import Hook
-from audit.recorders.model.step import Step
+from audit.recorders.model.step import ModelStep
 from audit.recorders.model.tensor_statistics import describe
 from audit.store.write.payload_filter import Selection
 
@@ -137,7 +137,7 @@ class LayerHooks:
         #: Bytes of kept values so far.
         self.spent = 0
         self.problem: str | None = None
-        self._step: Step | None = None
+        self._step: ModelStep | None = None
         self._wanted: list[int] | None = None
         self._handles: list[Any] = []
         for name, module in self.modules.items():
@@ -157,7 +157,7 @@ class LayerHooks:
         """Layers whose hook never fired."""
         return [name for name, count in self.fired.items() if count == 0]
 
-    def begin(self, step: Step | None) -> None:
+    def begin(self, step: ModelStep | None) -> None:
         """The model is called: this step's values are gathered, if the policy wants any of it."""
         self._step = self._wanted = None
         if step is None or step.number % self.policy.every:
@@ -173,7 +173,7 @@ class LayerHooks:
         """The call is over; gradients still find their step."""
         self._step = None
 
-    def parameter_gradients(self, step: Step) -> None:
+    def parameter_gradients(self, step: ModelStep) -> None:
         """The gradients of the layers' own parameters, as the optimizer is about to use them."""
         if not self.policy.backward or step.number % self.policy.every:
             return
@@ -208,7 +208,7 @@ class LayerHooks:
     def _careful(self, name: str) -> _Careful:
         return _Careful(self, name)
 
-    def _read(self, name: str, kind: str, side: str, value: Any, step: Step) -> None:
+    def _read(self, name: str, kind: str, side: str, value: Any, step: ModelStep) -> None:
         with self._careful(name):
             calls = step.calls.get(name, 0)
             for port, tensor in _tensors(side, value):
@@ -220,7 +220,7 @@ class LayerHooks:
                     tensor.register_hook(reader)  # type: ignore[no-untyped-call]
 
     def _backward(
-        self, step: Step, name: str, kind: str, port: str, wanted: list[int] | None
+        self, step: ModelStep, name: str, kind: str, port: str, wanted: list[int] | None
     ) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
             if not step.written:
@@ -231,7 +231,7 @@ class LayerHooks:
 
     def _note(
         self,
-        step: Step,
+        step: ModelStep,
         name: str,
         kind: str,
         direction: str,

@@ -19,7 +19,7 @@ import torch
 from audit import values
 from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
 from audit.recorders.model.row_origins import RowOrigins
-from audit.recorders.model.step import Place, Step
+from audit.recorders.model.step import ModelStep, Place
 
 #: How many batches that nobody holds any more may wait: a loop may have moved them to a device, and fetched ahead.
 _RECENT = 64
@@ -29,7 +29,7 @@ _MOST_SAMPLES = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class UnpredictedBatch:
     """One batch of a loader, or the items that a dataset made at once; lists are by place."""
 
     tables: dict[str, Any]
@@ -55,7 +55,7 @@ class Pending:
     #: Places that each model, by id, has predicted already; the first model's predictions are those that are kept.
     predicted: dict[int, set[int]] = field(default_factory=dict)
     predictions: list[Any] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ModelStep] = field(default_factory=list)
     #: Objects of the batch that are no tensors: a graph, a structure of the user's own.
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class BatchMatch:
     """The rows of a model's input, each with its sample; None for a row that is no recorded sample."""
 
     rows: list[Place | None]
@@ -90,25 +90,25 @@ class Match:
     operations: tuple[str, ...] = ()
 
 
-class Waiting:
+class BatchMatcher:
     """All that waits. `write` is called once for each, `spill` before that with what need not wait."""
 
-    def __init__(self, write: Callable[[Pending], None], spill: Callable[[Pending], None]) -> None:
+    def __init__(self, write: Callable[[UnpredictedBatch], None], spill: Callable[[UnpredictedBatch], None]) -> None:
         self._write = write
         self._spill = spill
         self.tracker = BatchTracker()
-        self._batches: deque[Pending] = deque()
-        self._loose: dict[int, Pending] = {}
+        self._batches: deque[UnpredictedBatch] = deque()
+        self._loose: dict[int, UnpredictedBatch] = {}
         self._by_digest: dict[str, list[Place]] = {}
         self._bytes = 0
         self._samples = 0
 
     @property
-    def newest(self) -> Pending | None:
+    def newest(self) -> UnpredictedBatch | None:
         """The batch that came last."""
         return self._batches[-1] if self._batches else None
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: UnpredictedBatch) -> None:
         """A batch that is about to be given to the loop."""
         if self._batches:
             # The loop itself lets go of the batch before this one: whoever still has its tensors is found by them.
@@ -117,7 +117,7 @@ class Waiting:
         self._enter(pending)
         self._settle([pending])
 
-    def add_loose(self, pending: Pending) -> None:
+    def add_loose(self, pending: UnpredictedBatch) -> None:
         """Items of a recorded dataset."""
         self._loose[id(pending)] = pending
         self._samples += len(pending.indices)
@@ -125,7 +125,7 @@ class Waiting:
         while self._samples > _MOST_SAMPLES and len(self._loose) > 1:
             self._write(self._left(self._tight(next(iter(self._loose.values())))))
 
-    def _enter(self, pending: Pending) -> None:
+    def _enter(self, pending: UnpredictedBatch) -> None:
         for place in pending.ok:
             digest = pending.digests[place]
             if digest is not None:
@@ -138,7 +138,7 @@ class Waiting:
                     heavy.size = 0
                     self._spill(heavy)
 
-    def placed(self, step: Step) -> None:
+    def placed(self, step: ModelStep) -> None:
         """A step has its samples: those of recorded datasets are waiting for nothing but its gradients now."""
         owners = list({id(pending): pending for pending, _ in step.rows}.values())
         for pending in owners:
@@ -146,20 +146,20 @@ class Waiting:
                 self._batches.append(self._tight(pending))
         self._settle(owners)
 
-    def everything(self) -> Iterator[Pending]:
+    def everything(self) -> Iterator[UnpredictedBatch]:
         """All that is left, in order, taken out."""
         while self._batches:
             yield self._left(self._batches.popleft())
         while self._loose:
             yield self._left(self._tight(next(iter(self._loose.values()))))
 
-    def _tight(self, pending: Pending) -> Pending:
+    def _tight(self, pending: UnpredictedBatch) -> UnpredictedBatch:
         """A loose one that has become part of a batch."""
         del self._loose[id(pending)]
         self._samples -= len(pending.indices)
         return pending
 
-    def _left(self, pending: Pending) -> Pending:
+    def _left(self, pending: UnpredictedBatch) -> UnpredictedBatch:
         """One that waits no more."""
         self._bytes -= pending.size
         for digest in {digest for digest in pending.digests if digest is not None}:
@@ -170,7 +170,7 @@ class Waiting:
                 self._by_digest.pop(digest, None)
         return pending
 
-    def _settle(self, current: list[Pending]) -> None:
+    def _settle(self, current: list[UnpredictedBatch]) -> None:
         """Write what is whole: the loop has gone on to another batch since its predictions came."""
         lost = [pending for pending in self._batches if not pending.predicted and not pending.held]
         old = {id(pending) for pending in lost[: max(len(lost) - _RECENT, 0)]}
@@ -181,14 +181,14 @@ class Waiting:
 
     # -- which samples are these? ----------------------------------------------------------------
 
-    def track(self, data: Any, pending: Pending) -> None:
+    def track(self, data: Any, pending: UnpredictedBatch) -> None:
         """Follow the tensors of a batch that is about to be given to the loop."""
         for tensor in all_tensors(data):
             origins = pending.origins(tensor)
             if origins is not None:
                 self.tracker.add(tensor, origins)
 
-    def find(self, given: torch.Tensor | None, arguments: list[Any]) -> Match | None:
+    def find(self, given: torch.Tensor | None, arguments: list[Any]) -> BatchMatch | None:
         """The samples that a model is called with; None when nothing proves which they are."""
         if given is None:
             return self._by_object(arguments)
@@ -201,15 +201,15 @@ class Waiting:
         if rows is None or all(row is None for row in rows):
             return None
         if origins.operations or origins.axis != 0:
-            return Match(rows, operations=origins.operations)
+            return BatchMatch(rows, operations=origins.operations)
         return self._in_their_order(given, rows)
 
-    def _by_object(self, arguments: list[Any]) -> Match | None:
+    def _by_object(self, arguments: list[Any]) -> BatchMatch | None:
         """The batch is an object of the user's own, and the model was given that very object."""
         for pending in reversed(self._batches):
             own = [found for reference in pending.objects if (found := reference()) is not None]
             if any(mine is other for mine in own for other in arguments):
-                return Match([(pending, place) for place in pending.ok])
+                return BatchMatch([(pending, place) for place in pending.ok])
         return None
 
     def _by_memory(self, given: torch.Tensor) -> RowOrigins | None:
@@ -220,7 +220,7 @@ class Waiting:
                     return RowOrigins(tuple(origins.rows[n] for n in rows), 0, (*origins.operations, "view"))
         return None
 
-    def _known_memory(self, pending: Pending) -> Iterator[tuple[torch.Tensor, RowOrigins | None]]:
+    def _known_memory(self, pending: UnpredictedBatch) -> Iterator[tuple[torch.Tensor, RowOrigins | None]]:
         alive = [tensor for reference in pending.tensors if (tensor := reference()) is not None]
         for tensor in alive:
             yield tensor, self.tracker.origins_of(tensor)
@@ -248,12 +248,12 @@ class Waiting:
             found[key] = match.rows
         return [row if row is None or id(row[0]) not in found else found[id(row[0])][row[1]] for row in origins.rows]
 
-    def _in_their_order(self, given: torch.Tensor, rows: list[Place | None]) -> Match:
+    def _in_their_order(self, given: torch.Tensor, rows: list[Place | None]) -> BatchMatch:
         """The batch as it came. Where each row is the content of another sample of it, a collate function sorted them."""
         places: list[Place] = [row for row in rows if row is not None]
         digests = row_digests(given, places) if len(places) == len(rows) else None
         if digests is None:
-            return Match(rows)
+            return BatchMatch(rows)
         expected = [pending.digests[place] for pending, place in places]
         if digests != expected and None not in digests and sorted(map(str, digests)) == sorted(map(str, expected)):
             left = dict(enumerate(expected))
@@ -262,10 +262,10 @@ class Waiting:
                 at = next(n for n, wanted in left.items() if wanted == digest)
                 del left[at]
                 order.append(at)
-            return Match([places[n] for n in order], digests)
-        return Match(rows, digests)
+            return BatchMatch([places[n] for n in order], digests)
+        return BatchMatch(rows, digests)
 
-    def _by_content(self, given: torch.Tensor) -> Match | None:
+    def _by_content(self, given: torch.Tensor) -> BatchMatch | None:
         """Each row by its digest."""
         if given.dim() == 0 or not len(given) or not self._by_digest:
             return None
@@ -284,7 +284,7 @@ class Waiting:
                 taken.add((id(place[0]), place[1]))
                 found.append(place)
             if len(found) == len(digests):
-                return Match(found, list(digests))
+                return BatchMatch(found, list(digests))
         return None
 
     def _next_place(self, digest: str | None, taken: set[tuple[int, int]]) -> Place | None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from audit.recorders.model import mixing
-from audit.recorders.model.match import Pending
+from audit.recorders.model.match import UnpredictedBatch
 from audit.store import wire as tables
 
 
-class Parentage:
+class MixRecorder:
     """Mixes made in the loop wait here until it shows whose they are: when the model is called, or the next batch comes."""
 
     def __init__(self, run_id: str, submit: Callable[[dict[str, Any]], None]) -> None:
@@ -22,7 +22,7 @@ class Parentage:
         """A batch was mixed in the loop."""
         self._mixes.append(mix)
 
-    def settle(self, pending: Pending | None, count: int | None = None) -> None:
+    def settle(self, pending: UnpredictedBatch | None, count: int | None = None) -> None:
         """What was heard belongs to this batch, if the number of samples is right."""
         mixes, self._mixes = self._mixes, []
         if mixes and pending is not None:
@@ -30,7 +30,7 @@ class Parentage:
             if weights is not None:
                 self.mixed(pending, weights)
 
-    def mixed(self, pending: Pending, weights: mixing.Weights) -> None:
+    def mixed(self, pending: UnpredictedBatch, weights: mixing.Weights) -> None:
         """Each place of a batch was mixed from these places of it."""
         if len(weights) == len(pending.indices):
             named = [[(pending.indices[place], share) for place, share in pairs] for pairs in weights]

@@ -13,14 +13,14 @@ from audit.store import wire as tables
 
 if TYPE_CHECKING:
     from audit.recorders.model.layers import LayerHooks, Seen
-    from audit.recorders.model.match import Pending
+    from audit.recorders.model.match import UnpredictedBatch
 
 #: A batch, and a place in it.
-Place = tuple["Pending", int]
+Place = tuple["UnpredictedBatch", int]
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ModelStep:
     """A call under way, then done; written with the first of its batches, when its gradients have come too."""
 
     run_id: str
@@ -71,7 +71,7 @@ class Step:
         losses = [loss for loss in self.columns["loss"] if loss is not None]
         self.loss = sum(losses) / len(losses) if losses else None
 
-    def predictions_of(self, pending: Pending) -> Any:
+    def predictions_of(self, pending: UnpredictedBatch) -> Any:
         """The rows of `predictions` that belong to one of the step's batches."""
         own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
         columns = self.columns

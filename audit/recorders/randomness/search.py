@@ -1,6 +1,6 @@
 """Where a dataset and its transforms hold random number generators: attributes, lists, closures, the globals of their code.
 
-Found once and then watched: looking whether any holder has changed costs a microsecond or two, searching anew a hundred. Code of
+SlotSnapshot once and then watched: looking whether any holder has changed costs a microsecond or two, searching anew a hundred. Code of
 libraries is not read, as what it draws comes from the global generators or from objects that are found here; generators
 that only a running Python generator, a C extension or another thread can reach are not found.
 """
@@ -63,7 +63,7 @@ class Place:
                 self.holder.pop(self.key, None)
 
 
-class Roster:
+class GeneratorSearch:
     """The generators below an object, each under the path that leads to it, in an order that is the same in every process."""
 
     def __init__(self, thing: Any) -> None:

@@ -12,7 +12,7 @@ import zlib
 from typing import Any
 
 from audit.identity import visit_seed
-from audit.recorders.randomness.search import Roster
+from audit.recorders.randomness.search import GeneratorSearch
 
 
 def seed_globals(seed: int) -> None:
@@ -52,12 +52,12 @@ class Seeder:
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
-        self._roster: Roster | None = None
+        self._roster: GeneratorSearch | None = None
 
     def __call__(self, epoch: int, index: int) -> None:
         """Seed for one visit."""
         if self._roster is None:
-            self._roster = Roster(self._dataset)
+            self._roster = GeneratorSearch(self._dataset)
         self._roster.refresh()
         seed = visit_seed(self._seed, epoch, index)
         seed_globals(seed)
@@ -75,4 +75,4 @@ class Seeder:
 
 def find_generators(thing: Any) -> list[tuple[str, Any]]:
     """Generators held below an object, with the path that leads to each, in a stable order."""
-    return [(place.path, place.generator) for place in Roster(thing).places]
+    return [(place.path, place.generator) for place in GeneratorSearch(thing).places]

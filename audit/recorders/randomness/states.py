@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from audit.recorders.randomness.search import Place, Roster
+from audit.recorders.randomness.search import GeneratorSearch, Place
 
 #: Where the twister's array lies in torch's serialised CPU generator: after seed, left, seeded and next.
 _TORCH_HEAD = 24
@@ -39,7 +39,7 @@ class State:
         return hashlib.blake2b(self.block, digest_size=16).hexdigest() if self.block else None
 
 
-class Source:
+class GeneratorSource:
     """One generator that can be read and set."""
 
     def __init__(self, name: str, take: Callable[[], State], put: Callable[[State], None]) -> None:
@@ -48,32 +48,34 @@ class Source:
         self.put = put
 
 
-def global_sources() -> list[Source]:
+def global_sources() -> list[GeneratorSource]:
     """torch's, numpy's and Python's global generators."""
     return [
-        Source("torch", lambda: _take_torch(torch.default_generator), lambda s: _put_torch(torch.default_generator, s)),
-        Source("numpy", _numpy_taker(), _put_numpy),
+        GeneratorSource(
+            "torch", lambda: _take_torch(torch.default_generator), lambda s: _put_torch(torch.default_generator, s)
+        ),
+        GeneratorSource("numpy", _numpy_taker(), _put_numpy),
         _python_source("random", random._inst),
     ]
 
 
-def held_sources(roster: Roster) -> list[Source]:
+def held_sources(roster: GeneratorSearch) -> list[GeneratorSource]:
     """The generators that a dataset or its transforms hold, each under the path that leads to it."""
     return [_source(place) for place in roster.places]
 
 
-def _source(place: Place) -> Source:
+def _source(place: Place) -> GeneratorSource:
     name, generator = f"held:{place.path}", place.generator
     if isinstance(generator, random.Random):
         return _python_source(name, generator)
     if isinstance(generator, torch.Generator):
-        return Source(name, lambda: _take_torch(generator), lambda s: _put_torch(generator, s))
+        return GeneratorSource(name, lambda: _take_torch(generator), lambda s: _put_torch(generator, s))
     if isinstance(generator, np.random.RandomState):
-        return Source(name, lambda: _take_legacy(generator), lambda s: _put_legacy(generator, s))
+        return GeneratorSource(name, lambda: _take_legacy(generator), lambda s: _put_legacy(generator, s))
     if isinstance(generator, np.random.SeedSequence):
-        return Source(name, lambda: _take_sequence(generator), lambda s: _put_sequence(generator, s))
+        return GeneratorSource(name, lambda: _take_sequence(generator), lambda s: _put_sequence(generator, s))
     bits = getattr(generator, "bit_generator", generator)
-    return Source(name, lambda: _take_bits(bits), lambda s: _put_bits(bits, s))
+    return GeneratorSource(name, lambda: _take_bits(bits), lambda s: _put_bits(bits, s))
 
 
 # -- torch ---------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ def _listed(value: Any) -> Any:
 # -- random --------------------------------------------------------------------------------------
 
 
-def _python_source(name: str, generator: random.Random) -> Source:
+def _python_source(name: str, generator: random.Random) -> GeneratorSource:
     last: tuple[Any, State] | None = None
 
     def take() -> State:
@@ -196,8 +198,8 @@ def _python_source(name: str, generator: random.Random) -> Source:
         return last[1]
 
     if type(generator) not in (random.Random, type(random._inst)):
-        return Source(name, lambda: _take_special(generator), lambda state: _put_special(generator, state))
-    return Source(name, take, lambda state: _put_python(generator, state))
+        return GeneratorSource(name, lambda: _take_special(generator), lambda state: _put_special(generator, state))
+    return GeneratorSource(name, take, lambda state: _put_python(generator, state))
 
 
 def _take_special(generator: random.Random) -> State:

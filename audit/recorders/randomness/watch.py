@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from audit.recorders.randomness.search import Place, Roster
-from audit.recorders.randomness.states import Source, State, global_sources, held_sources
+from audit.recorders.randomness.search import GeneratorSearch, Place
+from audit.recorders.randomness.states import GeneratorSource, State, global_sources, held_sources
 
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"
@@ -29,7 +29,7 @@ class Watch:
 
     def __init__(self, thing: Any) -> None:
         self._globals = global_sources()
-        self._roster = Roster(thing)
+        self._roster = GeneratorSearch(thing)
         self._held = held_sources(self._roster)
         self._before: dict[str, State] = {}
 
@@ -72,9 +72,9 @@ class Restorer:
 
     def __init__(self, thing: Any) -> None:
         self._globals = {source.name: source for source in global_sources()}
-        self._roster = Roster(thing)
+        self._roster = GeneratorSearch(thing)
         self._places: list[Place] = []
-        self._held: dict[str, Source] = {}
+        self._held: dict[str, GeneratorSource] = {}
         self._look()
 
     def restore(self, states: Mapping[str, State]) -> list[str]:

@@ -2,7 +2,7 @@
 
 A transform is not rewritten, subclassed or copied. Each stage sits somewhere: in an attribute of the
 dataset, in the list of a Compose, among the children of an nn.Sequential. That place is its slot.
-While a visit is under way the slot holds an `Observed` stand-in, and the user's own object again
+While a visit is under way the slot holds an `StageStandIn` stand-in, and the user's own object again
 afterwards, so that their containers run their own code with their own random draws.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from audit.errors import PipelineError
 from audit.recorders.stages import drawn
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
-from audit.recorders.stages.slots import Found, Slot, tuple_slots
+from audit.recorders.stages.slots import Slot, SlotSnapshot, tuple_slots
 from audit.records import Stage
 
 #: Containers that only call their children in order: their output is their last child's.
@@ -27,7 +27,7 @@ _RANDOM_NAMES = {"ColorJitter", "AutoAugment", "RandAugment", "TrivialAugmentWid
 
 
 @dataclass(slots=True)
-class Step:
+class PipelineStep:
     """One stage of the pipeline with the slots it sits in and what else is known of it."""
 
     stage: Stage
@@ -42,7 +42,7 @@ class Step:
 class Pipeline:
     """All stages in order. Stage 0 is `load`."""
 
-    steps: list[Step]
+    steps: list[PipelineStep]
     #: Callables that hand over a file's bytes, to be hashed as they are read.
     reads: list[Slot] = field(default_factory=list)
     #: Callables that turn a path or bytes into the decoded value.
@@ -50,7 +50,7 @@ class Pipeline:
     #: Slots that hold a composed stand-in for a transform that hides its steps.
     expanded: list[tuple[Slot, Any]] = field(default_factory=list)
     #: What all the slots held when the stages were found.
-    found: Found = field(default_factory=Found)
+    found: SlotSnapshot = field(default_factory=SlotSnapshot)
     #: The dataset, where stages that no slot holds are to be found by its calls; None where they are not.
     observed: Any = None
 
@@ -70,10 +70,10 @@ class _Finder:
 
     def __init__(self, expand: Callable[[Any], list[tuple[str, Any]] | None] | None) -> None:
         self.expand = expand
-        self.pipeline = Pipeline([Step(load_stage(), [], None)])
+        self.pipeline = Pipeline([PipelineStep(load_stage(), [], None)])
         self._seen: dict[tuple[int, str | int], int] = {}
-        self._by_place: dict[tuple[int, str], Step] = {}
-        self._parts: dict[tuple[Any, ...], list[Step]] = {}
+        self._by_place: dict[tuple[int, str], PipelineStep] = {}
+        self._parts: dict[tuple[Any, ...], list[PipelineStep]] = {}
         self._groups = 0
         #: How many datasets with stages of their own lie inside the one that is looked at.
         self._levels = 0
@@ -231,7 +231,7 @@ class _Finder:
             stage = Stage(
                 ordinal, path, name_of(value), qualname_of(value), parameters_of(value), random, code_digest_of(value)
             )
-            step = Step(stage, [slot], value, children)
+            step = PipelineStep(stage, [slot], value, children)
             self.pipeline.steps.append(step)
             self._by_place[place] = step
         self._seen[slot.identity] = step.stage.stage
@@ -307,7 +307,7 @@ def find_pipeline(
     return finder.pipeline
 
 
-def walk(pipeline: Pipeline) -> Iterator[tuple[Step, Slot]]:
+def walk(pipeline: Pipeline) -> Iterator[tuple[PipelineStep, Slot]]:
     """Every slot with the step that sits in it."""
     for step in pipeline.steps:
         for slot in step.slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any
 
-from audit.recorders.stages.stand_in import Observed
+from audit.recorders.stages.stand_in import StageStandIn
 
 _MISSING = object()
 
@@ -112,7 +112,7 @@ class TupleSlot(Slot):
         self.__init__(state["held"], state["key"])  # type: ignore[misc]
 
 
-class Found:
+class SlotSnapshot:
     """What sat in the slots when the stages were looked for: a stand-in is for that, and for nothing put there since."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Found:
         self._lengths: list[tuple[Any, int]] = []
 
     def value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
-        """A slot, what it holds, and what it holds during a visit where that is no `Observed`."""
+        """A slot, what it holds, and what it holds during a visit where that is no `StageStandIn`."""
         self._values.append((slot, value, stand_in))
 
     def children(self, slots: list[Slot]) -> None:
@@ -132,12 +132,12 @@ class Found:
         """Return everything that sat in the slots."""
         return [value for _, value, _ in self._values]
 
-    def add(self, other: Found) -> None:
+    def add(self, other: SlotSnapshot) -> None:
         """What was found elsewhere, too."""
         self._values += other._values
         self._lengths += other._lengths
 
-    def still(self) -> bool:
+    def is_current(self) -> bool:
         """Whether every slot holds what it held; another visit's stand-in stands for that."""
         try:
             return all(_same(slot.get(), value, other) for slot, value, other in self._values) and all(
@@ -153,7 +153,7 @@ def _same(now: Any, before: Any, stand_in: Any = None) -> bool:
     if type(now) is MethodType:
         # Made anew each time that it is asked for.
         return bool(now == before)
-    return type(now) is Observed and _same(now._audit_target, before)
+    return type(now) is StageStandIn and _same(now._audit_target, before)
 
 
 def tuple_slots(owner: Any, name: str) -> list[Slot]:

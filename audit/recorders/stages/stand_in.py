@@ -1,6 +1,6 @@
 """What sits in a slot while a visit is under way: the user's callable, and a visit that watches it.
 
-Outside a visit, and in threads that have none, an Observed does nothing but call.
+Outside a visit, and in threads that have none, an StageStandIn does nothing but call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _itself(target: Any) -> Any:
     return target
 
 
-class Observed:
+class StageStandIn:
     """Stands in for one callable; anything but a call goes to the callable itself."""
 
     __slots__ = ("_audit_call", "_audit_target")

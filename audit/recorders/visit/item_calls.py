@@ -37,7 +37,7 @@ Observe = Callable[[Any, Any, Callable[[], Any]], Any]
 
 
 class ItemCalls:
-    """Passes every outermost `__getitem__` call on a dataset, or on what it wraps, to `observe` while it is entered."""
+    """ExpectedDraws every outermost `__getitem__` call on a dataset, or on what it wraps, to `observe` while it is entered."""
 
     def __init__(self, dataset: Any, observe: Observe) -> None:
         self._observe = observe

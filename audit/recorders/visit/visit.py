@@ -17,7 +17,7 @@ from audit import values
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls, arguments_of
 from audit.recorders.stages import drawn
 from audit.recorders.stages.describe import name_of
-from audit.recorders.stages.discover import Pipeline, Step, looks_random
+from audit.recorders.stages.discover import Pipeline, PipelineStep, looks_random
 from audit.recorders.visit.stage_row import Row
 from audit.records import Columns, Level, Stage
 from audit.values.base import Facts
@@ -85,7 +85,7 @@ class Visit:
         """Note stage 0."""
         self._note(0, value, None, nanoseconds, None)
 
-    def run(self, step: Step, target: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, step: PipelineStep, target: Any, args: Any, kwargs: Any) -> Any:
         """One stage: call it, and note what it returned."""
         value = args[0] if len(args) == 1 and not kwargs else (args or kwargs)
         is_target = step.stage.is_target
@@ -184,7 +184,7 @@ class Visit:
         if 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
             self.loaded(value)
-        step = Step(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
+        step = PipelineStep(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
         return CallToken(step, self._digest_of(value), self._listen(step), self._overhead)
 
     def after_call(self, call: ObservedCall, token: CallToken, nanoseconds: int) -> None:
@@ -222,7 +222,7 @@ class Visit:
 
     # -- what is noted -------------------------------------------------------------------------
 
-    def _listen(self, step: Step) -> drawn.Listener | None:
+    def _listen(self, step: PipelineStep) -> drawn.Listener | None:
         hooks = drawn.hooks_of(step.target) if step.stage.random and not step.children else ()
         if not hooks:
             return None
@@ -230,7 +230,9 @@ class Visit:
         listener.attach()
         return listener
 
-    def _params(self, step: Step, listener: drawn.Listener | None, ran: list[int], *, changed: bool) -> str | None:
+    def _params(
+        self, step: PipelineStep, listener: drawn.Listener | None, ran: list[int], *, changed: bool
+    ) -> str | None:
         if step.children:
             return _container_params(step, ran) if ran or not changed else None
         try:
@@ -378,7 +380,7 @@ class Visit:
 class CallToken:
     """What is known of a call before it is made."""
 
-    step: Step
+    step: PipelineStep
     came_in: str | None
     listener: drawn.Listener | None
     overhead: int
@@ -400,7 +402,7 @@ def _only_digest(value: Any) -> Facts:
     return Facts(values.kind_of(value).name, None, None, None, digest, None, None, None, None, None, None, size)
 
 
-def _container_params(step: Step, ran: list[int]) -> str:
+def _container_params(step: PipelineStep, ran: list[int]) -> str:
     order = []
     for ordinal in ran:
         place = next((n for n, below in enumerate(step.children) if ordinal in below), None)

@@ -6,7 +6,7 @@ A line that begins with two colons is a command there, so file names and message
 from __future__ import annotations
 
 from audit.checks.base import Finding
-from audit.checks.report import Outcome, Report
+from audit.checks.report import CheckOutcome, Report
 from audit.report.findings.location import path_of
 from audit.report.findings.text import as_text
 
@@ -29,7 +29,7 @@ def as_annotations(report: Report) -> str:
     return "\n".join(lines) + ("\n" if lines else "") + plain
 
 
-def _annotation(report: Report, outcome: Outcome, finding: Finding) -> str:
+def _annotation(report: Report, outcome: CheckOutcome, finding: Finding) -> str:
     level = _LEVELS[outcome.severity_of(finding)]
     place = f"file={_property(path_of(report, finding))},title={_property(outcome.check)}"
     return f"::{level} {place}::{_data(finding.message)}"

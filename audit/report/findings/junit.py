@@ -10,7 +10,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from audit.checks.base import SEVERITIES, Finding
-from audit.checks.report import Outcome, Report
+from audit.checks.report import CheckOutcome, Report
 from audit.report.findings.location import path_of
 
 #: Characters that XML 1.0 cannot hold, whatever the escaping.
@@ -32,7 +32,7 @@ def as_junit(report: Report) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(report: Report, outcome: Outcome) -> ET.Element:
+def _suite(report: Report, outcome: CheckOutcome) -> ET.Element:
     suite = ET.Element("testsuite", name=_safe(outcome.check), time=f"{outcome.seconds:.3f}")
     if outcome.status == "fail":
         for finding in outcome.findings:
@@ -51,7 +51,7 @@ def _suite(report: Report, outcome: Outcome) -> ET.Element:
     return suite
 
 
-def _finding(suite: ET.Element, report: Report, outcome: Outcome, finding: Finding) -> None:
+def _finding(suite: ET.Element, report: Report, outcome: CheckOutcome, finding: Finding) -> None:
     name = finding.source or outcome.check
     if finding.index is not None:
         name += f" [{finding.index}]"
@@ -70,7 +70,7 @@ def _finding(suite: ET.Element, report: Report, outcome: Outcome, finding: Findi
         ET.SubElement(case, "system-out").text = _safe("\n".join(details))
 
 
-def _case(suite: ET.Element, outcome: Outcome, name: str, tag: str | None, message: str) -> ET.Element:
+def _case(suite: ET.Element, outcome: CheckOutcome, name: str, tag: str | None, message: str) -> ET.Element:
     case = ET.SubElement(
         suite, "testcase", classname=f"audit.{_safe(outcome.group)}.{_safe(outcome.check)}", name=_safe(name), time="0"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from audit.checks.report import Outcome, Report
+from audit.checks.report import CheckOutcome, Report
 from audit.report.text import clean
 
 _SHOWN = 20
@@ -39,11 +39,11 @@ def as_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mark(outcome: Outcome) -> str:
+def _mark(outcome: CheckOutcome) -> str:
     return "⚠️ found" if outcome.status == "fail" and outcome.severity != "error" else _MARKS[outcome.status]
 
 
-def _details(outcome: Outcome) -> list[str]:
+def _details(outcome: CheckOutcome) -> list[str]:
     head = f"<details><summary>{outcome.check}: {outcome.total:,} findings</summary>"
     lines = ["", head, "", "| index | source | stage | |", "| --- | --- | --- | --- |"]
     for finding in outcome.findings[:_SHOWN]:

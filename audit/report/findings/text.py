@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from audit.checks.base import Check
-from audit.checks.report import Outcome, Report
+from audit.checks.report import CheckOutcome, Report
 from audit.report.text import clean
 
 _SHOWN = 10
@@ -41,7 +41,7 @@ def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, 
     yield ("green" if report.passed else "red"), _ending(report, len(passed), len(skipped))
 
 
-def _outcome(outcome: Outcome) -> Iterator[tuple[str, str]]:
+def _outcome(outcome: CheckOutcome) -> Iterator[tuple[str, str]]:
     style = "red" if outcome.status == "error" or outcome.severity == "error" else "yellow"
     mark = _MARKS[outcome.status] if outcome.severity == "error" or outcome.status == "error" else outcome.severity
     if outcome.status == "error":

@@ -22,7 +22,7 @@ from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.manifest import Manifest
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, older_version
-from audit.store.read.index_lookup import Lookup
+from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, schema_at
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.store.views import MACROS, VIEWS, latest_view
@@ -52,7 +52,7 @@ class Session:
     connection: duckdb.DuckDBPyConnection
     files: PartFilesystem
     exposed: dict[str, list[tuple[str, str, Part]]]
-    lookup: Lookup
+    lookup: IndexLookup
     _whole: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -96,7 +96,7 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
         connection.execute(f"CREATE VIEW {view} AS {body}")
     # Only now: DuckDB lists all files of a table for every view that is made over it.
     exposed = files.expose(manifests)
-    return Session(connection, files, exposed, Lookup(files.open))
+    return Session(connection, files, exposed, IndexLookup(files.open))
 
 
 def union(groups: Sequence[str | list[str]]) -> str:

@@ -52,7 +52,7 @@ class Indices:
         return bool(distances[np.searchsorted(distances, distances.dtype.type(wanted))] == wanted)
 
 
-class Lookup:
+class IndexLookup:
     """Answers whether a part has a row of some index. `opened` gives a part's file by its name."""
 
     def __init__(self, opened: Callable[[str], Any]) -> None:

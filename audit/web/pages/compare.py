@@ -16,12 +16,12 @@ from audit.report.html.page_data import run_view
 from audit.report.html.previews import difference
 from audit.web.pages.trace import send, trace_of
 from audit.web.respond import Page, url, wants_json, whole
-from audit.web.state import PATIENCE, Desk
+from audit.web.state import PATIENCE, AppState
 
 _LISTED = 60
 
 
-def compare(desk: Desk, request: Request) -> Page:
+def compare(desk: AppState, request: Request) -> Page:
     """The page: at once where the comparison is known, else with a place that waits for it."""
     store = desk.store
     a, b = _two(store, request)
@@ -37,7 +37,7 @@ def compare(desk: Desk, request: Request) -> Page:
     return Page("compare.html", data)
 
 
-def result(desk: Desk, request: Request) -> Page:
+def result(desk: AppState, request: Request) -> Page:
     """The comparison itself, however long it takes."""
     store = desk.store
     a, b = _two(store, request)
@@ -46,7 +46,7 @@ def result(desk: Desk, request: Request) -> Page:
     return Page("compare_result.html", {"a": run_view(a), "b": run_view(b), "diff": _shown(found)})
 
 
-def stages(desk: Desk, request: Request) -> Page:
+def stages(desk: AppState, request: Request) -> Page:
     """One sample in both runs, stage by stage, with where they differ."""
     store = desk.store
     a, b = _two(store, request)
@@ -82,7 +82,7 @@ def _pair(
     return row
 
 
-def picture(desk: Desk, request: Request) -> Response:
+def picture(desk: AppState, request: Request) -> Response:
     """Where one stage's output differs between the two runs."""
     store = desk.store
     a, b = _two(store, request)
@@ -112,7 +112,7 @@ def _trace(store: Store, run: Run, request: Request, side: str) -> Any:
     return store.trace(run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
 
 
-def _diff(desk: Desk, store: Store, a: Run, b: Run, wait: float | None) -> Diff | None:
+def _diff(desk: AppState, store: Store, a: Run, b: Run, wait: float | None) -> Diff | None:
     commits = (store.manifest(a.run_id).commit, store.manifest(b.run_id).commit)
     question = ("diff", a.run_id, b.run_id, *commits)
     return desk.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))

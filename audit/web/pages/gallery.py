@@ -17,13 +17,13 @@ from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import encode, excerpt
 from audit.web.respond import Page, wants_json, whole
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 BLOCK = 60
 _EXCERPT = 160
 
 
-def gallery(desk: Desk, request: Request) -> Page:
+def gallery(desk: AppState, request: Request) -> Page:
     """The page around the blocks. HTML goes out at once and asks for the first block; JSON holds it."""
     store = desk.store
     row = store.run(request.path_params["run"])
@@ -41,7 +41,7 @@ def gallery(desk: Desk, request: Request) -> Page:
     return Page("gallery.html", data)
 
 
-def block(desk: Desk, request: Request) -> Page:
+def block(desk: AppState, request: Request) -> Page:
     """One block of samples."""
     store = desk.store
     row = store.run(request.path_params["run"])
@@ -54,7 +54,7 @@ def block(desk: Desk, request: Request) -> Page:
     return Page("gallery_block.html", data)
 
 
-def count(desk: Desk, request: Request) -> Page:
+def count(desk: AppState, request: Request) -> Page:
     """How many samples the condition picks."""
     store = desk.store
     row = store.run(request.path_params["run"])
@@ -82,7 +82,7 @@ def _asked(request: Request, run: Run) -> dict[str, Any]:
     }
 
 
-def _block(desk: Desk, store: Store, row: Run, request: Request) -> dict[str, Any]:
+def _block(desk: AppState, store: Store, row: Run, request: Request) -> dict[str, Any]:
     asked = _asked(request, row)
     built = browsing.block(
         row, asked["where"], order=asked["order"], after=request.query_params.get("after"), limit=BLOCK
@@ -101,7 +101,7 @@ def _block(desk: Desk, store: Store, row: Run, request: Request) -> dict[str, An
     return {"samples": rows, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
 
 
-def _shows(desk: Desk, store: Store, row: Run, stage: int, wait: float | None) -> str | None:
+def _shows(desk: AppState, store: Store, row: Run, stage: int, wait: float | None) -> str | None:
     return desk.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
 
 
@@ -114,7 +114,7 @@ def _texts(store: Store, row: Run, samples: list[dict[str, Any]], stage: int) ->
     return {key: excerpt(preview, _EXCERPT) for key, preview in found.items()}
 
 
-def _expect(desk: Desk, store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> None:
+def _expect(desk: AppState, store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> None:
     keys = [_key(sample) for sample in samples]
 
     def fetch() -> None:

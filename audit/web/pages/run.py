@@ -12,12 +12,12 @@ from audit.lineage.queries import overview
 from audit.records import Run
 from audit.report.html.page_data import counts_view, run_view
 from audit.web.respond import Page, url, wants_json, whole
-from audit.web.state import PATIENCE, Desk
+from audit.web.state import PATIENCE, AppState
 
 PANELS = ("counts", "timings")
 
 
-def run(desk: Desk, request: Request) -> Page | Response:
+def run(desk: AppState, request: Request) -> Page | Response:
     """The page; panels that take longer are fetched by it afterwards. JSON waits for them."""
     store = desk.store
     asked = request.path_params["run"]
@@ -51,7 +51,7 @@ def _others(store: Store, row: Run, most: int = 30) -> list[Run]:
     return others[:most]
 
 
-def panel(desk: Desk, request: Request) -> Page:
+def panel(desk: AppState, request: Request) -> Page:
     """One panel, when the page went out without it."""
     store = desk.store
     row = store.run(request.path_params["run"])
@@ -62,13 +62,13 @@ def panel(desk: Desk, request: Request) -> Page:
     return Page(f"panel_{name}.html", data)
 
 
-def begin(desk: Desk, store: Store, row: Run, epoch: int) -> None:
+def begin(desk: AppState, store: Store, row: Run, epoch: int) -> None:
     """Begin counting in the background."""
     for name in PANELS:
         _panel(desk, store, row, epoch, name, 0.0)
 
 
-def foresee(desk: Desk, store: Store) -> None:
+def foresee(desk: AppState, store: Store) -> None:
     """The newest run will be looked at next: begin with what its page needs, waiting for nothing."""
     newest = next(reversed(store.runs()), None)
     if newest is None:
@@ -81,7 +81,7 @@ def foresee(desk: Desk, store: Store) -> None:
     desk.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
-def _panel(desk: Desk, store: Store, row: Run, epoch: int, name: str, wait: float | None) -> Any:
+def _panel(desk: AppState, store: Store, row: Run, epoch: int, name: str, wait: float | None) -> Any:
     if name == "counts":
         return desk.about(
             store, row, ("counts", epoch), lambda: counts_view(overview.counts(store, row, epoch)), wait=wait

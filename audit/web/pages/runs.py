@@ -7,10 +7,10 @@ from starlette.requests import Request
 from audit.report.html.page_data import run_view
 from audit.web.pages.run import foresee
 from audit.web.respond import Page
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 
-def runs(desk: Desk, request: Request) -> Page:
+def runs(desk: AppState, request: Request) -> Page:
     """The first page."""
     store = desk.store
     listed = store.runs()

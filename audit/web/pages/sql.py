@@ -10,7 +10,7 @@ from starlette.responses import Response
 from audit.errors import QueryError, UsageError
 from audit.lineage.queries.vocabulary import EXAMPLES, vocabulary
 from audit.web.respond import Page
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 _ROWS = 500
 _LONGEST = 20_000
@@ -20,7 +20,7 @@ _FILES: dict[str, tuple[Literal["csv", "parquet"], str]] = {
 }
 
 
-def sql(desk: Desk, request: Request) -> Page | Response:
+def sql(desk: AppState, request: Request) -> Page | Response:
     """The editor, and the answer when the address holds a query."""
     query = request.query_params.get("q", "")
     if len(query) > _LONGEST:
@@ -57,12 +57,12 @@ def sql(desk: Desk, request: Request) -> Page | Response:
     )
 
 
-def words(desk: Desk, request: Request) -> Page:
+def words(desk: AppState, request: Request) -> Page:
     """What can be completed: tables, their columns, and the words of SQL."""
     return Page("error.html", vocabulary())
 
 
-def _file(desk: Desk, query: str, save: str) -> Response:
+def _file(desk: AppState, query: str, save: str) -> Response:
     if save not in _FILES:
         raise UsageError(f"{save[:20]!r} is no format.", hint="Choose csv or parquet.")
     form, media = _FILES[save]

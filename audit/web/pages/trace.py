@@ -17,12 +17,12 @@ from audit.sources.builder import can_be_rebuilt
 from audit.values import Preview
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 _A_WHILE = "private, max-age=86400"
 
 
-def trace(desk: Desk, request: Request) -> Page:
+def trace(desk: AppState, request: Request) -> Page:
     """The page."""
     store = desk.store
     found = _trace(store, request)
@@ -32,7 +32,7 @@ def trace(desk: Desk, request: Request) -> Page:
     return Page("trace.html", _view(desk, store, found))
 
 
-def replay(desk: Desk, request: Request) -> Page:
+def replay(desk: AppState, request: Request) -> Page:
     """Derive every stage again, in a process of its own, and say whether it gave what was recorded."""
     if desk.replays is None:
         raise UsageError(
@@ -58,7 +58,7 @@ def replay(desk: Desk, request: Request) -> Page:
     return Page("replay.html", {"verdict": verdict, "error": None, "hint": None, "stages": shown})
 
 
-def picture(desk: Desk, request: Request) -> Response:
+def picture(desk: AppState, request: Request) -> Response:
     """The small picture of one stage, by run, index and stage."""
     store = desk.store
     run = store.run(request.path_params["run"])
@@ -70,7 +70,7 @@ def picture(desk: Desk, request: Request) -> Response:
     return send(desk.pictures.get(place, lambda: encode(previews(store, run, [key], stage).get(key))))
 
 
-def source(desk: Desk, request: Request) -> Response:
+def source(desk: AppState, request: Request) -> Response:
     """The source file, if it is a picture and still is what was recorded."""
     found = _trace(desk.store, request)
     return send(desk.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
@@ -115,7 +115,7 @@ def _derived_address(found: Trace, stage: int) -> str:
     return url("run", found.run.run_id, "picture", found.sample["index"], stage, **_place(found), derived=1)
 
 
-def _view(desk: Desk, store: Store, found: Trace) -> dict[str, Any]:
+def _view(desk: AppState, store: Store, found: Trace) -> dict[str, Any]:
     run, sample = found.run, found.sample
     view = trace_of(found)
     mistakes = desk.mistakes(store, run, sample["epoch"])

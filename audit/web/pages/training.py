@@ -11,10 +11,10 @@ from audit.lineage.queries import training as questions
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.web.respond import Page, wants_json
-from audit.web.state import Desk
+from audit.web.state import AppState
 
 
-def training(desk: Desk, request: Request) -> Page:
+def training(desk: AppState, request: Request) -> Page:
     """The page; its charts fetch their numbers from `series`."""
     store = desk.store
     run = store.run(request.path_params["run"])
@@ -24,14 +24,14 @@ def training(desk: Desk, request: Request) -> Page:
     return Page("training.html", data)
 
 
-def series(desk: Desk, request: Request) -> Page:
+def series(desk: AppState, request: Request) -> Page:
     """What the charts and tables show."""
     store = desk.store
     run = store.run(request.path_params["run"])
     return Page("training_series.html", {"run": run_view(run), **_series(desk, store, run)})
 
 
-def _series(desk: Desk, store: Store, run: Run) -> dict[str, Any]:
+def _series(desk: AppState, store: Store, run: Run) -> dict[str, Any]:
     found = desk.about(store, run, "training", lambda: _asked(store, run), wait=None)
     assert found is not None
     return found
