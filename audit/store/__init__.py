@@ -1,11 +1,13 @@
-"""The store: the only package that imports duckdb and pyarrow.
+"""The store: the only package that imports duckdb, and with `values` the only one that imports pyarrow.
 
 schema      tables and columns, the public contract
-filesystem  the few operations a store needs of the place it lives in
 manifest    run.json: a run's row and its committed parts
-writer      rows → parts → commit
-batch       rows as one buffer, to cross a process boundary without pickling
-parts       committed parts as a read-only filesystem that DuckDB sees
-views       the SQL of every view
-reader      open a store, ask it anything
+part_file   a table as the Parquet file that a part is
+filesystem  what a store needs of the place it lives in; bucket/: the same in an object store
+wire        rows of one batch as one buffer, to cross a process boundary
+views       the SQL of every view and macro
+write/      rows to parts to commit
+read/       open a store and query it
+sandbox/    run an untrusted query in a confined process
+maintain/   verify, compact, amend and remove runs
 """
