@@ -155,6 +155,7 @@ _JUDGED = """
         FROM ({joined})
     ), flipped AS (
         SELECT *, source_changed AND NOT coalesce(loaded_a = loaded_b, false) AS data_changed,
+               {of_input} AS input_cause,
                CASE WHEN lost_a AND NOT lost_b THEN false ELSE correct_a END AS right_a,
                CASE WHEN lost_b AND NOT lost_a THEN false ELSE correct_b END AS right_b,
                CASE WHEN correct_a AND (lost_b OR NOT correct_b) THEN 'regression'
@@ -168,9 +169,9 @@ _JUDGED = """
         WHEN label_changed AND flip <> 'change' AND (NOT other_class OR (flip = 'regression' AND meets_old_label))
         THEN 'labels'
         WHEN label_changed AND flip <> 'change' THEN 'both'
-        WHEN lost_a OR lost_b THEN {of_input}
+        WHEN lost_a OR lost_b THEN input_cause
         WHEN input_a = input_b THEN 'model'
-        WHEN NOT {model_changed} THEN {of_input}
+        WHEN NOT {model_changed} THEN input_cause
         ELSE 'undetermined' END AS cause
     FROM flipped
 """

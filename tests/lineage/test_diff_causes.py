@@ -100,6 +100,22 @@ def test_equal_scores_for_equal_inputs_show_that_the_model_is_the_same(tmp_path:
     assert any("more than one possible cause" in note for note in found.notes)
 
 
+def test_how_the_models_were_called_is_named(tmp_path: Path) -> None:
+    recipe = {"kind": "run", "device": "cpu", "batch_size": 32}
+    write_run(str(tmp_path), [sample()], STAGES, name="a", model_digest="m", recipe=recipe)
+    other = recipe | {"batch_size": 8, "device": "cuda"}
+    write_run(str(tmp_path), [sample(predicted=1)], STAGES, name="b", model_digest="m", recipe=other, phase="train")
+    with Reader(str(tmp_path)) as reader:
+        found = diff(reader, "a", "b")
+        assert diff(reader, "a", "a").calls == {}
+    assert found.as_json()["calls"] == {"device": ["cpu", "cuda"], "batch size": [32, 8]}
+    assert any("device cpu → cuda, batch size 32 → 8" in note for note in found.notes)
+    write_run(str(tmp_path), [sample()], STAGES, name="c", model_digest="m", recipe=other, phase="eval")
+    with Reader(str(tmp_path)) as reader:
+        found = diff(reader, "c", "b")
+    assert any("mode evaluation → training" in note for note in found.notes)
+
+
 def test_a_sample_that_fails_anew_is_a_regression(tmp_path: Path) -> None:
     a = [sample(source=f"{n}.png", predicted=0 if n else 1) for n in range(4)]
     b = [*a[:3], failing("r", "ValueError: mode 1", source="3.png")]

@@ -84,6 +84,41 @@ def test_the_same_input_and_other_logits_is_the_model(digits: Digits, tmp_path: 
     assert found.flips.counts["regressions"]["model"] == found.regressions
 
 
+def test_input_and_model_both_changed_is_measured(digits: Digits, tmp_path: Path) -> None:
+    """Each alone, then together: of the flips that both make, each has the cause that the runs of one change show."""
+    pipeline = tmp_path / "both_normalize_digits.py"
+    pipeline.write_text(PIPELINE.read_text().replace("mean=[0.306], std=[0.318]", "mean=[0.8], std=[0.1]"))
+    checkpoint = torch.load(CHECKPOINT, weights_only=True)
+    checkpoint["state_dict"]["fc2.bias"] += torch.linspace(-6, 6, 10)
+    torch.save(checkpoint, tmp_path / "both.pt")
+    runs = [
+        digits.record(pipeline=pipeline),
+        digits.record(model=tmp_path / "both.pt"),
+        digits.record(pipeline=pipeline, model=tmp_path / "both.pt"),
+    ]
+    with Reader(digits.store) as reader:
+        alone = [
+            {row["index_b"] for row in diff(reader, digits.baseline.run_id, run.run_id).flips.lists["regressions"]}
+            for run in runs[:2]
+        ]
+        found = diff(reader, digits.baseline.run_id, runs[2].run_id)
+        unmeasured = diff(reader, digits.baseline.run_id, runs[2].run_id, derive=False)
+    causes = {row["index_b"]: row["cause"] for row in found.flips.lists["regressions"]}
+    assert len(causes) == found.regressions > 3
+    for index, cause in causes.items():
+        by_input, by_model = (index in one for one in alone)
+        assert cause == ("both" if by_input == by_model else "model" if by_model else "pipeline")
+    assert len(set(causes.values())) > 1
+    assert any("was measured" in note for note in found.notes)
+    assert unmeasured.flips.counts["regressions"]["undetermined"] == found.regressions
+
+    (tmp_path / "both.pt").unlink()
+    with Reader(digits.store) as reader:
+        gone = diff(reader, digits.baseline.run_id, runs[2].run_id)
+    assert gone.flips.counts["regressions"]["undetermined"] == found.regressions
+    assert any("could not be measured" in note for note in gone.notes)
+
+
 def test_other_bytes_are_the_data_and_another_label_the_labels(digits: Digits, tmp_path: Path) -> None:
     images = Path(shutil.copytree(digits.images, tmp_path / "images"))
     replaced, moved = sorted((images / "0").iterdir())[:2]

@@ -96,6 +96,7 @@ def hexed(*words: object) -> str:
 
 def write_run(store: str, rows: Sequence[dict[str, Any]], stages: Sequence[dict[str, Any]], **run: Any) -> str:
     """A synthetic run. A row has source, content, label, predicted (or None) and outputs (stage → digest)."""
+    phase = run.pop("phase", None)
     writer = RunWriter.create(store, Run("", 0, "", **run))
     run_id = writer.run.run_id
     writer.append({"stages": table_of("stages", _columns([{"run_id": run_id, "random": False, **s} for s in stages]))})
@@ -120,6 +121,8 @@ def write_run(store: str, rows: Sequence[dict[str, Any]], stages: Sequence[dict[
                 key | told | {"label": label, "label_name": name, "correct": right, "input_digest": last}
             )
     tables = {"samples": samples, "stage_outputs": outputs, "predictions": predictions}
+    if phase:
+        tables["steps"] = [{"run_id": run_id, "epoch": 0, "step": 0, "phase": phase}]
     writer.append({name: table_of(name, _columns(found)) for name, found in tables.items() if found})
     writer.finish("complete")
     return run_id

@@ -13,8 +13,10 @@ from typing import Any
 from audit.errors import UsageError
 from audit.lineage.diff.alignment import AlignmentStep, align
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
+from audit.lineage.diff.flip_measurement import measure_causes
 from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match, side_of
+from audit.lineage.diff.model_calls import call_changes
 from audit.lineage.diff.pairs_table import compare
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch
@@ -53,6 +55,8 @@ class Diff:
     flips: Flips
     notes: list[str] = field(default_factory=list)
     versions: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    #: What differs in how the models were called: mode, device, batch size.
+    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     @property
     def regressions(self) -> int:
@@ -127,6 +131,7 @@ class Diff:
             "run_accuracy_b": flips.run_accuracy_b,
             "mcnemar_p": flips.mcnemar_p,
             "per_class": flips.per_class,
+            "calls": {name: list(pair) for name, pair in self.calls.items()},
             "versions": {name: list(pair) for name, pair in self.versions.items()},
             "notes": self.notes,
         }
@@ -166,17 +171,20 @@ def diff(
         match(scratch, ours, theirs)
         tell("comparing stages and predictions")
         compare(scratch, ours, theirs, steps)
+        measured = measure_causes(reader, scratch, ours, theirs, trust=trust) if derive else None
         most = 2**62 if rows is None else rows
         counts, lists = _listed(scratch, most)
         matched, divergent = counts.pop("matched"), counts.pop("divergent")
         same_failure = counts.pop("same_failure")
         flips = find_flips(scratch, ours, theirs, most)
+        calls = call_changes(scratch, ours, theirs)
         tell("measuring differences")
         divergences = find_divergences(reader, scratch, ours, theirs, steps, derive=derive, trust=trust)
     counts |= {kind: flips.total(kind) for kind in flips.counts}
     found = Diff(ours, theirs, matched, divergent, same_failure, counts, lists, steps, divergences, flips)
     found.versions = version_changes(ours, theirs)
-    found.notes = _notes(found)
+    found.calls = calls
+    found.notes = [*_notes(found), *([measured] if measured else [])]
     return found
 
 
@@ -227,6 +235,10 @@ def _notes(found: Diff) -> list[str]:
     if a.run.classes and b.run.classes and a.run.classes != b.run.classes:
         notes.append("The runs have different class lists: labels and predictions are compared by name.")
     same_model = a.run.model_digest is not None and a.run.model_digest == b.run.model_digest
+    called = ", ".join(f"{name} {ours} → {theirs}" for name, (ours, theirs) in found.calls.items())
     if same_model and any(counts["model"] for counts in found.flips.counts.values()):
-        notes.append("The model file is the same in both, yet it gave other logits for the same input.")
+        told = f"; it was called otherwise: {called}" if called else ""
+        notes.append(f"The model file is the same in both, yet it gave other logits for the same input{told}.")
+    elif called and any(found.counts[kind] for kind in found.flips.counts):
+        notes.append(f"The models were called differently: {called}.")
     return list(dict.fromkeys(notes))

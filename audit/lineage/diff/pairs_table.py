@@ -35,6 +35,7 @@ _COMPARED = """
     SELECT source, renamed_to, how, index_a, visit_a, index_b, visit_b, label_a, label_b, label_name_a, label_name_b,
            failed_a, failed_b, source_changed, label_changed, predicted_a, predicted_b, name_a, name_b, correct_a,
            correct_b, right_a, right_b, flip, cause,
+           CASE cause WHEN 'undetermined' THEN input_cause END AS input_cause,
            coalesce(parted, CASE WHEN other_error THEN least(last_input + 1, {last_step}) END) AS step,
            CASE WHEN lost_in_both AND parted IS NULL THEN 'both' ELSE CASE step {missing} END END AS missing,
            CASE missing WHEN 'a' THEN error_a WHEN 'b' THEN error_b WHEN 'both' THEN hash(error_a, error_b) END AS error

@@ -29,6 +29,10 @@ class Scratch:
         """Run a query and keep its rows as a table."""
         self._execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}')
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> None:
+        """Run an UPDATE of a table that was kept."""
+        self._execute(statement, parameters)
+
     def drop(self, name: str) -> None:
         """Let go of a table that is no longer needed."""
         self._execute(f'DROP TABLE IF EXISTS temp."{name}"')

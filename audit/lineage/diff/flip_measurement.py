@@ -1,0 +1,153 @@
+"""Which of input and model flipped a prediction when both differ: each model is given both inputs.
+
+Model A on B's input shows what the input alone does, model B on A's input what the model alone does. Inputs are made
+again by replay and must have the digests that were recorded; models are the recorded checkpoints and must give the
+recorded predictions. Where any of this fails the cause stays undetermined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from audit.errors import AuditError
+from audit.lineage.diff.matching import Side
+from audit.store.read.reader import Reader
+from audit.store.read.scratch import Scratch
+
+if TYPE_CHECKING:
+    from audit.lineage.replay.model import ReplayModel
+
+#: Each takes two passes through a pipeline and four calls of a model.
+MOST_MEASURED = 1_000
+_BATCH = 32
+
+_WANTED = f"""
+    SELECT index_a, visit_a, index_b, visit_b, flip, input_cause, predicted_a, predicted_b, label_b AS label,
+           label_name_b AS label_name
+    FROM compared WHERE cause = 'undetermined' AND predicted_a IS NOT NULL AND predicted_b IS NOT NULL
+    ORDER BY flip = 'regression' DESC, index_b, visit_b LIMIT {MOST_MEASURED}
+"""
+_MEASURED = """
+    UPDATE compared SET cause = m.cause
+    FROM (SELECT unnest(?) AS index_a, unnest(?) AS visit_a, unnest(?) AS index_b, unnest(?) AS visit_b,
+                 unnest(?) AS cause) m
+    WHERE compared.index_a = m.index_a AND compared.visit_a = m.visit_a
+      AND compared.index_b = m.index_b AND compared.visit_b = m.visit_b
+"""
+
+Flip = dict[str, Any]
+Key = tuple[int, int, int]
+
+
+def measure_causes(reader: Reader, scratch: Scratch, a: Side, b: Side, *, trust: bool = False) -> str | None:
+    """Replace `undetermined` in the table `compared` by what was measured; return a note on it, if there is one.
+
+    Only flips that differ in input and model are measured, and only with both checkpoints at hand. Code of a recipe
+    that this machine did not record runs only with `trust`.
+    """
+    if None in (a.run.model_digest, b.run.model_digest) or a.run.model_digest == b.run.model_digest:
+        return None
+    wanted: list[Flip] = scratch.dicts(_WANTED)
+    if not wanted:
+        return None
+    try:
+        causes = list(_causes(reader, a, b, wanted, trust))
+    except (AuditError, OSError, RuntimeError, TypeError, ValueError) as error:
+        return f"Which of input and model flipped {len(wanted):,} predictions could not be measured: {error}"
+    found = [(flip, cause) for flip, cause in causes if cause != "undetermined"]
+    if found:
+        keys = ("index_a", "visit_a", "index_b", "visit_b")
+        columns = [[flip[key] for flip, _ in found] for key in keys]
+        scratch.change(_MEASURED, [*columns, [cause for _, cause in found]])
+    return (
+        f"The cause of {len(found):,} of {len(wanted):,} flips was measured: each model was given the inputs of both "
+        "runs."
+    )
+
+
+def _causes(reader: Reader, a: Side, b: Side, wanted: Sequence[Flip], trust: bool) -> Iterator[tuple[Flip, str]]:
+    models = [_model(reader, side, trust) for side in (a, b)]
+    replays = [_Inputs(reader, side, trust) for side in (a, b)]
+    for start in range(0, len(wanted), _BATCH):
+        some = wanted[start : start + _BATCH]
+        inputs = [
+            replay.of([(side.epoch, flip[f"index_{name}"], flip[f"visit_{name}"]) for flip in some])
+            for replay, side, name in zip(replays, (a, b), "ab", strict=True)
+        ]
+        ready = [n for n in range(len(some)) if inputs[0][n] is not None and inputs[1][n] is not None]
+        if not ready:
+            continue
+        # said[model][input][flip]: what each model makes of the inputs of either run.
+        said = [[_predicted(model, [values[n] for n in ready]) for values in inputs] for model in models]
+        for at, n in enumerate(ready):
+            yield some[n], _cause(a, b, some[n], [[said[m][i][at] for i in (0, 1)] for m in (0, 1)])
+
+
+def _cause(a: Side, b: Side, flip: Flip, said: list[list[int]]) -> str:
+    """The cause of one flip; `said[m][i]` is the class that model m gives input i."""
+    if said[0][0] != flip["predicted_a"] or said[1][1] != flip["predicted_b"]:
+        # The models do not say what was recorded, so that nothing can be concluded from them.
+        return "undetermined"
+    by_input = _has_flipped(flip, _name(a, said[0][1]), _name(a, flip["predicted_a"]))
+    by_model = _has_flipped(flip, _name(b, said[1][0]), _name(a, flip["predicted_a"]))
+    if by_input == by_model:
+        return "both"
+    return "model" if by_model else str(flip["input_cause"])
+
+
+def _has_flipped(flip: Flip, predicted: str | int, before: str | int) -> bool:
+    if flip["flip"] == "change":
+        return predicted != before
+    label = flip["label"] if flip["label_name"] is None or isinstance(predicted, int) else flip["label_name"]
+    is_right, is_fix = bool(predicted == label), bool(flip["flip"] == "fix")
+    return is_right == is_fix
+
+
+def _name(side: Side, number: int) -> str | int:
+    classes = side.run.classes
+    return classes[number] if classes and 0 <= number < len(classes) else number
+
+
+def _model(reader: Reader, side: Side, trust: bool) -> ReplayModel:
+    # Only this needs torch.
+    from audit.lineage.replay.model import ReplayModel
+
+    model = ReplayModel(side.run, reader.location, None, trust=trust)
+    if model.digest != side.run.model_digest:
+        raise AuditError(f"the checkpoint of the run {side.run.run_id} has changed since it was recorded")
+    return model
+
+
+def _predicted(model: ReplayModel, inputs: list[Any]) -> list[int]:
+    rows = model.logits(inputs)
+    return [int(row[0] > 0) if len(row) == 1 else max(range(len(row)), key=row.__getitem__) for row in rows]
+
+
+class _Inputs:
+    """What a model was given in the visits of one run, made again."""
+
+    def __init__(self, reader: Reader, side: Side, trust: bool) -> None:
+        from audit.lineage.replay.pipeline import rebuild_pipeline
+        from audit.lineage.replay.recorded_visits import RecordedVisits
+
+        self._visits = RecordedVisits(reader, side.run.run_id)
+        named = self._visits.named_stages()
+        self._pipeline = rebuild_pipeline(side.run, reader.location, named=named, trust=trust)
+        self._pipeline.keep_final = True
+        self._paths = {ordinal: stage["path"] for ordinal, stage in self._visits.stages.items()}
+
+    def of(self, keys: list[Key]) -> list[Any]:
+        """The input of each visit; None where it is not what was recorded."""
+        from audit.lineage.replay.pipeline import Task, replay_all
+
+        made: dict[Key, Any] = {}
+        for facts in self._visits.chunks(keys):
+            states = {} if self._pipeline.seeded else self._visits.states(list(facts))
+            places = {key: self._pipeline.place_of(key[1], fact["source"], fact["root"]) for key, fact in facts.items()}
+            tasks = [Task(*key, states.get(key, {}), place) for key, place in places.items() if place is not None]
+            for visit in replay_all(self._pipeline, tasks, workers=0):
+                key = (visit.task.epoch, visit.task.index, visit.task.visit)
+                if visit.digests == {self._paths[stage]: digest for stage, digest in facts[key]["stages"].items()}:
+                    made[key] = visit.final
+        return [made.get(key) for key in keys]
