@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit.config import store_location
-from audit.records import Run
+from audit.records import Progress, Run
 from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
     from audit.checks.report import Report
-    from audit.engines.request import Progress
     from audit.lineage.diff.diff import Diff
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
     from audit.recorders.loop.recording import Recording
     from audit.store.maintain.compact import Compacted
+    from audit.store.maintain.stats import StoreStats
     from audit.store.maintain.verify import Damage
 
 
@@ -51,26 +51,28 @@ class Store(Reader):
         indices: Sequence[int] = (),
         sample: int | None = None,
         epoch: int | None = None,
-        stage: int | None = None,
+        stage: int | str | None = None,
         dataset: Any = None,
         model: str | bool = False,
         export: str | None = None,
         workers: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[Progress], None] | None = None,
         trust: bool = False,
     ) -> Replay:
         """Make recorded visits again from their sources and compare every stage's digest; all visits by default.
 
         `dataset`, or a mapping of datasets by split, is for a run that was recorded in a loop of its own without a
         `builder`; a name, as `--dataset` takes it, is for one that has moved. `model=True` also computes the logits
-        again; a path tries another checkpoint. This runs the recorded pipeline: CodeNotTrusted unless this machine
-        recorded it, or `trust` is set.
+        again; a path tries another checkpoint. `stage` is a number or a name, such as "Resize". This runs the recorded
+        pipeline: CodeNotTrusted unless this machine recorded it, or `trust` is set.
         """
         from audit.lineage.replay.replay import replay
         from audit.lineage.replay.replayer import ReplayOptions
 
-        wanted = ReplayOptions(indices, sample, epoch, stage, workers, model, export, progress, trust=trust)
-        return replay(self, run, dataset=dataset, wanted=wanted)
+        wanted = ReplayOptions(
+            indices, sample, epoch, workers=workers, model=model, export=export, progress=progress, trust=trust
+        )
+        return replay(self, run, dataset=dataset, wanted=wanted, stage=stage)
 
     def diff(
         self,
@@ -105,11 +107,42 @@ class Store(Reader):
 
         return write_report(self, path, run, baseline=baseline, mistakes=mistakes)
 
-    def verify(self, run: str | None = None) -> list[Damage]:
+    def runs(self, *, where: str | None = None) -> list[Run]:
+        """Every run in the order they were begun, or those for which an SQL condition over `runs` holds."""
+        listed = super().runs()
+        if where is None:
+            return listed
+        # On a line of its own, so that a comment at the end of the condition cannot swallow the bracket.
+        chosen = {run_id for (run_id,) in self.sql(f"SELECT run_id FROM runs WHERE (\n{where}\n)").fetchall()}
+        return [run for run in listed if run.run_id in chosen]
+
+    def tag(self, run: str, tags: Mapping[str, str], *, remove: Sequence[str] = ()) -> Run:
+        """Add tags to a run, replace those of the same names, and remove others. Return its row."""
+        from audit.store.maintain.amend import tag_run
+
+        run_id = self.run(run).run_id
+        tag_run(self, run_id, tags, remove)
+        return self.run(run_id)
+
+    def rename(self, run: str, name: str | None) -> Run:
+        """Give a run another name, or none. Return its row."""
+        from audit.store.maintain.amend import rename_run
+
+        run_id = self.run(run).run_id
+        rename_run(self, run_id, name)
+        return self.run(run_id)
+
+    def stats(self, run: str | None = None) -> StoreStats:
+        """Runs, parts, rows and bytes of each table, of one run or of all. No part is opened."""
+        from audit.store.maintain.stats import store_stats
+
+        return store_stats(self, run)
+
+    def verify(self, run: str | None = None, *, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
         """What is damaged: part digests and row counts against the manifests. Nothing found, nothing damaged."""
         from audit.store.maintain.verify import verify
 
-        return verify(self, run)
+        return verify(self, run, progress)
 
     def compact(self, run: str | None = None) -> Compacted:
         """Merge a run's small parts and sort their rows by index, while others read."""

@@ -1,15 +1,94 @@
-"""Where things are: the store's location from an option, the environment, or the default."""
+"""Defaults: where the store is, and the options that a project or a user always gives.
+
+The first that says something wins: an option, the environment, ./audit.toml ([defaults]), ./pyproject.toml
+([tool.audit.defaults]), the user's own config.toml, what is built in.
+"""
 
 from __future__ import annotations
 
 import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audit.errors import UsageError
 
 DEFAULT_STORE = "lineage"
 STORE_VARIABLE = "AUDIT_STORE"
+SECTION = "defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """One setting: its name (`store`, or `run.workers` for an option of a command), its value, and who says so."""
+
+    name: str
+    value: Any
+    origin: str
 
 
 def store_location(given: str | os.PathLike[str] | None = None) -> str:
-    """--store, else $AUDIT_STORE, else ./lineage."""
+    """Return the store's place: --store, else $AUDIT_STORE, else the configured one, else ./lineage."""
     if given is not None:
         return os.fspath(given)
-    return os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    return str(store_default().value)
+
+
+def store_default() -> Default:
+    """Return the place of the store when no option names one, and where that comes from."""
+    if place := os.environ.get(STORE_VARIABLE):
+        return Default("store", place, f"${STORE_VARIABLE}")
+    for path, section in _sections():
+        if "store" in section:
+            # A path in a file is meant from that file's folder, wherever the command is run.
+            place = os.path.expanduser(str(section["store"]))
+            return Default("store", place if "://" in place else str(path.parent / place), str(path))
+    return Default("store", DEFAULT_STORE, "built in")
+
+
+def option_defaults() -> list[Default]:
+    """Return the configured options of commands, such as `run.workers`; the first file that names one wins."""
+    found: dict[str, Default] = {}
+    for path, section in _sections():
+        for command, options in section.items():
+            if command == "store":
+                continue
+            if not isinstance(options, Mapping):
+                raise UsageError(
+                    f"{path}: [{SECTION}] has {command} = {options!r}.",
+                    hint=f"It takes store, and a table for each command, such as [{SECTION}.run] with workers = 4.",
+                )
+            for option, value in options.items():
+                name = f"{command}.{option.replace('-', '_')}"
+                found.setdefault(name, Default(name, value, str(path)))
+    return list(found.values())
+
+
+def user_file() -> Path:
+    """Return the user's own configuration file, whether it exists or not."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "audit" / "config.toml"
+
+
+def _sections() -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every file's defaults, the nearest first."""
+    for path, keys in (
+        (Path("audit.toml"), (SECTION,)),
+        (Path("pyproject.toml"), ("tool", "audit", SECTION)),
+        (user_file(), (SECTION,)),
+    ):
+        section: Any = _read(path)
+        for key in keys:
+            section = section.get(key, {}) if isinstance(section, Mapping) else {}
+        if isinstance(section, Mapping) and section:
+            yield path, section
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}", hint="Correct the file.") from error

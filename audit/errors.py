@@ -1,11 +1,11 @@
 """Every error that audit raises on purpose.
 
-    AuditError                     exit code 1
+    AuditError                     exit code 1: the answer is no
     ├── UsageError                 2   the request itself makes no sense
     │   └── MissingExtra               an optional package is needed
     ├── StoreError                     the store cannot be opened, read or written
-    │   ├── StoreNotFound
-    │   ├── NotAStore
+    │   ├── StoreNotFound          2   nothing is there
+    │   ├── NotAStore              2   something else is there
     │   ├── StoreTooNew
     │   ├── StoreReadOnly
     │   ├── StoreDamaged
@@ -16,7 +16,7 @@
     ├── PipelineError                  what --pipeline names cannot be used
     ├── ModelError                     what --model names cannot be used
     │   ├── NeedsTrust                 loading it would execute code from the file
-    │   ├── UnknownArchitecture
+    │   ├── UnknownArchitecture    2
     │   ├── ClassMismatch              class names of the checkpoint and the dataset disagree
     │   └── UnclearOutput              no class axis can be named without guessing
     ├── CodeNotTrusted                 code that a store names would be executed
@@ -27,6 +27,8 @@ turns them into a sentence and an exit code. `hint` says what to do next.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class AuditError(Exception):
@@ -41,6 +43,11 @@ class AuditError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def as_usage(self) -> Self:
+        """Return the same error with exit code 2: what the user named is not there."""
+        self.exit_code = UsageError.exit_code
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries; keyword-only arguments would not survive the default.
@@ -84,9 +91,13 @@ class StoreError(AuditError):
 class StoreNotFound(StoreError):
     """There is no store at that place."""
 
+    exit_code = 2
+
 
 class NotAStore(StoreError):
     """The place exists, but holds no audit store."""
+
+    exit_code = 2
 
 
 class StoreTooNew(StoreError):
@@ -139,6 +150,8 @@ class CodeNotTrusted(AuditError):
 
 class UnknownArchitecture(ModelError):
     """The weights fit no architecture that is known here."""
+
+    exit_code = 2
 
 
 class ClassMismatch(ModelError):

@@ -5,6 +5,7 @@ Pure arithmetic on strings and integers, so that it can be tested by hand.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import secrets
@@ -78,7 +79,10 @@ def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
         raise UsageError(
             f"{reference!r} begins the ids of several runs: {_listed(by_prefix)}.", hint="Type more of it."
         )
-    raise NotFound(f"There is no run {reference!r} in the store.", hint=f"It holds {_listed(runs)}.")
+    names = {name for run in runs for name in (run.name, run.run_id) if name}
+    near = difflib.get_close_matches(reference, names, n=3)
+    hint = f"Did you mean {', '.join(near)}?" if near else f"It holds {_listed(runs)}."
+    raise NotFound(f"There is no run {reference!r} in the store.", hint=hint)
 
 
 def _listed(runs: Sequence[Nameable], most: int = 5) -> str:

@@ -76,6 +76,18 @@ def is_call(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a command has come: what it is doing, how much of it is done, and of how many (None: not known yet)."""
+
+    done: int = 0
+    total: int | None = None
+    failed: int = 0
+    doing: str = ""
+    #: Something to tell the user at once, such as a doubt about the model's classes.
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One row of `stages`: one step of the pipeline."""
 

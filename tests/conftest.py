@@ -76,12 +76,12 @@ def pictures(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def write_pipeline(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a pipeline file; each gets a name of its own, as Python imports a name once."""
+    """Writes a pipeline file that takes pictures in their own mode; each gets a name of its own, as Python imports a name once."""
 
     def write(text: str) -> Path:
         path = tmp_path / f"pipeline_{tmp_path.name.replace('-', '_')}_{len(list(tmp_path.glob('pipeline_*.py')))}.py"
         path.write_text(
-            "import random\nimport numpy as np\nimport torch\nfrom torchvision import transforms\nfrom torchvision.transforms import v2\n"
+            "mode = 'keep'\nimport random\nimport numpy as np\nimport torch\nfrom torchvision import transforms\nfrom torchvision.transforms import v2\n"
             + text
         )
         return path

@@ -147,9 +147,8 @@ def read_baseline(path: str) -> Baseline:
         items = [Item(*item) for item in content["sources"]]
         return Baseline(**{key: content[key] for key in known}, items=items, code=content.get("code", {}))
     except FileNotFoundError:
-        raise NotFound(
-            f"There is no baseline file {path}.", hint=f"Write one with: audit baseline export -o {path}"
-        ) from None
+        hint = f"Write one with: audit baseline export -o {path}"
+        raise NotFound(f"There is no baseline file {path}.", hint=hint).as_usage() from None
     except OSError as error:
         raise UsageError(f"The baseline {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -23,7 +23,8 @@ from audit.checks.yours.sql import CHECK as SQL
 from audit.errors import UsageError
 
 FILE = "audit.toml"
-_TOP = ("baseline", "fail_on", "max_findings", "select", "skip", "checks", "sql")
+#: `defaults` is read elsewhere (see audit.config).
+_TOP = ("defaults", "baseline", "fail_on", "max_findings", "select", "skip", "checks", "sql")
 #: Keys that every check takes beside its own options.
 COMMON = ("enabled", "severity", "splits", "classes", "stages", "allow")
 _ALLOW = ("source", "digest", "reason", "expires")

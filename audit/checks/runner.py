@@ -17,6 +17,7 @@ from audit.checks.config import Configuration, Setting, load_configuration
 from audit.checks.context import MOST_WITH_EXCUSES, Context, RunFacts
 from audit.checks.report import CheckOutcome, Report
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
+from audit.records import Progress
 from audit.store.maintain.amend import append_findings
 from audit.store.read.reader import Reader
 
@@ -31,7 +32,7 @@ def run_checks(
     skip: Sequence[str] = (),
     fail_on: Severity | None = None,
     record: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
     trust: bool = False,
 ) -> Report:
     """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings.
@@ -54,15 +55,15 @@ def _run(
     baseline: str | os.PathLike[str] | None,
     fail_on: Severity | None,
     record: bool,
-    progress: Callable[[str], None] | None,
+    progress: Callable[[Progress], None] | None,
     trust: bool,
 ) -> Report:
     run = reader.run(reference)
     facts = RunFacts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust)
     outcomes = []
-    for setting in settings:
+    for number, setting in enumerate(settings):
         if progress is not None:
-            progress(setting.name)
+            progress(Progress(number, len(settings), doing=setting.name))
         outcomes.append(_judge(facts, setting, configuration.max_findings))
     report = Report(
         run_id=run.run_id,

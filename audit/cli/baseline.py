@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from audit.cli.groups import CommandGroup
 from audit.cli.options import common
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def baseline() -> None:
-    """What later runs are compared with."""
+    """Keep a run as a small file that later runs are compared with."""
 
 
 @baseline.command()

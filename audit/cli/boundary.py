@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import click
 
+from audit.cli.groups import CommandGroup
 from audit.cli.options import VERDICT
 from audit.errors import AuditError
 from audit.extras import missing_extra
@@ -17,7 +18,7 @@ from audit.extras import missing_extra
 INTERRUPTED = 130
 
 
-class Boundary(click.Group):
+class Boundary(CommandGroup):
     """A group of commands that never shows a traceback unless --debug asks for one."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

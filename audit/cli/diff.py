@@ -84,7 +84,7 @@ def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any
     from audit.lineage.diff.diff import diff as compare
 
     with open_store(store) as opened, console(stderr=True).status("comparing") as status:
-        return compare(opened, a, b, progress=status.update, **wanted)
+        return compare(opened, a, b, progress=lambda now: status.update(now.doing), **wanted)
 
 
 def _pipelines(pipelines: tuple[str, str], store: str | None, options: dict[str, Any], wanted: dict[str, Any]) -> Diff:
@@ -99,7 +99,7 @@ def _pipelines(pipelines: tuple[str, str], store: str | None, options: dict[str,
         def show(pipeline: str, progress: Any) -> None:
             if pipeline not in tasks:
                 tasks[pipeline] = bar.add_task(pipeline.replace("[", "\\["), total=progress.total)
-            bar.update(tasks[pipeline], completed=progress.done)
+            bar.update(tasks[pipeline], completed=progress.done, total=progress.total)
 
         recording = {name: options[name] for name in ("limit", "workers", "seed")}
         a, b = pipelines

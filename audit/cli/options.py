@@ -31,6 +31,19 @@ def common(command: F) -> F:
     return store_option(debug_option(command))
 
 
+def parse_tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Read KEY=VALUE texts."""
+    tags: dict[str, str] = {}
+    for tag in given:
+        key, equals, value = tag.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"a tag must be KEY=VALUE, got {tag!r}")
+        if key in tags:
+            raise click.BadParameter(f"{key} is given twice, as {tags[key]!r} and as {value!r}")
+        tags[key] = value
+    return tags
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console that keeps quiet about styles when nobody sees them."""
     import sys
@@ -41,6 +54,17 @@ def console(*, stderr: bool = False) -> Console:
         def on_broken_pipe(self) -> None:
             # rich would end the process with 1: what a reader that went away means is for the boundary to say.
             raise BrokenPipeError
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            if seen:
+                super().print(*objects, **options)
+                return
+            # Tables are padded to their widths; in a file or a pipe, that is only noise at the ends of lines.
+            with self.capture() as captured:
+                super().print(*objects, **options)
+            text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+            self.file.write(text)
+            self.file.flush()
 
     seen = (sys.stderr if stderr else sys.stdout).isatty()
     # In a file or a pipe there is no edge to keep to, and a line cut short would lose its end.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
+from audit.cli.bar import ProgressBar
 from audit.cli.options import common, console, json_option, trust_option, verdict
 
 
@@ -17,7 +17,7 @@ from audit.cli.options import common, console, json_option, trust_option, verdic
     "--sample", type=click.IntRange(1), metavar="N", help="N visits, spread over the run; the same each time."
 )
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
-@click.option("--stage", type=click.IntRange(0), help="Compare only this stage.")
+@click.option("--stage", metavar="N|NAME", help="Compare only this stage: its number, or its name, such as Resize.")
 @click.option(
     "--dataset",
     metavar="DATA",
@@ -44,7 +44,7 @@ def replay(
     everything: bool,
     sample: int | None,
     epoch: int | None,
-    stage: int | None,
+    stage: str | None,
     dataset: str | None,
     model: str | None,
     workers: int | None,
@@ -58,8 +58,6 @@ def replay(
     Exit code 1 when something differs; the first stage that does is named, and why. The recorded pipeline runs only if
     this machine recorded it, or with --trust.
     """
-    from rich.progress import Progress
-
     from audit.api import open as open_store
     from audit.lineage.replay.replay import check_choice
 
@@ -68,11 +66,7 @@ def replay(
     if model and model.isdecimal() and not os.path.exists(model):
         raise click.UsageError(f"--model took {model!r} for a checkpoint: put indices before --model.")
     check_choice(everything, indices, sample)
-    with (
-        open_store(store) as opened,
-        Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar,
-    ):
-        task = bar.add_task("replaying")
+    with open_store(store) as opened, ProgressBar("replaying") as bar:
         result = opened.replay(
             run,
             indices=indices,
@@ -84,7 +78,7 @@ def replay(
             export=export_to,
             workers=workers,
             trust=trust,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=bar.show,
         )
     code = verdict(passed=result.passed)
     if as_json:
@@ -101,5 +95,5 @@ def replay(
 def _numbers(given: tuple[str, ...]) -> list[int]:
     for text in given:
         if not text.isdecimal():
-            raise click.UsageError(f"{text!r} is no index; expected [RUN] [INDEX…].")
+            raise click.UsageError(f"{text!r} is not an index; expected [RUN] [INDEX…].")
     return [int(text) for text in given]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from audit.cli.bar import ProgressBar
 from audit.cli.boundary import INTERRUPTED
-from audit.cli.options import common, console, json_option
+from audit.cli.options import common, console, json_option, parse_tags
 from audit.config import store_location
 from audit.records import LEVELS, Run
 
@@ -34,30 +35,26 @@ class Size(click.ParamType[int]):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(value), re.IGNORECASE)
         if not match:
-            self.fail(f"{value!r} is no size; write it as 500M or 2GiB", param, ctx)
+            self.fail(f"{value!r} is not a size; write it as 500M or 2GiB", param, ctx)
         return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    tags: dict[str, str] = {}
-    for tag in given:
-        key, equals, value = tag.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"{tag!r} is no KEY=VALUE")
-        if key in tags:
-            raise click.BadParameter(f"{key} is given twice, as {tags[key]!r} and as {value!r}")
-        tags[key] = value
-    return tags
-
-
 @click.command()
+@click.argument("data", required=False, metavar="[DATA]")
 @click.option(
     "--dataset",
     metavar="DATA",
-    help="A folder, a manifest, FILE.py, module:function, torchvision:NAME, hf:PATH, s3://bucket/folder.",
+    help="The same as the argument DATA: a folder, a manifest, FILE.py, module:function, torchvision:NAME, hf:PATH "
+    "(saved on this machine), s3://bucket/folder.",
 )
 @click.option("--model", metavar="MODEL", help="A checkpoint, TorchScript, .pt2, safetensors, or module:function.")
 @click.option("--pipeline", metavar="FILE.py[:NAME]", help="A module with `transform` or `dataset(root)`.")
+@click.option(
+    "--mode",
+    type=click.Choice(["rgb", "keep"]),
+    help="Give --pipeline's transform pictures as RGB, as ImageFolder does, or in their own mode. "
+    "[default: the pipeline's `mode`, else rgb]",
+)
 @click.option("--arch", metavar="NAME", help="The architecture of a state dict; else it is recognised.")
 @click.option(
     "--trust",
@@ -66,7 +63,7 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 )
 @click.option("--name", help="A name for the run.")
 @click.option(
-    "--tag", "tags", metavar="KEY=VALUE", multiple=True, callback=_tags, help="A tag for the run; repeatable."
+    "--tag", "tags", metavar="KEY=VALUE", multiple=True, callback=parse_tags, help="A tag for the run; repeatable."
 )
 @click.option(
     "--capture",
@@ -121,14 +118,23 @@ def _tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 @click.option("--check", "judge", is_flag=True, help="Then run the checks, as `audit check` does.")
 @json_option
 @common
-def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **options: Any) -> int:
-    """Record a dataset through its pipeline, and through a model if given."""
+def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data: str | None, **options: Any) -> int:
+    """Record a dataset through its pipeline, and through a model if given.
+
+    \b
+    audit run photos/val --model checkpoint.pt --pipeline eval.py
+
+    Exit code 1 when the run failed: no sample was good, more failed than --max-failures allows, or it was stopped.
+    """
+    if data and options["dataset"]:
+        raise click.UsageError(f"Name the dataset once: as {data!r} or with --dataset {options['dataset']!r}.")
+    options["dataset"] = options["dataset"] or data
     if not options["dataset"] and not resume:
-        raise click.UsageError("Give --dataset, or --resume RUN.")
+        raise click.UsageError("Name a dataset: audit run DATA (or --dataset DATA), or give --resume RUN.")
     place = store_location(store)
     # A polite kill ends the run as Ctrl-C does: readable, and ready to be resumed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _Bar() as bar:
+    with ProgressBar("starting") as bar:
         if resume:
             from audit.engines.run import resume as resume_run
 
@@ -148,10 +154,12 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, **opt
 def _report(recorded: Run, place: str, as_json: bool) -> int:
     from audit.api import open as open_store
     from audit.lineage.failures import failure_groups
+    from audit.lineage.mistakes import confident_mistakes
     from audit.report.run_text import run_summary
 
     with open_store(place) as opened:
         failures = failure_groups(opened, recorded.run_id) if recorded.failed else []
+        mistakes = confident_mistakes(opened, recorded.run_id) if recorded.wrong else []
         stages = [row["name"] for row in opened.rows("stages", recorded.run_id, order="stage")]
         location = opened.location
     if as_json:
@@ -159,7 +167,7 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
 
         click.echo(plainjson.dumps(run_json(recorded, location, stages, failures)))
     else:
-        console().print(run_summary(recorded, location, stages, failures))
+        console().print(run_summary(recorded, location, stages, failures, mistakes))
     if recorded.status == "interrupted":
         click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
         return INTERRUPTED
@@ -190,34 +198,3 @@ def run_json(recorded: Run, location: str, stages: list[str], failures: Sequence
         "warnings": recorded.warnings,
         "errors": [asdict(group) for group in failures],
     }
-
-
-class _Bar:
-    """A progress bar with rate and time left, on a terminal; nothing elsewhere."""
-
-    def __enter__(self) -> _Bar:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("recording"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("[red]{task.fields[failed]}"),
-            console=console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._progress.add_task("", total=None, rate="", failed="")
-        self._progress.start()
-        return self
-
-    def show(self, progress: Any) -> None:
-        task = self._progress.tasks[0]
-        rate = f"{task.speed:,.0f}/s" if task.speed else ""
-        failed = f"{progress.failed} failed" if progress.failed else ""
-        self._progress.update(self._task, completed=progress.done, total=progress.total, rate=rate, failed=failed)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()

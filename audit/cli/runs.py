@@ -1,21 +1,33 @@
-"""`audit runs`: list the runs of a store."""
+"""`audit runs`: list the runs of a store, rename them and tag them."""
 
 from __future__ import annotations
 
 import click
 
-from audit.cli.options import common, console, json_option
+from audit.cli.groups import CommandGroup
+from audit.cli.options import common, console, json_option, parse_tags
 
 
-@click.command()
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--where", metavar="SQL", help='Only runs for which this holds, such as "accuracy > 0.9".')
 @json_option
 @common
-def runs(store: str | None, as_json: bool) -> None:
-    """List the runs, newest last."""
+@click.pass_context
+def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None) -> None:
+    """List the runs, newest last; rename or tag one.
+
+    \b
+    audit runs --where "status = 'complete' AND tags['team'] = 'vision'"
+    audit runs tag baseline reviewed=yes
+    audit runs rename latest candidate
+    """
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = store
+        return
     from audit.api import open as open_store
 
     with open_store(store) as opened:
-        listed = opened.runs()
+        listed = opened.runs(where=where)
         damaged = opened.damaged
     for error in damaged:
         click.secho(f"audit: {error}", fg="red", err=True)
@@ -28,5 +40,39 @@ def runs(store: str | None, as_json: bool) -> None:
 
     if listed:
         console().print(runs_table(listed))
+    elif where:
+        click.echo(f"No run matches: {where}", err=True)
     else:
         click.echo("The store holds no run yet. Record one with: audit run --dataset DIR", err=True)
+
+
+@runs.command()
+@click.argument("run")
+@click.argument("tags", nargs=-1, metavar="KEY=VALUE…", callback=parse_tags)
+@click.option("--remove", metavar="KEY", multiple=True, help="Remove this tag; repeatable.")
+@common
+@click.pass_obj
+def tag(given: str | None, run: str, tags: dict[str, str], remove: tuple[str, ...], store: str | None) -> None:
+    """Add tags to a run, or replace or remove them."""
+    from audit.api import open as open_store
+
+    if not tags and not remove:
+        raise click.UsageError("Give KEY=VALUE, or --remove KEY.")
+    with open_store(store or given) as opened:
+        changed = opened.tag(run, tags, remove=remove)
+    shown = ", ".join(f"{key}={value}" for key, value in changed.tags.items()) or "none"
+    click.echo(f"Tags of {changed.run_id}: {shown}", err=True)
+
+
+@runs.command()
+@click.argument("run")
+@click.argument("name")
+@common
+@click.pass_obj
+def rename(given: str | None, run: str, name: str, store: str | None) -> None:
+    """Give a run another name."""
+    from audit.api import open as open_store
+
+    with open_store(store or given) as opened:
+        changed = opened.rename(run, name)
+    click.echo(f"{changed.run_id} is now called {name}", err=True)

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import click
 
+from audit.cli.bar import ProgressBar
+from audit.cli.groups import CommandGroup
 from audit.cli.options import common, console, json_option
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def store() -> None:
-    """Look after a store."""
+    """Look after a store: sizes, damage, merging, deleting."""
+
+
+@store.command()
+@click.argument("run", required=False)
+@json_option
+@common
+def stats(run: str | None, store: str | None, as_json: bool) -> None:
+    """Show how much the store, or one run, holds: runs, parts, rows and bytes of each table."""
+    from audit.api import open as open_store
+    from audit.report.store_text import stats_table
+
+    with open_store(store) as opened:
+        found = opened.stats(run)
+    if as_json:
+        from audit import plainjson
+
+        click.echo(plainjson.dumps(found.as_json(), indent=1))
+    else:
+        console().print(stats_table(found))
 
 
 @store.command()
@@ -18,15 +39,11 @@ def store() -> None:
 @common
 def verify(run: str | None, store: str | None, as_json: bool) -> int:
     """Check every part against its manifest: digest, size, rows. Exit code 1 when something is damaged."""
-    from rich.progress import Progress
-
     from audit import plainjson
     from audit.api import open as open_store
-    from audit.store.maintain.verify import verify as verify_parts
 
-    with open_store(store) as opened, Progress(console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("verifying")
-        damage = verify_parts(opened, run, lambda done, total: bar.update(task, completed=done, total=total))
+    with open_store(store) as opened, ProgressBar("verifying") as bar:
+        damage = opened.verify(run, progress=bar.show)
         parts = (
             sum(len(opened.manifest(row.run_id).parts) for row in opened.runs())
             if run is None

@@ -9,14 +9,18 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any
 
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
 from audit.engines.request import RunRequest
 from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError
 from audit.models import LoadedModel, compare_classes, load
 from audit.models.presets import ConvertRGB, expand_preset, flatten_preset
-from audit.recorders.stages.discover import Chain, Pipeline, find_pipeline
+from audit.recorders.stages.discover import Chain, Pipeline, child_slots, find_pipeline
 from audit.recorders.visit.origin import class_names
-from audit.sources import Options, dataset_digest, open_dataset
+from audit.sources import FileDataset, Options, dataset_digest, open_dataset
 from audit.sources.builder import file_of
+from audit.sources.huggingface import HuggingFaceItems
 from audit.sources.python import build
 from audit.usercode import CodeFiles, collecting_code, load_module
 
@@ -63,6 +67,7 @@ def _assemble(request: RunRequest, with_model: bool) -> Assembly:
     model = _load(request, module) if with_model else None
     if model is not None and module is None:
         module, name = _named_by(model, request)
+    request.tell("opening the dataset")
     dataset = _dataset(request, module, name, model)
     if not hasattr(dataset, "__len__"):
         raise DatasetError(
@@ -75,7 +80,7 @@ def _assemble(request: RunRequest, with_model: bool) -> Assembly:
     notes = [*getattr(dataset, "notes", ()), *(model.notes if model else ())]
     if model is not None:
         compare_classes(model.classes, classes)
-        _check_width(model, classes)
+        notes += _compare_width(model, classes)
         classes = classes or model.classes
     return Assembly(dataset, find_pipeline(dataset, expand=expand_preset), model, classes, notes)
 
@@ -88,6 +93,7 @@ def load_model(request: RunRequest) -> LoadedModel | None:
 def _load(request: RunRequest, module: ModuleType | None) -> LoadedModel | None:
     if request.model is None:
         return None
+    request.tell("loading the model")
     return load(
         request.model,
         arch=request.arch,
@@ -110,7 +116,8 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
     if not colon or not path.endswith(".py"):
         path, name = spec, ""
     if not path.endswith(".py") or not os.path.isfile(path):
-        raise PipelineError(f"There is no pipeline file {path}.", hint="Give --pipeline FILE.py or FILE.py:name.")
+        error = PipelineError(f"There is no pipeline file {path}.", hint="Give --pipeline FILE.py or FILE.py:name.")
+        raise error.as_usage()
     module = load_module(path, PipelineError)
     chosen = name or next((n for n in ("transform", "dataset") if hasattr(module, n)), None)
     if chosen is None or not hasattr(module, chosen):
@@ -142,7 +149,10 @@ def _dataset(request: RunRequest, module: ModuleType | None, name: str | None, m
         found = getattr(module, name)
         if name == "dataset" or _builds_dataset(name, found):
             return build(found, f"{request.pipeline}:{name}", Options(), root=request.dataset)
-        return open_dataset(request.dataset, transform=_as_transform(found, name), target_transform=target_transform)
+        dataset = open_dataset(request.dataset, transform=_as_transform(found, name), target_transform=target_transform)
+        if (request.mode or getattr(module, "mode", None) or "rgb") == "rgb":
+            _convert_first(dataset)
+        return dataset
     if model is None:
         return open_dataset(request.dataset)
     if model.preset is not None:
@@ -156,6 +166,26 @@ def _dataset(request: RunRequest, module: ModuleType | None, name: str | None, m
             hint="Say how pictures become tensors with --pipeline FILE.py (see pipelines/imagenet_eval.py).",
         )
     return dataset
+
+
+def _convert_first(dataset: Any) -> None:
+    """Convert pictures to RGB before the transform, as torchvision's ImageFolder does: users write pipelines for that.
+
+    A stage of its own, so that what the conversion changed is recorded. A pipeline whose first stage chooses the mode
+    itself is left as it is, and so are datasets that have no files of pictures.
+    """
+    pictures = isinstance(dataset, FileDataset) and not dataset.texts and not isinstance(dataset, HuggingFaceItems)
+    if pictures and not _chooses_mode(dataset.transform):
+        first = dataset.transform
+        plain = type(first) in (Chain, v1.Compose, v2.Compose) and isinstance(first.transforms, list)
+        dataset.transform = Chain([ConvertRGB(), *(first.transforms if plain else [first])])
+
+
+def _chooses_mode(stage: Any) -> bool:
+    """Return whether the first stage converts pictures to one mode, whatever theirs is."""
+    while type(stage).__name__ in ("Compose", "Sequential", "Chain") and (slots := child_slots(stage)):
+        stage = slots[0].get()
+    return type(stage).__name__ in ("Grayscale", "RGB", "ConvertRGB")
 
 
 def _builds_dataset(name: str, found: Any) -> bool:
@@ -173,7 +203,8 @@ def _as_transform(found: Any, name: str) -> Any:
     return found
 
 
-def _check_width(model: LoadedModel, classes: list[str] | None) -> None:
+def _compare_width(model: LoadedModel, classes: list[str] | None) -> list[str]:
+    """Refuse labels that the model has no output for; note outputs that no class stands for."""
     outputs = 2 if model.num_classes == 1 else model.num_classes
     if classes is not None and outputs is not None and len(classes) > outputs:
         raise ModelError(
@@ -181,3 +212,14 @@ def _check_width(model: LoadedModel, classes: list[str] | None) -> None:
             f"{outputs} up ({', '.join(classes[outputs : outputs + 3])}…) can never be predicted.",
             hint="Check that the checkpoint belongs to this dataset.",
         )
+    return compare_width(model, outputs, classes)
+
+
+def compare_width(model: LoadedModel, outputs: int | None, classes: list[str] | None) -> list[str]:
+    """Return what there is to say about a model with more outputs than the dataset has classes."""
+    if classes is None or outputs is None or outputs <= max(len(classes), 2) or model.classes is not None:
+        return []  # with class names of its own, the model says which output is which
+    return [
+        f"The model has {outputs} outputs and the dataset {len(classes)} classes: output 0 is taken for {classes[0]}, "
+        "and so on. Check that the checkpoint belongs to this dataset."
+    ]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from audit.engines.assemble import compare_width
 from audit.engines.failure_limit import FailureLimit
 from audit.engines.plan import Plan
-from audit.engines.request import Progress
 from audit.errors import RecordingError, StoreError
 from audit.recorders.capture import Budget, Decision, decide
 from audit.records import Run, Status
@@ -29,6 +29,8 @@ class Recorded:
     payload_bytes: int = 0
     #: Labels that no output of the model stands for.
     outside: int = 0
+    #: How many outputs the model has, once it has run.
+    outputs: int | None = None
     problems: Sequence[str] = field(default_factory=list)
     #: A sentence for each sample that failed.
     failures: Sequence[str] = field(default_factory=list)
@@ -47,6 +49,7 @@ class RunExecutor(ABC):
         self.total = self.done + len(plan.indices)
         self.outside = 0
         self.problems: list[str] = []
+        self.outputs: int | None = None
         self.budget = Budget(self.request.capture_budget if self.request.capture == "auto" else None)
         if self.request.commit_every is not None:
             plan.writer.commit_every(self.request.commit_every)
@@ -63,6 +66,9 @@ class RunExecutor(ABC):
         """Record everything; the run's row says how it ended. Raises only what stops the run itself."""
         status: Status = "failed"
         try:
+            for note in self.assembly.notes:
+                self.request.tell_note(note)
+            self.request.tell("waiting for the first batch", self.done, self.total, self.failed)
             self.record()
             status = "complete"
         except KeyboardInterrupt:
@@ -108,15 +114,25 @@ class RunExecutor(ABC):
         self.failed += recorded.failed
         self.outside += recorded.outside
         self.problems.extend(recorded.problems)
+        if self.outputs is None and recorded.outputs is not None:
+            self._compare_outputs(recorded.outputs)
         spent = self.budget.spent(recorded.payload_bytes)
-        if self.request.progress is not None:
-            self.request.progress(Progress(self.done, self.total, self.failed))
+        self.request.tell("recording", self.done, self.total, self.failed)
         if recorded.failed and self.request.strict:
             raise RecordingError(
                 recorded.failures[0],
                 hint="See it with: audit sql 'FROM failures'. Without --strict the run would have gone on.",
             )
         return spent
+
+    def _compare_outputs(self, outputs: int) -> None:
+        """Say once that outputs and classes differ, where only running the model could tell how many outputs it has."""
+        self.outputs = outputs
+        model = self.assembly.model
+        if model is not None and model.num_classes is None:
+            for note in compare_width(model, outputs, self.assembly.classes):
+                self.warn(note)
+                self.request.tell_note(note)
 
     def decided(self, payload_bytes: int, ok: int) -> Decision:
         """The level that follows from what a few samples took; none of them may have been readable."""

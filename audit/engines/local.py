@@ -188,6 +188,7 @@ class LocalRun(RunExecutor):
             len(fetched.indices) - len(fetched.ok),
             fetched.payload_bytes,
             labels_outside(fetched, logits) if logits is not None else 0,
+            int(logits.shape[1]) if logits is not None else None,
             fetched.problems,
             fetched.failures,
         )

@@ -76,6 +76,8 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
         request.capture = str(recorded.recipe.get("capture", "auto"))
         request.capture_budget = int(recorded.recipe.get("capture_budget", request.capture_budget))
         request.capture_where = recorded.recipe.get("capture_where")
+        if request.max_failures is None:
+            request.max_failures = recorded.recipe.get("max_failures")
         done = _distinct(reader, "index", recorded.run_id)
         taken = frozenset(_distinct(reader, "batch", recorded.run_id).tolist())
     assembly = assemble(request)

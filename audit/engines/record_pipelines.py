@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from audit.engines.local import run
-from audit.engines.request import Progress, RunRequest
+from audit.engines.request import RunRequest
 from audit.errors import PipelineError, UsageError
 from audit.identity import check_run_name
-from audit.records import Run
+from audit.records import Progress, Run
 
 
 def record_pair(

@@ -9,22 +9,15 @@ from typing import Any
 
 from audit.engines.failure_limit import FailureLimit
 from audit.errors import UsageError
-from audit.records import LEVELS
+from audit.records import LEVELS, Progress
 
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
 ENGINES = ("local", "ray")
 DEFAULT_BUDGET = 2 * 2**30
 #: The options that decide what a sample becomes, and so belong to the recipe. No other key of one becomes an option.
-_RECIPE = ("dataset", "pipeline", "model", "arch", "trust", "seed", "limit", "batch_size", "workers", "device")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run has come."""
-
-    done: int
-    total: int
-    failed: int
+_RECIPE = ("dataset", "pipeline", "model", "arch", "trust", "mode", "seed", "limit", "batch_size", "workers", "device")
+#: What a pipeline's first stage is given: pictures as RGB, as torchvision's ImageFolder does it, or in their own mode.
+MODES = ("rgb", "keep")
 
 
 @dataclass(slots=True)
@@ -37,6 +30,8 @@ class RunRequest:
     pipeline: str | None = None
     arch: str | None = None
     trust: bool = False
+    #: One of MODES; None for what the pipeline says (its `mode`), else rgb.
+    mode: str | None = None
     name: str | None = None
     capture: str = "auto"
     capture_budget: int = DEFAULT_BUDGET
@@ -64,6 +59,8 @@ class RunRequest:
     def __post_init__(self) -> None:
         if self.capture not in ("auto", *LEVELS):
             raise UsageError(f"capture is {self.capture!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
+        if self.mode is not None and self.mode not in MODES:
+            raise UsageError(f"mode is {self.mode!r}.", hint=f"Choose one of {', '.join(MODES)}.")
         if self.batch_size < 1:
             raise UsageError(f"batch_size is {self.batch_size}.", hint="Give a whole number from 1 up.")
         if self.workers is not None and self.workers < 0:
@@ -90,6 +87,16 @@ class RunRequest:
                 f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a share of one, such as 0.5, or a whole number."
             )
 
+    def tell(self, doing: str, done: int = 0, total: int | None = None, failed: int = 0) -> None:
+        """Call the user's `progress`, if there is one."""
+        if self.progress is not None:
+            self.progress(Progress(done, total, failed, doing))
+
+    def tell_note(self, note: str) -> None:
+        """Hand something that the user should know at once to their `progress`, if there is one."""
+        if self.progress is not None:
+            self.progress(Progress(note=note))
+
     def recipe(self) -> dict[str, Any]:
         """What is needed to rebuild the pipeline later, elsewhere and in another process."""
         recipe = {name: getattr(self, name) for name in _RECIPE}
@@ -105,7 +112,8 @@ class RunRequest:
                 "This run was not recorded by `audit run`, so that its pipeline cannot be rebuilt from its recipe."
             )
         options = {key: recipe[key] for key in _RECIPE if key in recipe}
-        return cls(**{**options, "store": store, **changes, "trust": trust})
+        # Recipes from before there was a choice were recorded with pictures in their own mode.
+        return cls(**{"mode": "keep", **options, "store": store, **changes, "trust": trust})
 
 
 def _absolute(spec: str) -> str:

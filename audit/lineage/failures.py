@@ -26,9 +26,20 @@ class FailureGroup:
     error: str | None
     index: int
     source: str | None
+    #: The mode of the first one's picture as it was loaded, such as L for a grey one.
+    mode: str | None = None
 
 
 def failure_groups(reader: Reader, run_id: str, most: int = 10) -> list[FailureGroup]:
     """Group a run's failed samples by stage and error, the largest group first."""
     rows = reader.sql(_GROUPS, parameters=[run_id, _VARYING, most]).fetchall()
-    return [FailureGroup(*row) for row in rows]
+    return [
+        FailureGroup(count, stage, error, index, source, _loaded_mode(reader, run_id, index))
+        for count, stage, error, index, source in rows
+    ]
+
+
+def _loaded_mode(reader: Reader, run_id: str, index: int) -> str | None:
+    query = "SELECT mode FROM stage_outputs WHERE run_id = ? AND index = ? AND stage = 0 LIMIT 1"
+    found: str | None = next((row[0] for row in reader.sql(query, parameters=[run_id, index]).fetchall()), None)
+    return found

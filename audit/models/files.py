@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 from audit.errors import ModelError
+from audit.sources.files import nearest_path
 
 _WANTED = (
     "Give a file of weights (torch.save of a state dict or checkpoint, safetensors), TorchScript, "
@@ -45,7 +46,9 @@ def require_file(spec: str) -> Path:
         status = path.stat()
     except (OSError, ValueError) as error:
         reason = "There is no file" if isinstance(error, FileNotFoundError) else f"{_reason(error)}:"
-        raise ModelError(f"{reason} {spec}.", hint=_WANTED) from None
+        near = nearest_path(spec) if isinstance(error, FileNotFoundError) else ""
+        hint = f"{near} {_WANTED}" if near.startswith("Did you mean") else _WANTED
+        raise ModelError(f"{reason} {spec}.", hint=hint).as_usage() from None
     if stat.S_ISDIR(status.st_mode):
         raise ModelError(f"{spec} is a directory, not a model file.", hint=_inside(path))
     if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait forever

@@ -79,7 +79,8 @@ def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:
 
 def _import_file(path: Path, option: str) -> ModuleType:
     if not path.is_file():
-        raise ModelError(f"{option}: there is no file {path}.", hint="Name it as FILE.py:function.")
+        error = ModelError(f"{option}: there is no file {path}.", hint="Name it as FILE.py:function.")
+        raise error.as_usage()
     return load_module(str(path), ModelError)
 
 

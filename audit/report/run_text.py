@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -9,14 +10,22 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from audit.config import store_location
 from audit.lineage.failures import FailureGroup
+from audit.lineage.mistakes import Mistake
 from audit.records import Run
 from audit.report.text import clean
 
 _MOST_ERRORS = 3
 
 
-def run_summary(run: Run, location: str, stages: list[str], failures: Sequence[FailureGroup] = ()) -> RenderableType:
+def run_summary(
+    run: Run,
+    location: str,
+    stages: list[str],
+    failures: Sequence[FailureGroup] = (),
+    mistakes: Sequence[Mistake] = (),
+) -> RenderableType:
     """Show what a run came to, why samples failed, and what to do next."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text("run", "dim"), Text.assemble((run.run_id, "bold"), f"  {clean(run.name)}" if run.name else ""))
@@ -33,26 +42,50 @@ def run_summary(run: Run, location: str, stages: list[str], failures: Sequence[F
         table.add_row(Text("stages", "dim"), Text(clean(" → ".join(stages))))
     table.add_row(Text("capture", "dim"), Text(clean(run.capture or "")))
     table.add_row(Text("store", "dim"), Text(clean(location)))
-    _add_failures(table, run, location, failures)
+    _add_failures(table, run, failures)
+    _add_mistakes(table, mistakes)
+    _add_next(table, run, location, mistakes)
     for warning in run.warnings:
         table.add_row(Text("note", "yellow"), Text(clean(warning)))
     return table
 
 
-def _add_failures(table: Table, run: Run, location: str, failures: Sequence[FailureGroup]) -> None:
-    """Add the commonest errors with their counts, how to see all of them, and what to do."""
+def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> None:
+    """Add the commonest errors with their counts, and what to do where nothing was good."""
     for number, group in enumerate(failures[:_MOST_ERRORS]):
         where = f" at {clean(group.stage)}" if group.stage else ""
         text = Text.assemble((f"{group.count:,} ×", "bold red"), f"{where}  {shorten(group.error or '')}")
-        text.append(f"\nfirst: sample {group.index}, {clean(group.source)}", "dim")
+        mode = f", a picture of mode {clean(group.mode)}" if group.mode else ""
+        text.append(f"\nfirst: sample {group.index}, {clean(group.source)}{mode}", "dim")
         table.add_row(Text("" if number else "errors", "dim"), text)
     if len(failures) > _MOST_ERRORS:
         table.add_row("", Text(f"and {len(failures) - _MOST_ERRORS} more kinds of error", "dim"))
-    if failures:
-        place = shlex.quote(location)
-        table.add_row(Text("see", "dim"), Text(f"audit sql 'FROM failures' --run {run.run_id} --store {place}"))
     if failures and run.failed == run.samples:
         table.add_row(Text("do", "dim"), Text(_advice(failures)))
+
+
+def _add_mistakes(table: Table, mistakes: Sequence[Mistake]) -> None:
+    """Add the wrong predictions that the model was surest of, with their files."""
+    for number, wrong in enumerate(mistakes):
+        said = f"{clean(wrong.predicted)} ({wrong.confidence:.1%}) instead of {clean(wrong.label)}"
+        text = Text.assemble((f"{wrong.index}", "bold"), f"  {clean(wrong.source)}  {said}")
+        table.add_row(Text("" if number else "surest mistakes", "dim"), text)
+
+
+def _add_next(table: Table, run: Run, location: str, mistakes: Sequence[Mistake]) -> None:
+    """Add the commands to type next, as they can be typed here."""
+    known = os.path.abspath(store_location()) == os.path.abspath(location)
+    place = "" if known else f" --store {shlex.quote(location)}"
+    commands = []
+    if run.failed:
+        commands.append(f"audit sql 'FROM failures' --run {run.run_id}{place}")
+    if mistakes:
+        reference = f"{run.run_id} " if run.status != "complete" else ""
+        commands.append(f"audit trace {reference}{mistakes[0].index}{place}")
+    if run.samples > run.failed:
+        commands.append(f"audit ui{place}")
+    for number, command in enumerate(commands):
+        table.add_row(Text("" if number else "next", "dim"), Text(command))
 
 
 def _advice(failures: Sequence[FailureGroup]) -> str:

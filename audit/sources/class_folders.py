@@ -66,6 +66,11 @@ def _notes(found: Scan, order: dict[bytes, int], labels: array[int], texts: bool
     filled = set(labels)
     if empty := [printable(top) for top, label in order.items() if label not in filled]:
         notes.append(f"Class folders without pictures, still counted as classes: {', '.join(empty)}.")
+    if len(order) == 1:
+        only = printable(next(iter(order)))
+        notes.append(
+            f"There is one class folder, {only}: every label is 0. If {only} is no class, name it as the dataset."
+        )
     beside = next((sum(1 for _ in d.names(texts)) for d in found.directories if not d.path), 0)
     if beside:
         notes.append(f"{beside} files lie beside the class folders, belong to no class, and were left out.")

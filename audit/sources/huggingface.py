@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from audit.errors import DatasetError, MissingExtra
 from audit.sources.base import FileDataset, Options, Source
-from audit.sources.files import missing_path, printable, read_file
+from audit.sources.files import nearest_path, printable, read_file
 from audit.sources.manifest import LABEL_COLUMNS
 
 description = "hf:PATH, a Hugging Face dataset saved on disk"
@@ -34,7 +34,11 @@ def open_source(spec: str, options: Options) -> HuggingFaceItems:
     path, _, query = spec.removeprefix(_PREFIX).partition("?")
     path = os.path.expanduser(path)
     if not os.path.exists(path):
-        raise missing_path(path)
+        raise DatasetError(
+            f"There is no folder {path}. hf: reads a dataset that was saved on this machine; audit does not download "
+            "from the Hugging Face Hub.",
+            hint=f"Save it with datasets.load_dataset(…).save_to_disk(PATH). {nearest_path(path)}",
+        ).as_usage()
     split = dict(parse_qsl(query)).get("split")
     rows, split = _choose(_load(path, spec), split, spec)
     if not len(rows):

@@ -163,6 +163,7 @@ def test_a_composed_picture_has_lost_nothing(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(tmp_path / f"data/{number}.png")
     (tmp_path / "pipeline.py").write_text(
         "from PIL import Image\n"
+        "mode = 'keep'\n"
         "def composed(image):\n"
         "    white = Image.new('RGBA', image.size, (255, 255, 255, 255))\n"
         "    white.alpha_composite(image)\n"

@@ -13,7 +13,7 @@ from PIL import Image
 
 from audit.checks.runner import run_checks
 
-_HEAD = "from torchvision.transforms import v2\nimport torch\n"
+_HEAD = "mode = 'keep'\nfrom torchvision.transforms import v2\nimport torch\n"
 _TENSOR = "v2.ToImage(), v2.ToDtype(torch.float32, scale=True)"
 _NORMAL = "v2.Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25])"
 _RGB = f"transform = v2.Compose([v2.RGB(), v2.Resize((32, 32)), {_TENSOR}, {_NORMAL}])\n"

@@ -56,7 +56,7 @@ def test_exit_codes(planted: Plant) -> None:
 
 
 def test_there_is_no_run_or_no_store(planted: Plant, tmp_path: Path) -> None:
-    assert audit("check", "--store", str(tmp_path / "nowhere")).exit_code == 1
+    assert audit("check", "--store", str(tmp_path / "nowhere")).exit_code == 2
     store = planted()
     assert audit("check", "nonsense", "--store", str(store)).exit_code == 1
     shutil.rmtree(store / "runs")
@@ -223,7 +223,7 @@ def test_a_wrong_baseline_is_named(planted: Plant, content: str) -> None:
 
 def test_a_missing_baseline_is_named(planted: Plant) -> None:
     store = str(planted())
-    assert audit("check", "--baseline", "nowhere.json", "--store", store).exit_code == 1
+    assert audit("check", "--baseline", "nowhere.json", "--store", store).exit_code == 2
     assert audit("check", "--baseline", "norun", "--store", store).exit_code == 1
     assert audit("check", "--baseline", "latest", "--store", store).exit_code == 2
 

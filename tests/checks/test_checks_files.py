@@ -14,6 +14,7 @@ from PIL import Image, ImageFilter
 from audit.checks.runner import run_checks
 
 PIPELINE = """
+mode = "keep"
 from torchvision.transforms import v2
 import torch
 def rgb(image):

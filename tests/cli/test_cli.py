@@ -122,13 +122,18 @@ def test_verify_and_remove(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["runs", "--store", "nowhere"], 1, "There is no store"),
-        (["sql", "FROM runs", "--store", "nowhere"], 1, "There is no store"),
-        (["run", "--dataset", "nowhere"], 1, "nowhere"),
+        (["runs", "--store", "nowhere"], 2, "There is no store"),
+        (["sql", "FROM runs", "--store", "nowhere"], 2, "There is no store"),
+        (["run", "--dataset", "nowhere"], 2, "nowhere"),
+        (["run", "nowhere"], 2, "nowhere"),
+        (["run", "a", "--dataset", "b"], 2, "once"),
         (["run"], 2, "--dataset"),
-        (["run", "--dataset", "x", "--capture-budget", "much"], 2, "no size"),
+        (["run", "--dataset", "x", "--capture-budget", "much"], 2, "not a size"),
         (["run", "--dataset", "x", "--tag", "alone"], 2, "KEY=VALUE"),
         (["nonsense"], 2, "No such command"),
+        (["tarce", "3"], 2, "Did you mean trace"),
+        (["store", "stat"], 2, "Did you mean stats?"),
+        (["run", "hf:somewhere"], 2, "does not download from the Hugging Face Hub"),
     ],
 )
 def test_errors_are_sentences(
@@ -148,7 +153,7 @@ def test_debug_shows_a_traceback(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" in done.stderr
 
 

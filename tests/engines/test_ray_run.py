@@ -18,9 +18,9 @@ from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
 
 import audit
 from audit.engines.ray.cluster import ClusterCapacity
-from audit.engines.request import Progress
 from audit.engines.run import resume
 from audit.errors import ModelError, PipelineError, RecordingError, UsageError
+from audit.records import Progress
 
 pytest.importorskip("ray.data")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.ray]
@@ -145,7 +145,7 @@ def test_recorders_and_models_are_killed_while_they_work_in_a_bucket(
     killed: list[str] = []
 
     def progress(now: Progress) -> None:
-        for role in ("recorder", "model") if not killed and now.done < 40 else ():
+        for role in ("recorder", "model") if not killed and 0 < now.done < 40 else ():
             one = next(present.glob(f"{role}-*"))
             os.kill(int(one.name.partition("-")[2]), signal.SIGKILL)
             killed.append(role)

@@ -124,7 +124,7 @@ def test_limits_decide_the_exit_code(store: str, limits: tuple[str, ...], expect
         (("baseline", "new", "--dataset", "x"), 2, "goes with --pipelines"),
         (("baseline", "--pipelines", "a.py", "b.py"), 2, "not both"),
         (("--pipelines", "a.py", "b.py"), 2, "needs --dataset"),
-        (("--pipelines", "a.py", "b.py", "--dataset", "nowhere"), 1, "a.py"),
+        (("--pipelines", "a.py", "b.py", "--dataset", "nowhere"), 2, "a.py"),
     ],
 )
 def test_bad_input_is_one_sentence(store: str, arguments: tuple[str, ...], code_expected: int, said: str) -> None:

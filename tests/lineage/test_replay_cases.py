@@ -97,7 +97,7 @@ def test_the_command(digits: Path, tmp_path: Path) -> None:
 def test_progress_and_workers_in_parallel(digits: Path) -> None:
     told: list[tuple[int, int]] = []
     with audit.open(digits) as store:
-        result = store.replay(workers=2, progress=lambda done, total: told.append((done, total)))
+        result = store.replay(workers=2, progress=lambda now: told.append((now.done, now.total)))
     assert (result.identical, told[-1], len(told)) == (70, (70, 70), 70)
 
 

@@ -17,6 +17,7 @@ from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
 
 HEAD = """
+mode = "keep"
 import os
 import torch
 from PIL import Image, ImageOps

@@ -65,6 +65,7 @@ def shifted(array):
 def noisy(array):
     return torch.from_numpy(array).permute(2, 0, 1) + torch.rand(1)
 
+mode = "keep"
 transform = [as_array, Jitter(), shifted, noisy]
 
 class Net(nn.Module):

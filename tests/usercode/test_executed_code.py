@@ -29,6 +29,7 @@ class Scale:
     def __call__(self, picture):
         return torch.full((2,), float(FACTOR * factor()))
 
+mode = "keep"
 FACTOR = 1
 transform = [Scale()]
 """

@@ -167,6 +167,7 @@ def _add(total: Recorded, fetched: Batch, logits: torch.Tensor | None) -> None:
     total.failed += len(fetched.indices) - len(fetched.ok)
     total.payload_bytes += fetched.payload_bytes
     total.outside += labels_outside(fetched, logits) if logits is not None else 0
+    total.outputs = int(logits.shape[1]) if logits is not None else total.outputs
     total.problems = [*total.problems, *fetched.problems][:_TOLD]
     total.failures = [*total.failures, *fetched.failures][:_TOLD]
 

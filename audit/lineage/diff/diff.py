@@ -18,6 +18,7 @@ from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match, side_of
 from audit.lineage.diff.model_calls import call_changes
 from audit.lineage.diff.pairs_table import compare
+from audit.records import Progress
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch
 
@@ -153,7 +154,7 @@ def diff(
     rows: int | None = DEFAULT_ROWS,
     derive: bool = True,
     trust: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Diff:
     """Compare run `a` with run `b`; left out, they are the newest complete run but one, and the newest.
 
@@ -162,7 +163,11 @@ def diff(
     """
     if rows is not None and rows < 0:
         raise UsageError(f"rows is {rows}.", hint="Give a whole number from 0 up.")
-    tell = progress or (lambda _: None)
+
+    def tell(doing: str) -> None:
+        if progress is not None:
+            progress(Progress(doing=doing))
+
     runs = reader.run(a or "latest~1"), reader.run(b)
     with Scratch(reader, [run.run_id for run in runs]) as scratch:
         tell("matching samples")

@@ -15,7 +15,7 @@ from audit.lineage.diff.diff import DEFAULT_ROWS, Diff, diff
 from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
-    from audit.engines.request import Progress
+    from audit.records import Progress
 
 
 def diff_pipelines(

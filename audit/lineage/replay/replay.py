@@ -7,6 +7,7 @@ replay_reasons.py.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -22,12 +23,17 @@ from audit.store.read.reader import Reader
 
 
 def replay(
-    reader: Reader, run: str | None = None, *, dataset: Any = None, wanted: ReplayOptions | None = None
+    reader: Reader,
+    run: str | None = None,
+    *,
+    dataset: Any = None,
+    wanted: ReplayOptions | None = None,
+    stage: int | str | None = None,
 ) -> Replay:
     """Replay the visits that are wanted (all, unless said otherwise) and compare.
 
     `dataset` is one dataset or what `--dataset` takes, or a mapping of them by the split that their samples were
-    recorded under.
+    recorded under. `stage`, a number or a name, compares that stage alone.
     """
     from audit.lineage.replay.model import ReplayModel
     from audit.lineage.replay.pipeline import rebuild_pipeline
@@ -35,10 +41,9 @@ def replay(
     row = reader.run(run)
     wanted = wanted or ReplayOptions()
     visits = RecordedVisits(reader, row.run_id)
-    if wanted.stage is not None and wanted.stage not in visits.stages:
-        raise UsageError(
-            f"The run {row.run_id} has no stage {wanted.stage}.", hint=f"Its stages are 0 to {len(visits.stages) - 1}."
-        )
+    if stage is not None or wanted.stage is not None:
+        chosen = wanted.stage if stage is None else stage
+        wanted = dataclasses.replace(wanted, stage=_stage_number(row, visits, chosen))
     result = Replay(row.run_id)
     model = None
     if wanted.model:
@@ -61,6 +66,24 @@ def replay(
         pipeline = rebuild_pipeline(row, reader.location, part, visits.named_stages(), split, trust=wanted.trust)
         Replayer(reader, visits, row, pipeline, model, narrowed, result).go()
     return result
+
+
+def _stage_number(run: Run, visits: RecordedVisits, stage: int | str | None) -> int:
+    """Return the number of the stage that a number, or a name such as `Resize`, means."""
+    names: dict[int, str] = {int(number): str(row["name"]) for number, row in visits.stages.items()}
+    if isinstance(stage, str) and not stage.isdecimal():
+        numbers = [number for number, name in names.items() if name.lower() == stage.lower()]
+        if len(numbers) == 1:
+            return numbers[0]
+        if numbers:
+            hint = f"Give one of the numbers {', '.join(map(str, numbers))}."
+            raise UsageError(f"The run {run.run_id} has {len(numbers)} stages called {stage}.", hint=hint)
+    elif stage is not None and int(stage) in names:
+        return int(stage)
+    near = difflib.get_close_matches(str(stage), names.values(), n=3)
+    listed = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
+    hint = f"Did you mean {', '.join(dict.fromkeys(near))}?" if near else f"Its stages are {listed}."
+    raise UsageError(f"The run {run.run_id} has no stage {stage}.", hint=hint)
 
 
 def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: ReplayOptions) -> dict[str | None, Any]:

@@ -15,7 +15,7 @@ from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisits
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
-from audit.records import Run
+from audit.records import Progress, Run
 from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ReplayOptions:
     workers: int | None = None
     model: str | bool = False
     export: str | None = None
-    progress: Callable[[int, int], None] | None = None
+    progress: Callable[[Progress], None] | None = None
     split: str | None = None
     trust: bool = False
 
@@ -82,7 +82,7 @@ class Replayer:
                 self._compare(outcome, facts[_key(outcome.task)])
                 done += 1
                 if wanted.progress is not None:
-                    wanted.progress(done, len(keys))
+                    wanted.progress(Progress(done, len(keys), doing="replaying"))
             self._compare_logits()
 
     def _tasks(self, facts: dict[Key, dict[str, Any]]) -> list[Task]:

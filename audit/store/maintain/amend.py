@@ -1,24 +1,45 @@
-"""Tags on a finished run: where else it is known. Rows are never touched."""
+"""Amend a finished run: its name, its tags, its findings. Rows of what was recorded are never touched."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from audit.records import Part
+from audit.identity import check_run_name
+from audit.records import Part, Run
 from audit.store.manifest import Manifest, locked_manifest, manifest_path, run_folder
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
 
 
-def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str]) -> None:
+def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str], remove: Iterable[str] = ()) -> None:
     """Add tags to a run, or replace those of the same names. StoreReadOnly or StoreBusy where that cannot be."""
+    removed = set(remove)
+
+    def change(run: Run) -> None:
+        kept = {key: value for key, value in run.tags.items() if key not in removed}
+        run.tags = {**kept, **tags}
+
+    _change_row(reader, run_id, change)
+
+
+def rename_run(reader: Reader, run_id: str, name: str | None) -> None:
+    """Give a run another name, or none."""
+    check_run_name(name)
+
+    def change(run: Run) -> None:
+        run.name = name
+
+    _change_row(reader, run_id, change)
+
+
+def _change_row(reader: Reader, run_id: str, change: Callable[[Run], None]) -> None:
     filesystem = reader.filesystem
     with locked_manifest(filesystem, run_id) as manifest:
-        manifest.run.tags = {**manifest.run.tags, **tags}
+        change(manifest.run)
         manifest.commit += 1
         filesystem.replace(manifest_path(run_id), manifest.dump())
     reader.refresh()

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import pyarrow.parquet as pq
 
-from audit.records import Part
+from audit.records import Part, Progress
 from audit.store.manifest import RUNS_FOLDER, manifest_path, run_folder
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
@@ -32,7 +32,7 @@ class Damage:
         return asdict(self)
 
 
-def verify(reader: Reader, run: str | None = None, progress: Callable[[int, int], None] | None = None) -> list[Damage]:
+def verify(reader: Reader, run: str | None = None, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
     """Every damage in one run, or in all of them."""
     chosen = [reader.manifest(run)] if run else [reader.manifest(row.run_id) for row in reader.runs()]
     damage = [Damage("", "run.json", str(error)) for error in reader.damaged] if run is None else []
@@ -47,7 +47,7 @@ def verify(reader: Reader, run: str | None = None, progress: Callable[[int, int]
                 damage.append(Damage(manifest.run.run_id, part.file, problem))
             done += 1
             if progress is not None:
-                progress(done, total)
+                progress(Progress(done, total, doing="verifying"))
     return damage
 
 
