@@ -166,7 +166,7 @@ def items_of(reader: Reader, run_id: str) -> Iterator[Item]:
             WHERE run_id = {literal(run_id)} AND source IS NOT NULL GROUP BY source),
         last AS (
             SELECT source, arg_max(predicted, p.epoch) AS predicted FROM samples s
-            JOIN predictions p USING (run_id, epoch, index, visit) WHERE run_id = {literal(run_id)} GROUP BY source)
+            JOIN graded_predictions p USING (run_id, epoch, index, visit) WHERE run_id = {literal(run_id)} GROUP BY source)
         SELECT source, digest, label, predicted, failed AND predicted IS NULL FROM first LEFT JOIN last USING (source) ORDER BY encode(source)
     """
     for _, rows in reader.sql(query, run=[run_id]).batches():
@@ -176,7 +176,7 @@ def items_of(reader: Reader, run_id: str) -> Iterator[Item]:
 
 def counts_of(reader: Reader, run_id: str, what: str) -> dict[str, int]:
     """How often each label, or each predicted class, occurs."""
-    table = "samples" if what == "label" else "predictions"
+    table = "samples" if what == "label" else "graded_predictions"
     rows = reader.sql(
         f"SELECT {what}, count(*) FROM {table} WHERE run_id = {literal(run_id)} AND {what} IS NOT NULL "
         f"GROUP BY {what} ORDER BY {what}",
@@ -199,7 +199,7 @@ def distributions_of(reader: Reader, run_id: str) -> list[dict[str, Any]]:
     )
     query += (
         f" UNION ALL SELECT NULL, 'prediction', 'confidence', count(*), quantile_cont(confidence, {points}) "
-        f"FROM predictions WHERE {where} AND confidence IS NOT NULL AND {thin} HAVING count(*) > 0"
+        f"FROM graded_predictions WHERE {where} AND confidence IS NOT NULL AND {thin} HAVING count(*) > 0"
     )
     rows = reader.sql(f"{query} ORDER BY stage NULLS LAST, statistic", run=[run_id]).dicts()
     return [row | {"quantiles": [float(f"{value:.7g}") for value in row["quantiles"]]} for row in rows]

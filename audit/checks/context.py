@@ -79,7 +79,7 @@ class RunFacts:
     @cached_property
     def regression(self) -> bool:
         """Whether the model gives one number and most labels are neither 0 nor 1, so that they are no classes."""
-        predictions = f"(FROM predictions WHERE run_id = {literal(self.run.run_id)})"
+        predictions = f"(FROM graded_predictions WHERE run_id = {literal(self.run.run_id)})"
         outputs = self.query(f"SELECT len(logits) AS outputs FROM {predictions} LIMIT 1")
         if not outputs or outputs[0]["outputs"] != 1:
             return False
@@ -232,12 +232,12 @@ class Context:
         """The predictions of the last epoch."""
         last = max((row["last"] for row in self.facts.epochs), default=0)
         several = any(row["first"] != last for row in self.facts.epochs)
-        return self._belonging("predictions", f" AND epoch = {last}" if several else "")
+        return self._belonging("graded_predictions", f" AND epoch = {last}" if several else "")
 
     @cached_property
     def all_predictions(self) -> str:
         """The predictions of every epoch."""
-        return self._belonging("predictions")
+        return self._belonging("graded_predictions")
 
     @cached_property
     def activations(self) -> str:

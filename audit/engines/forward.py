@@ -19,6 +19,11 @@ from audit.store.write.payload_filter import Selection
 class Forward:
     """Runs one model on recorded batches."""
 
+    @property
+    def model_name(self) -> str:
+        """The architecture, else the name of the class."""
+        return self._model.arch or type(self._model.module).__name__
+
     def __init__(self, model: LoadedModel, named: str | None, device: str) -> None:
         self._model = model
         self._named = named
@@ -51,7 +56,10 @@ class Forward:
 class Rows:
     """A batch and its logits as rows of the store, the same whichever process makes them."""
 
-    def __init__(self, run_id: str, classes: list[str] | None, selection: Selection | None) -> None:
+    def __init__(
+        self, run_id: str, classes: list[str] | None, selection: Selection | None, model: str | None = None
+    ) -> None:
+        self.model = model
         self._run_id = run_id
         self._classes = classes
         self._selection = selection
@@ -63,7 +71,23 @@ class Rows:
         tables = stamp.apply(unpacked)
         if logits is not None:
             tables["predictions"] = self._predictions(fetched, number, logits, digests)
+            tables["calls"] = self._call(fetched, number)
         return self._selection.apply(tables) if self._selection else tables
+
+    def _call(self, fetched: Batch, number: int) -> Any:
+        """The row of `calls`: one for each batch."""
+        facts: dict[str, Any] = {
+            "run_id": self._run_id,
+            "number": number,
+            "model": self.model,
+            "epoch": 0,
+            "step": number,
+            "phase": "eval",
+            "rows": len(fetched.ok),
+            "samples": len(fetched.ok),
+            "evidence": "batch",
+        }
+        return rows.table_of("calls", {name: [value] for name, value in facts.items()})
 
     def _predictions(self, fetched: Batch, number: int, logits: torch.Tensor, digests: list[str]) -> Any:
         count = len(fetched.ok)
@@ -80,6 +104,9 @@ class Rows:
                 "batch": [number] * count,
                 "position": fetched.ok,
                 "step": [number] * count,
+                "model": [self.model] * count,
+                "call": [0] * count,
+                "number": [number] * count,
             },
         )
 

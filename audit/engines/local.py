@@ -52,7 +52,8 @@ class LocalRun(RunExecutor):
         self.background: BackgroundWriter | None = None
         model = self.assembly.model
         self.forward = Forward(model, self.request.model, self.request.device) if model else None
-        self.rows = Rows(self.writer.run.run_id, self.assembly.classes, plan.selection)
+        name = self.forward.model_name if self.forward is not None else None
+        self.rows = Rows(self.writer.run.run_id, self.assembly.classes, plan.selection, name)
 
     def end(self, status: Status) -> Run:
         if self.background is not None:

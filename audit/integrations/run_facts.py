@@ -54,7 +54,7 @@ def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
         """
         SELECT p.epoch, coalesce(s.split, 'all') AS split, count(*) AS samples, avg(p.correct::INT) AS accuracy,
                avg(p.loss) FILTER (isfinite(p.loss)) AS loss, avg(p.confidence) AS confidence
-        FROM predictions p LEFT JOIN samples s USING (run_id, epoch, index, visit)
+        FROM graded_predictions p LEFT JOIN samples s USING (run_id, epoch, index, visit)
         WHERE p.run_id = ? GROUP BY ALL ORDER BY ALL
         """,
         run=run.run_id,
@@ -77,10 +77,12 @@ def layers(reader: Reader, run: Run) -> list[dict[str, Any]]:
 
 def distributions(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[float]]]:
     """(column, epoch, finite values) of what predictions came to."""
-    for (epoch,) in reader.sql("SELECT DISTINCT epoch FROM predictions ORDER BY epoch", run=run.run_id).fetchall():
+    for (epoch,) in reader.sql(
+        "SELECT DISTINCT epoch FROM graded_predictions ORDER BY epoch", run=run.run_id
+    ).fetchall():
         for column in ("loss", "confidence", "margin", "entropy"):
             rows = reader.sql(
-                f"SELECT {column} FROM predictions WHERE epoch = ? AND isfinite({column})",
+                f"SELECT {column} FROM graded_predictions WHERE epoch = ? AND isfinite({column})",
                 run=run.run_id,
                 parameters=[epoch],
             ).fetchall()

@@ -20,7 +20,20 @@ from audit.store.read.reader import Reader
 
 SourceState = Literal["unchanged", "changed", "missing"]
 
-_PREDICTION = ("predicted", "predicted_name", "confidence", "correct", "loss", "logits", "probabilities")
+_PREDICTION = (
+    "predicted",
+    "predicted_name",
+    "confidence",
+    "correct",
+    "loss",
+    "logits",
+    "probabilities",
+    "model",
+    "call",
+    "operations",
+    "target",
+    "output",
+)
 _STAGE = ("stage", "path", "name", "kind", "dtype", "shape", "digest", "changed", "params", "min", "max", "mean", "std")
 
 
@@ -32,10 +45,13 @@ class Trace:
     run: Run
     sample: dict[str, Any]
     stages: list[dict[str, Any]]
+    #: The prediction that is graded: the first of the first recorded model.
     prediction: dict[str, Any] | None
     activations: list[dict[str, Any]] = field(default_factory=list)
     #: Whether code that the store names may run to derive what was not stored, whoever recorded it.
     trust: bool = False
+    #: Those of other models and of further calls.
+    other_predictions: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
     def source_path(self) -> bytes | None:
@@ -142,6 +158,7 @@ class Trace:
             "error": sample["error"],
             "stages": [_stage_json(row) for row in self.stages],
             "prediction": {name: self.prediction[name] for name in _PREDICTION} if self.prediction else None,
+            "other_predictions": [{name: row[name] for name in _PREDICTION} for row in self.other_predictions],
             "activations": self.activations,
         }
 
@@ -188,9 +205,17 @@ def trace(
     outputs = reader.rows("stage_outputs", row.run_id, index=index, where=key, order="stage")
     for output in outputs:
         output["path"] = paths[output["stage"]]["path"] if output["stage"] in paths else None
-    predictions = reader.rows("predictions", row.run_id, index=index, where=key)
+    predictions = reader.rows("predictions", row.run_id, index=index, where=key, order="call NULLS FIRST")
     activations = reader.rows("activations", row.run_id, index=index, where=key)
-    return Trace(reader, row, sample, outputs, predictions[0] if predictions else None, activations)
+    return Trace(
+        reader,
+        row,
+        sample,
+        outputs,
+        predictions[0] if predictions else None,
+        activations,
+        other_predictions=predictions[1:],
+    )
 
 
 def _sample(

@@ -44,6 +44,8 @@ def trace_tree(trace: Trace, *, pictures: bool = False) -> RenderableType:
         tree.add(Text.assemble((f"failed at {clean(sample['failed_stage'])}: ", "bold red"), clean(sample["error"])))
     if trace.prediction is not None:
         tree.add(_prediction(trace))
+    for row in trace.other_predictions:
+        tree.add(_verdict(row, named=True))
     return tree
 
 
@@ -96,13 +98,7 @@ def _short(value: Any) -> str:
 def _prediction(trace: Trace) -> RenderableType:
     row = trace.prediction
     assert row is not None
-    verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
-    head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")
-    head.append(*verdict)
-    if row["confidence"] is not None:
-        head.append(f"  confidence {row['confidence']:.1%}", "dim")
-    if row["loss"] is not None:
-        head.append(f"  loss {row['loss']:.4g}", "dim")
+    head = _verdict(row, named=bool(trace.other_predictions))
     bars = Table.grid(padding=(0, 1))
     classes = trace.run.classes or []
     shown = row["probabilities"] or []
@@ -120,6 +116,22 @@ def _prediction(trace: Trace) -> RenderableType:
             mark,
         )
     return Group(head, bars)
+
+
+def _verdict(row: dict[str, Any], *, named: bool) -> Text:
+    """What one model said, in one line; with its name where there are several."""
+    verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
+    head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")
+    head.append(*verdict)
+    if row["confidence"] is not None:
+        head.append(f"  confidence {row['confidence']:.1%}", "dim")
+    if row["loss"] is not None:
+        head.append(f"  loss {row['loss']:.4g}", "dim")
+    if named:
+        head.append(f"  {clean(row['model'] or 'model')}, call {row['call'] or 0}", "dim")
+    if row["operations"]:
+        head.append(f"  input changed by {clean(', '.join(row['operations']))}", "dim")
+    return head
 
 
 def runs_table(runs: list[Run]) -> Table:

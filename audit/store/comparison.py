@@ -125,7 +125,7 @@ def pipeline_changed(a: str, b: str) -> str:
     return f"{_DESCRIBED.format(run=a)} IS DISTINCT FROM {_DESCRIBED.format(run=b)}"
 
 
-def scores(row: str = "predictions") -> str:
+def scores(row: str = "graded_predictions") -> str:
     """SQL of what a prediction says besides its class: models that agree in every bit of it for one input are the same."""
     return f"CASE WHEN {row}.confidence IS NOT NULL THEN hash({row}.confidence, {row}.margin, {row}.entropy) END"
 

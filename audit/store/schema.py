@@ -12,7 +12,7 @@ import pyarrow as pa
 FORMAT_VERSION = 1
 FORMAT_NAME = "audit-lineage"
 #: Version of the columns below. Each part says which version it was written with.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _KEY = [("run_id", pa.string()), ("epoch", pa.int32()), ("index", pa.int64()), ("visit", pa.int32())]
 
@@ -97,6 +97,26 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("batch", pa.int64()),
         ("position", pa.int32()),
         ("step", pa.int64()),
+        ("model", pa.string()),
+        ("call", pa.int32()),
+        ("number", pa.int64()),
+        ("operations", pa.list_(pa.string())),
+        ("target", pa.list_(pa.float32())),
+        ("output", pa.list_(pa.float32())),
+    ),
+    "calls": _table(
+        ("run_id", pa.string()),
+        ("number", pa.int64()),
+        ("model", pa.string()),
+        ("epoch", pa.int32()),
+        ("step", pa.int64()),
+        ("phase", pa.string()),
+        ("rows", pa.int64()),
+        ("samples", pa.int64()),
+        ("evidence", pa.string()),
+        ("operations", pa.list_(pa.string())),
+        ("reason", pa.string()),
+        ("rank", pa.int32()),
     ),
     "activations": _table(
         ("run_id", pa.string()),
@@ -169,7 +189,9 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 #: Columns that were added after version 1: table, column, and the version that added it. Older parts read as NULL there.
 #: A new column goes to the end of its table, and here.
-ADDED: dict[str, dict[str, int]] = {}
+ADDED: dict[str, dict[str, int]] = {
+    "predictions": dict.fromkeys(("model", "call", "number", "operations", "target", "output"), 3),
+}
 
 #: The `runs` table is made from the manifests, not from parts.
 RUNS = _table(

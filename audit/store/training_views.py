@@ -27,7 +27,7 @@ _KEY = "run_id, phase, split, root, source, index"
 _SEEN = """
     SELECT p.run_id, t.phase, s.split, s.root, s.source, p.index, p.epoch, p.visit, p.label, p.label_name, p.correct,
            p.logits, CASE WHEN p.label >= 0 THEN p.probabilities[p.label + 1] END::DOUBLE AS probability
-    FROM predictions p LEFT JOIN samples s USING (run_id, epoch, index, visit)
+    FROM graded_predictions p LEFT JOIN samples s USING (run_id, epoch, index, visit)
     LEFT JOIN steps t ON t.run_id = p.run_id AND t.step = p.step AND t.batch = p.batch
         AND t.rank IS NOT DISTINCT FROM s.rank
     WHERE p.correct IS NOT NULL
@@ -101,7 +101,7 @@ VIEWS: dict[str, str] = {
         FROM standing_out b
         LEFT JOIN samples s ON s.run_id = b.run_id AND s.epoch = b.epoch AND s.batch = b.batch
             AND s.rank IS NOT DISTINCT FROM b.rank
-        LEFT JOIN predictions p ON p.run_id = s.run_id AND p.epoch = s.epoch AND p.index = s.index AND p.visit = s.visit
+        LEFT JOIN graded_predictions p ON p.run_id = s.run_id AND p.epoch = s.epoch AND p.index = s.index AND p.visit = s.visit
         WHERE b.reason IS NOT NULL
         ORDER BY b.run_id, b.step, s.position
     """,

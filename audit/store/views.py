@@ -7,32 +7,34 @@ from audit.store.training_views import VIEWS as TRAINING_VIEWS
 
 #: What a prediction adds to its sample.
 _PREDICTED = """p.predicted, p.predicted_name, p.confidence, p.correct, p.loss, p.margin, p.entropy, p.label_rank,
-               p.logits, p.probabilities, p.input_digest, p.step"""
+               p.logits, p.probabilities, p.input_digest, p.step, p.model, p.operations, p.target, p.output"""
 
 #: In the order they are created: each may use those before it.
 VIEWS: dict[str, str] = {
+    # One prediction for each visit: that of the first recorded model, of its calls the first.
+    "graded_predictions": "FROM predictions WHERE coalesce(call, 0) = 0",
     "lineage": f"""
         SELECT s.* EXCLUDE (source_raw), {_PREDICTED}
-        FROM samples s LEFT JOIN predictions p USING (run_id, epoch, index, visit)
+        FROM samples s LEFT JOIN graded_predictions p USING (run_id, epoch, index, visit)
     """,
     # As in lineage, but the label is the one it was graded against: a condition on it then picks among predictions
     # before they are joined, which of millions takes a tenth of the memory.
     "wrong_predictions": f"""
         SELECT s.* EXCLUDE (source_raw) REPLACE (p.label AS label, p.label_name AS label_name), {_PREDICTED}
-        FROM samples s JOIN predictions p USING (run_id, epoch, index, visit) WHERE NOT p.correct
+        FROM samples s JOIN graded_predictions p USING (run_id, epoch, index, visit) WHERE NOT p.correct
     """,
     "failures": "SELECT * EXCLUDE (source_raw) FROM samples WHERE status = 'failed'",
     "confusion": """
         SELECT run_id, epoch, label, any_value(label_name) AS label_name, predicted,
                any_value(predicted_name) AS predicted_name, count(*) AS count
-        FROM predictions WHERE label IS NOT NULL GROUP BY run_id, epoch, label, predicted
+        FROM graded_predictions WHERE label IS NOT NULL GROUP BY run_id, epoch, label, predicted
         ORDER BY run_id, epoch, label, predicted
     """,
     "per_class": """
         SELECT run_id, epoch, label, any_value(label_name) AS label_name, count(*) AS samples,
                count(*) FILTER (correct) AS correct, avg(correct::INT) AS accuracy,
                avg(confidence) AS mean_confidence, avg(loss) AS mean_loss
-        FROM predictions WHERE label IS NOT NULL GROUP BY run_id, epoch, label ORDER BY run_id, epoch, label
+        FROM graded_predictions WHERE label IS NOT NULL GROUP BY run_id, epoch, label ORDER BY run_id, epoch, label
     """,
 }
 
@@ -99,8 +101,8 @@ MACROS: dict[str, str] = {
                 ON v.index = p.index_a AND v.visit = p.visit_a
             LEFT JOIN (FROM stage_outputs WHERE {_last("b")} AND stage = 0) w
                 ON w.index = p.index_b AND w.visit = p.visit_b
-            LEFT JOIN (FROM predictions WHERE {_last("a")}) x ON x.index = p.index_a AND x.visit = p.visit_a
-            LEFT JOIN (FROM predictions WHERE {_last("b")}) y ON y.index = p.index_b AND y.visit = p.visit_b
+            LEFT JOIN (FROM graded_predictions WHERE {_last("a")}) x ON x.index = p.index_a AND x.visit = p.visit_a
+            LEFT JOIN (FROM graded_predictions WHERE {_last("b")}) y ON y.index = p.index_b AND y.visit = p.visit_b
         )
         SELECT coalesce(renamed_to, source) AS source, source AS source_a, index_a, index_b, visit_a, visit_b, label_a,
                label_b, predicted_a, predicted_b, correct_a, correct_b, flip, cause

@@ -254,7 +254,7 @@ def test_two_forms_of_the_same_pipeline_keep_their_stages_in_order(tmp_path: Pat
     assert [row[0][1:] for row in names] == [[stage.__name__ for stage in stages] for stages in pipelines]
 
 
-def test_a_model_that_is_called_twice_is_recorded_once(tmp_path: Path) -> None:
+def test_a_model_that_is_called_twice_is_graded_once(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run:
         loader, model = run.loader(DataLoader(Numbers(), batch_size=6)), run.model(linear())
         for x, _ in loader:
@@ -262,8 +262,13 @@ def test_a_model_that_is_called_twice_is_recorded_once(tmp_path: Path) -> None:
             model(x * 0)
             model(x)
     ask = Asked(tmp_path / "lineage")
-    assert ask("SELECT count(*), count(DISTINCT step) FROM predictions") == [(12, 2)]
-    assert any("the first call counts" in text for text in ask.warnings)
+    calls = "SELECT call, operations, count(*), count(DISTINCT step) FROM predictions GROUP BY ALL ORDER BY ALL"
+    assert ask(calls) == [(0, None, 12, 2), (1, ["mul"], 12, 2), (2, None, 12, 2)]
+    assert ask("SELECT count(*) FROM lineage") == [(12,)]
+    assert ask("SELECT number, rows, samples, evidence FROM calls WHERE number < 3 ORDER BY ALL") == [
+        (0, 6, 6, "batch"), (1, 6, 6, "operations"), (2, 6, 6, "batch"),
+    ]  # fmt: skip
+    assert ask.warnings == []
 
 
 def test_a_loop_that_fetches_ahead(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def recorded(path: Path, loop: Callable[[Any, nn.Module], Any], dataset: bool = 
 
 
 def predictions(ask: Asked) -> dict[int, list[float]]:
-    return dict(ask("SELECT index, logits FROM predictions ORDER BY epoch, index"))
+    return dict(ask("SELECT index, logits FROM graded_predictions ORDER BY epoch, index"))
 
 
 # -- what a loop does to a batch, for a whole batch and for each sample alone ------------------------
@@ -280,6 +280,9 @@ def test_an_input_that_is_no_sample_gets_no_sample(tmp_path: Path, name: str, wh
     for index, logits in found.items():
         assert torch.allclose(torch.tensor(logits), Mean()(Pictures()[index][0][None])[0]), index
     assert untold(ask, 2 if when == "never used" else 3)
+    assert ask("SELECT count(*) FROM predictions") == [(len(found),)]
+    unmatched = ask("SELECT samples, evidence, reason FROM calls WHERE reason IS NOT NULL")
+    assert [row[:2] for row in unmatched] == [(0, None)] * (2 if when == "never used" else 3)
 
 
 @pytest.mark.filterwarnings("ignore::audit.RecordingWarning")

@@ -170,7 +170,8 @@ def test_teacher_and_student(tmp_path: Path) -> None:
             student(x)
             teacher(x)
     ask = Asked(tmp_path / "lineage")
-    assert ask("SELECT count(*), count(DISTINCT step) FROM predictions") == [(12, 3)]
+    models = "SELECT model, call, count(*), count(DISTINCT step) FROM predictions GROUP BY ALL ORDER BY ALL"
+    assert ask(models) == [("Linear", 0, 12, 3), ("Sequential", 1, 12, 3)]
     assert ask("SELECT count(DISTINCT index), list(DISTINCT step ORDER BY step) FROM activations") == [(12, [0, 1, 2])]
     assert ask.warnings == []
 

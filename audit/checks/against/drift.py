@@ -43,7 +43,7 @@ class Drift(Check):
             psi = distance.population_stability(before, now)
             chance = distance.chi_square_chance(before, now)
             if psi >= context.options["psi"] and chance < context.options["significance"]:
-                table = "samples" if what == "label" else "predictions"
+                table = "samples" if what == "label" else "graded_predictions"
                 most = max(before.keys() | now.keys(), key=lambda key: abs(_share(now, key) - _share(before, key)))
                 yield Finding(
                     f"The {noun} have drifted (population stability {psi:.2f}): {most} is "

@@ -41,7 +41,8 @@ def _inputs(context: Context) -> Iterable[Finding]:
             # What the collate function makes of texts and mappings has a digest of its own.
             context.note("inputs were not compared: the model is not given plain tensors")
             continue
-        given = f"(FROM {context.all_predictions} WHERE input_digest IS NOT NULL)"
+        # Where the loop changed the batch, the row says how, and the input is another.
+        given = f"(FROM {context.all_predictions} WHERE input_digest IS NOT NULL AND operations IS NULL)"
         returned = f"(FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {last})"
         if same(context, f"{VISIT}, input_digest", given, returned, f"{VISIT}, digest"):
             continue

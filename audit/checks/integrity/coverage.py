@@ -48,7 +48,7 @@ def _missing(context: Context) -> Iterable[Finding]:
 
 
 def _twice(context: Context) -> Iterable[Finding]:
-    for table, noun in (("samples", "sample"), ("predictions", "prediction")):
+    for table, noun in (("samples", "sample"), ("graded_predictions", "prediction")):
         if unique_visits(context, table):
             continue
         query = (
@@ -138,7 +138,7 @@ def _without_stages(context: Context) -> Iterable[Finding]:
 
 def _predictions(context: Context) -> Iterable[Finding]:
     """In an epoch and split that has predictions, every sample that did not fail has one, and nothing else has."""
-    predictions = f"(FROM predictions WHERE run_id = {context.run_literal})"
+    predictions = f"(FROM graded_predictions WHERE run_id = {context.run_literal})"
     if same(context, VISIT, _sound(context), predictions):
         return
     graded = (

@@ -146,7 +146,8 @@ class WorkerContext:
         """Run the model, if there is one, and write all rows of these batches as parts of one attempt."""
         job = self._job
         selection = Selection(job.capture_where) if job.capture_where else None
-        rows = Rows(job.run_id, job.classes, selection)
+        name = self.forward().model_name if job.recipe["model"] is not None else None
+        rows = Rows(job.run_id, job.classes, selection, name)
         writer: BlockWriter | None = None
         numbers: list[int] = []
         total = Recorded(0, 0, problems=[], failures=[])

@@ -92,7 +92,7 @@ def _listed(scratch: Scratch, flip: str, rows: int) -> list[dict[str, Any]]:
 
 
 def _accuracy(scratch: Scratch, side: Side) -> tuple[int, float | None]:
-    count, accuracy = scratch.row(f"SELECT count(*), avg(correct::INT) FROM predictions WHERE {side.rows}")
+    count, accuracy = scratch.row(f"SELECT count(*), avg(correct::INT) FROM graded_predictions WHERE {side.rows}")
     return count, accuracy
 
 

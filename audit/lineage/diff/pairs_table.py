@@ -103,7 +103,7 @@ def _predictions(side: Side, name: str, *, scored: bool = False) -> str:
     return (
         f"SELECT index, visit, {f'{scores()} AS scores_{name}' if scored else facts}, true AS seen_{name}, "
         f"CASE WHEN input_digest IS NOT NULL THEN hash(input_digest) END AS input_{name} "
-        f"FROM predictions WHERE {side.rows}"
+        f"FROM graded_predictions WHERE {side.rows}"
     )
 
 

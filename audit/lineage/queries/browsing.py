@@ -68,7 +68,7 @@ def block(run: Run, condition: str, *, order: str = "loss", after: str | None = 
         f"SELECT * FROM (SELECT {_SHOWN}, {names}, {extra}, {key} AS sort_key FROM {table} "
         f"WHERE run_id = ? AND ({condition or 'true'}\n)) {beyond} "
         f"ORDER BY sort_key {way}, index, epoch, visit LIMIT {int(limit)}"
-        for table, extra in (("predictions", "'ok' AS status"), ("lineage", "status"))
+        for table, extra in (("graded_predictions", "'ok' AS status"), ("lineage", "status"))
     )
     # Without a condition, samples that have no prediction belong to the picture too.
     everything = not condition or not run.graded
@@ -88,7 +88,7 @@ def with_names(run: Run, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def matching(run: Run, condition: str) -> tuple[tuple[str, ...], list[Any]]:
     """The queries that count what a condition picks."""
-    tables = ("predictions", "lineage") if run.graded else ("lineage",)
+    tables = ("graded_predictions", "lineage") if run.graded else ("lineage",)
     return (
         tuple(f"SELECT count(*) FROM {table} WHERE run_id = ? AND ({condition or 'true'}\n)" for table in tables),
         [run.run_id],
@@ -98,7 +98,7 @@ def matching(run: Run, condition: str) -> tuple[tuple[str, ...], list[Any]]:
 def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
     """Index and visit of the wrong predictions with the largest loss."""
     rows = reader.sql(
-        "SELECT index, visit FROM predictions WHERE run_id = ? AND epoch = ? AND NOT correct "
+        "SELECT index, visit FROM graded_predictions WHERE run_id = ? AND epoch = ? AND NOT correct "
         "ORDER BY isfinite(loss) DESC, loss DESC NULLS LAST, index, visit LIMIT ?",
         parameters=[run.run_id, epoch, limit],
     ).fetchall()

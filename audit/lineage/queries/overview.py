@@ -28,7 +28,7 @@ _COUNTED = f"""
         SELECT label, label_name, predicted, predicted_name, correct,
                CASE WHEN isfinite(confidence) THEN confidence END AS confidence,
                CASE WHEN isfinite(loss) THEN loss END AS loss
-        FROM predictions WHERE run_id = ? AND epoch = ?
+        FROM graded_predictions WHERE run_id = ? AND epoch = ?
     ), keyed AS (
         SELECT *, least({CONFIDENCE_BINS - 1}, floor(confidence * {CONFIDENCE_BINS}))::INT AS confidence_bin,
                floor(log10(greatest(loss, {_SMALLEST_LOSS})) * {LOSS_BINS_PER_DECADE})::INT AS loss_bin
@@ -210,7 +210,7 @@ class Mistakes:
 
     def __init__(self, reader: Reader, run: Run, epoch: int) -> None:
         rows = reader.sql(
-            "SELECT index, visit FROM predictions WHERE run_id = ? AND epoch = ? AND NOT correct ORDER BY index, visit",
+            "SELECT index, visit FROM graded_predictions WHERE run_id = ? AND epoch = ? AND NOT correct ORDER BY index, visit",
             parameters=[run.run_id, epoch],
         ).fetchall()
         # Plain numbers: there may be as many mistakes as samples.

@@ -46,7 +46,7 @@ def loss_steps(reader: Reader, run: Run) -> list[dict[str, Any]]:
         """
         WITH phases AS (SELECT step, any_value(phase) AS phase FROM steps WHERE run_id = ? GROUP BY step),
         numbered AS (
-            SELECT epoch, coalesce(step, batch) AS step, loss, index, visit FROM predictions
+            SELECT epoch, coalesce(step, batch) AS step, loss, index, visit FROM graded_predictions
             WHERE run_id = ? AND isfinite(loss) AND coalesce(step, batch) IS NOT NULL
         ), bounds AS (SELECT greatest(1, ceil((max(step) + 1) / ?)) AS width FROM numbered)
         SELECT epoch, phase, (floor(step / width) * width)::BIGINT AS step, avg(loss) AS mean, max(loss) AS max,

@@ -62,7 +62,7 @@ class RecordedVisits:
 
     def have_predictions(self) -> bool:
         """Whether any logits were recorded."""
-        query = "SELECT 1 FROM predictions WHERE run_id = ? LIMIT 1"
+        query = "SELECT 1 FROM graded_predictions WHERE run_id = ? LIMIT 1"
         return bool(self._reader.sql(query, parameters=[self._run_id]).fetchall())
 
     def named_stages(self) -> list[str]:
@@ -129,7 +129,7 @@ class RecordedVisits:
 
     def logits(self, chunk: Sequence[Key]) -> dict[Key, list[float]]:
         """The recorded logits."""
-        query = f"SELECT epoch, index, visit, logits FROM predictions WHERE run_id = ? AND {_between(chunk)}"
+        query = f"SELECT epoch, index, visit, logits FROM graded_predictions WHERE run_id = ? AND {_between(chunk)}"
         rows = self._reader.sql(query, parameters=[self._run_id]).fetchall()
         return {(epoch, index, visit): logits for epoch, index, visit, logits in rows if logits is not None}
 

@@ -34,7 +34,9 @@ def logged_tables(
     }
     return {
         "samples": batch.table_of("samples", samples),
-        "predictions": batch.table_of("predictions", predictions | shared | {"step": [step] * count}),
+        "predictions": batch.table_of(
+            "predictions", predictions | shared | {"step": [step] * count, "call": [0] * count}
+        ),
     }
 
 

@@ -7,6 +7,7 @@ only when too much is waiting does the loop wait too.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -186,6 +187,7 @@ class Recording:
         self,
         model: nn.Module,
         *,
+        name: str | None = None,
         layers: Sequence[str | type[nn.Module]] | None = None,
         keep: Any = "stats",
         backward: bool = False,
@@ -197,7 +199,7 @@ class Recording:
     ) -> nn.Module:
         """The same model: its logits are recorded, and what the chosen layers saw. Nothing else about it changes.
 
-        `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor; `every` N steps,
+        `name` is what its predictions are known by; without it, the name of its class. `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor; `every` N steps,
         only these `indices`, only `when` an SQL condition over the prediction (or a function of it) holds.
         """
         self._require_open()
@@ -213,7 +215,11 @@ class Recording:
             )
         hooks = LayerHooks(model, policy) if layers else None
         ledger = self._ledger
-        ledger.watch(RecordedModel(model, hooks, ledger.before_call, ledger.after_call, ledger.tracker))
+        ledger.watch(
+            RecordedModel(
+                model, self._model_name(model, name), hooks, ledger.before_call, ledger.after_call, ledger.tracker
+            )
+        )
         run = self._ledger.run
         if hooks is not None:
             # What was asked for: the check `hooks` compares it with what was heard.
@@ -221,6 +227,17 @@ class Recording:
         run.model = run.model or type(model).__qualname__
         run.arch = run.arch or type(model).__name__
         return model
+
+    def _model_name(self, model: nn.Module, name: str | None) -> str:
+        """The name given, else that of the class; a second one of that class has a number."""
+        taken = {watched.name for watched in self._ledger.models}
+        if name is not None:
+            if not isinstance(name, str) or not name or name in taken:
+                raise UsageError(f"name is {name!r}.", hint="Give each recorded model a name of its own.")
+            return name
+        kind = type(model).__name__
+        numbers = (kind if number == 1 else f"{kind}-{number}" for number in itertools.count(1))
+        return next(candidate for candidate in numbers if candidate not in taken)
 
     def epochs(self, count: int) -> Iterator[int]:
         """`range(count)`, with the recording told which epoch it is."""

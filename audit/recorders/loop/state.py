@@ -31,8 +31,9 @@ from audit.recorders.loop.unmatched_calls import UnmatchedCalls
 from audit.recorders.model import mixing
 from audit.recorders.model.activations import activation_table
 from audit.recorders.model.hooks import RecordedModel
-from audit.recorders.model.match import BatchMatch, BatchMatcher, UnpredictedBatch, row_digests
+from audit.recorders.model.match import BatchMatcher, Unmatched, UnpredictedBatch, row_digests
 from audit.recorders.model.mix_parents import MixRecorder
+from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.step import ModelStep
@@ -73,6 +74,7 @@ class RecordingState:
         self._step = 0
         self._last_step: ModelStep | None = None
         self._unseen = UnmatchedCalls()
+        self._calls = ModelCalls(row.run_id, self._submit)
         self._told_of_end = False
         #: Whether any sample has come.
         self._arrived = False
@@ -200,21 +202,22 @@ class RecordingState:
         return step
 
     def _begin_step(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None:
-        match = self._waiting.find(given, arguments)
-        if match is None:
+        phase = "train" if watched.model.training else "eval"
+        length = int(given.shape[0]) if given is not None and given.dim() else None
+        facts = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
+        try:
+            match = self._waiting.find(given, arguments)
+        except Unmatched as error:
+            self._calls.add(**facts, samples=0, reason=str(error))
             self._unseen.call("unmatched" if self._arrived else "early")
             return None
-        inputs = _first_predictions(match, id(watched))
-        if not inputs:
-            self._unseen.call("again")
-            return None
-        rows = [row for n in inputs if (row := match.rows[n]) is not None]
+        inputs = [number for number, row in enumerate(match.rows) if row is not None]
+        rows = [row for row in match.rows if row is not None]
         first, _ = rows[0]
         if first.loose and first.batches[rows[0][1]] is None:
             number, self._batch = self._batch, self._batch + 1
             for position, (pending, place) in enumerate(rows):
                 pending.batches[place], pending.positions[place] = number, position
-        phase = "train" if watched.model.training else "eval"
         batch = first.batches[rows[0][1]]
         before = next((step for step in first.steps if step.rows[0] == rows[0]), None)
         number = before.number if before is not None else self._step
@@ -231,8 +234,20 @@ class RecordingState:
             len(match.rows),
             digests,
             match.operations,
+            model=watched.name,
+            order=self.models.index(watched),
         )
         step.follows = before is not None
+        step.repeats = any(place in pending.predicted.get(id(watched), ()) for pending, place in rows)
+        operations = list(match.operations) or None
+        step.call = self._calls.add(
+            **facts,
+            epoch=first.epoch,
+            step=number,
+            samples=len(rows),
+            evidence=match.evidence,
+            operations=operations,
+        )
         return step
 
     def after_call(self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any) -> None:
@@ -241,23 +256,26 @@ class RecordingState:
             return
         with self.problems.caught(), self._lock:
             self._take_step(watched, step)
-            owners = {id(pending): pending for pending, _ in step.rows}
-            kept = [pending for pending in owners.values() if next(iter(pending.predicted)) == id(watched)]
-            if not kept:
-                return
             logits = logits_of(output, batch=step.size).detach()[step.inputs].float().cpu().clone()
             labels = [pending.labels[place] for pending, place in step.rows]
             digests = step.digests or row_digests(given, step.rows, step.inputs)
             step.predict(logits, labels, digests)
-            for pending in kept:
-                pending.predictions.append(step.predictions_of(pending))
+            for pending in {id(pending): pending for pending, _ in step.rows}.values():
+                if pending.written:
+                    # The loop came back to a batch that it had left.
+                    self._submit({"predictions": step.predictions_of(pending)})
+                else:
+                    pending.predictions.append(step)
 
     def _take_step(self, watched: RecordedModel, step: ModelStep) -> None:
         """The call went through: its samples are this model's, and nobody predicts them again."""
         for pending, place in step.rows:
             pending.predicted.setdefault(id(watched), set()).add(place)
         home, _ = step.rows[0]
-        home.steps.append(step)
+        if not home.written:
+            home.steps.append(step)
+        elif not step.follows:
+            self._submit({"steps": step.table()})
         self._waiting.placed(step)
         self._parentage.settle(home, len(step.rows))
         if not step.follows:
@@ -295,7 +313,9 @@ class RecordingState:
         if pending.loose and "samples" in tables:
             tables["samples"] = rows.placed(tables["samples"], pending.batches, pending.positions)
         if pending.predictions:
-            tables["predictions"] = rows.joined(pending.predictions)
+            ordered = sorted(pending.predictions, key=lambda step: step.order)
+            tables["predictions"] = rows.joined([step.predictions_of(pending) for step in ordered])
+            pending.predictions = []
         if pending.steps:
             leading = [step.table() for step in pending.steps if not step.follows]
             if leading:
@@ -307,7 +327,8 @@ class RecordingState:
             step.written = True
             step.seen.clear()
         self._submit(tables, pending.size, self._selection)
-        pending.memory = []
+        # Tensors that the loop holds on to still lead here.
+        pending.tables, pending.memory, pending.written = {}, [], True
 
     def _spill(self, pending: UnpredictedBatch) -> None:
         """Write what is large now; which payloads a condition would have kept is then not known any more."""
@@ -369,13 +390,5 @@ class RecordingState:
             for pending in self._waiting.everything():
                 self._write(pending)
             self.intake.stages.write_rest()
+            self._calls.flush()
             self._unseen.tell(self.models, self.problems)
-
-
-def _first_predictions(match: BatchMatch, model: int) -> list[int]:
-    """The rows of a model's input that are the first of their sample."""
-    found: dict[tuple[int, int], int] = {}
-    for number, row in enumerate(match.rows):
-        if row is not None and row[1] not in row[0].predicted.get(model, ()):
-            found.setdefault((id(row[0]), row[1]), number)
-    return list(found.values())

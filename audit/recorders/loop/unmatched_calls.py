@@ -10,7 +10,6 @@ from audit.recorders.problems import Problems
 
 #: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
 _NOTES = {
-    "again": ("model calls repeated samples that have their prediction; of each sample the first call counts.", False),
     "early": ("model calls came before any recorded batch and were not stored.", False),
     "unmatched": ("model calls could not be matched to a recorded batch and were not stored.", True),
 }

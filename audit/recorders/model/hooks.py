@@ -28,9 +28,16 @@ class RecordedModel:
     """Hooks on one model, and on its chosen layers."""
 
     def __init__(
-        self, model: nn.Module, layers: LayerHooks | None, before: Before, after: After, tracker: BatchTracker
+        self,
+        model: nn.Module,
+        name: str,
+        layers: LayerHooks | None,
+        before: Before,
+        after: After,
+        tracker: BatchTracker,
     ) -> None:
         self.model = model
+        self.name = name
         self._tracker = tracker
         self.layers = layers
         self.calls = 0
@@ -58,7 +65,8 @@ class RecordedModel:
             # What a model does inside is no way from a batch to another model.
             self._tracker.pause()
             if self.layers is not None:
-                self.layers.begin(self._step)
+                repeated = self._step is not None and self._step.repeats
+                self.layers.begin(None if repeated else self._step)
 
         return hook
 

@@ -54,8 +54,12 @@ class UnpredictedBatch:
     memory: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     #: Places that each model, by id, has predicted already; the first model's predictions are those that are kept.
     predicted: dict[int, set[int]] = field(default_factory=dict)
-    predictions: list[Any] = field(default_factory=list)
+    #: Steps with a prediction that is not written yet.
+    predictions: list[ModelStep] = field(default_factory=list)
     steps: list[ModelStep] = field(default_factory=list)
+    #: How many predictions each place has.
+    calls: dict[int, int] = field(default_factory=dict)
+    written: bool = False
     #: Objects of the batch that are no tensors: a graph, a structure of the user's own.
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
@@ -64,6 +68,12 @@ class UnpredictedBatch:
         self.tensors = [weakref.ref(tensor) for tensor in own]
         self.memory = [(tensor.detach(), version_of(tensor)) for tensor in own]
         self.objects = list(_references(data))
+
+    def next_call(self, place: int) -> int:
+        """The number of the next prediction of a sample."""
+        number = self.calls.get(place, 0)
+        self.calls[place] = number + 1
+        return number
 
     @property
     def held(self) -> bool:
@@ -86,8 +96,14 @@ class BatchMatch:
     """The rows of a model's input, each with its sample; None for a row that is no recorded sample."""
 
     rows: list[Place | None]
+    #: What proves it: `batch`, `operations`, `view`, `content` or `object`.
+    evidence: str
     digests: list[str | None] | None = None
     operations: tuple[str, ...] = ()
+
+
+class Unmatched(Exception):
+    """Nothing proves which samples a model was called with; says why."""
 
 
 class BatchMatcher:
@@ -188,29 +204,34 @@ class BatchMatcher:
             if origins is not None:
                 self.tracker.add(tensor, origins)
 
-    def find(self, given: torch.Tensor | None, arguments: list[Any]) -> BatchMatch | None:
-        """The samples that a model is called with; None when nothing proves which they are."""
+    def find(self, given: torch.Tensor | None, arguments: list[Any]) -> BatchMatch:
+        """The samples that a model is called with; raises `Unmatched` when nothing proves which they are."""
         if given is None:
             return self._by_object(arguments)
-        origins = self.tracker.origins_of(given) or self._by_memory(given)
+        origins, evidence = self.tracker.origins_of(given), "batch"
         if origins is None:
-            return self._by_content(given)
+            origins, evidence = self._by_memory(given), "view"
+        if origins is None:
+            match = self._by_content(given)
+            if match is None:
+                raise Unmatched("The input is neither made of a recorded batch nor the content of a recorded sample.")
+            return match
         if any(self._is_foreign(other, given) for other in all_tensors(arguments)):
-            return None
+            raise Unmatched("Another argument of the call is as large as the batch and is not made of it.")
         rows = self._resolved(origins)
         if rows is None or all(row is None for row in rows):
-            return None
+            raise Unmatched("The input was made of a tensor that is no recorded batch.")
         if origins.operations or origins.axis != 0:
-            return BatchMatch(rows, operations=origins.operations)
+            return BatchMatch(rows, evidence if evidence == "view" else "operations", operations=origins.operations)
         return self._in_their_order(given, rows)
 
-    def _by_object(self, arguments: list[Any]) -> BatchMatch | None:
+    def _by_object(self, arguments: list[Any]) -> BatchMatch:
         """The batch is an object of the user's own, and the model was given that very object."""
         for pending in reversed(self._batches):
             own = [found for reference in pending.objects if (found := reference()) is not None]
             if any(mine is other for mine in own for other in arguments):
-                return BatchMatch([(pending, place) for place in pending.ok])
-        return None
+                return BatchMatch([(pending, place) for place in pending.ok], "object")
+        raise Unmatched("The model was given neither a tensor nor an object of a recorded batch.")
 
     def _by_memory(self, given: torch.Tensor) -> RowOrigins | None:
         """A view of a batch that was made where nobody looked."""
@@ -253,7 +274,7 @@ class BatchMatcher:
         places: list[Place] = [row for row in rows if row is not None]
         digests = row_digests(given, places) if len(places) == len(rows) else None
         if digests is None:
-            return BatchMatch(rows)
+            return BatchMatch(rows, "batch")
         expected = [pending.digests[place] for pending, place in places]
         if digests != expected and None not in digests and sorted(map(str, digests)) == sorted(map(str, expected)):
             left = dict(enumerate(expected))
@@ -262,8 +283,8 @@ class BatchMatcher:
                 at = next(n for n, wanted in left.items() if wanted == digest)
                 del left[at]
                 order.append(at)
-            return BatchMatch([places[n] for n in order], digests)
-        return BatchMatch(rows, digests)
+            return BatchMatch([places[n] for n in order], "content", digests)
+        return BatchMatch(rows, "batch", digests)
 
     def _by_content(self, given: torch.Tensor) -> BatchMatch | None:
         """Each row by its digest."""
@@ -284,7 +305,7 @@ class BatchMatcher:
                 taken.add((id(place[0]), place[1]))
                 found.append(place)
             if len(found) == len(digests):
-                return BatchMatch(found, list(digests))
+                return BatchMatch(found, "content", list(digests))
         return None
 
     def _next_place(self, digest: str | None, taken: set[tuple[int, int]]) -> Place | None:

@@ -45,8 +45,15 @@ class ModelStep:
     gradient_norm: float | None = None
     seen: list[tuple[LayerHooks, Seen]] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
-    #: A second model was called with the same samples: the step is the first one's.
+    #: The same samples were given to a model before: the step is that call's.
     follows: bool = False
+    #: This model was given a sample of them before: its layers were recorded then.
+    repeats: bool = False
+    #: The name of the model, and its place among the recorded models.
+    model: str | None = None
+    order: int = 0
+    #: Which of all calls of recorded models it is.
+    call: int | None = None
     written: bool = False
 
     def __post_init__(self) -> None:
@@ -67,12 +74,23 @@ class ModelStep:
             "batch": [pending.batches[place] for pending, place in self.rows],
             "position": [pending.positions[place] for pending, place in self.rows],
             "step": [self.number] * len(self.rows),
+            "model": [self.model] * len(self.rows),
+            "number": [self.call] * len(self.rows),
+            "operations": self._operations(digests),
         }
         losses = [loss for loss in self.columns["loss"] if loss is not None]
         self.loss = sum(losses) / len(losses) if losses else None
 
+    def _operations(self, digests: list[str | None]) -> list[list[str] | None]:
+        """What lies between each sample's last stage and the model's input, where they differ."""
+        found: list[list[str] | None] = []
+        for (pending, place), digest in zip(self.rows, digests, strict=True):
+            is_same = digest is not None and digest == pending.digests[place]
+            found.append(None if is_same or not self.operations else list(self.operations))
+        return found
+
     def predictions_of(self, pending: UnpredictedBatch) -> Any:
-        """The rows of `predictions` that belong to one of the step's batches."""
+        """The rows of `predictions` that belong to one of the step's batches, numbered among those of their visit."""
         own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
         columns = self.columns
         if len(own) < len(self.rows):
@@ -80,6 +98,7 @@ class ModelStep:
                 name: column[own] if hasattr(column, "shape") else [column[n] for n in own]
                 for name, column in columns.items()
             }
+        columns = columns | {"call": [pending.next_call(self.rows[row][1]) for row in own]}
         return tables.table_of("predictions", columns)
 
     def table(self) -> Any:

@@ -54,7 +54,9 @@ class Selection:
     def _chosen(self, predictions: pa.Table) -> pa.Array:
         cursor = self._connection.cursor()
         cursor.register("predictions", predictions)
-        query = f"SELECT index || '/' || visit AS key FROM predictions WHERE ({self.condition}\n)"
+        query = (
+            f"SELECT index || '/' || visit AS key FROM predictions WHERE coalesce(call, 0) = 0 AND ({self.condition}\n)"
+        )
         return cursor.sql(query).to_arrow_table()["key"].combine_chunks().cast(pa.string())
 
 

@@ -58,6 +58,9 @@ class Tally:
     def of(cls, tables: Mapping[str, pa.Table]) -> Tally:
         """The tally of rows that belong together."""
         samples, predictions = tables.get("samples"), tables.get("predictions")
+        if predictions is not None:
+            # Of several predictions of a visit the first counts, as in the view `graded_predictions`.
+            predictions = predictions.filter(pc.equal(pc.fill_null(predictions["call"], 0), 0))
         return cls(
             samples.num_rows if samples is not None else 0,
             (pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0) if samples is not None else 0,

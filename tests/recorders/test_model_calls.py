@@ -1,0 +1,125 @@
+"""Several models and several calls: each prediction with its model and its number, one of each visit graded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recording_material import WIDTH, Asked, Numbers, linear
+from torch import nn
+from torch.utils.data import DataLoader
+
+import audit
+
+EACH = "SELECT model, call, count(*), count(DISTINCT index) FROM predictions GROUP BY ALL ORDER BY call, model"
+
+
+def two(run: Any) -> tuple[nn.Module, nn.Module]:
+    return run.model(linear()), run.model(linear(), name="teacher")
+
+
+def test_an_ensemble(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        members = [run.model(linear()) for _ in range(3)]
+        for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
+            torch.stack([member(x) for member in members]).mean(0)
+    ask = Asked(tmp_path / "lineage")
+    assert ask(EACH) == [("Linear", 0, 12, 12), ("Linear-2", 1, 12, 12), ("Linear-3", 2, 12, 12)]
+    assert ask("SELECT DISTINCT model FROM lineage") == [("Linear",)]
+    assert ask("SELECT samples FROM runs") == [(12,)]
+
+
+def test_the_first_recorded_model_is_graded_whoever_is_called_first(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        student, teacher = two(run)
+        for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
+            with torch.no_grad():
+                teacher(x)
+            student(x)
+    ask = Asked(tmp_path / "lineage")
+    assert ask(EACH) == [("Linear", 0, 12, 12), ("teacher", 1, 12, 12)]
+    assert ask(
+        "SELECT graded, (SELECT count(*) FROM confusion) > 0 FROM (SELECT sum(samples) AS graded FROM per_class)"
+    ) == [(12, True)]
+
+
+def test_test_time_augmentation(tmp_path: Path) -> None:
+    model = linear()
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        run.model(model)
+        for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
+            model(torch.cat([x, x.flip(-1)]))
+            model(x * 2)
+    ask = Asked(tmp_path / "lineage")
+    rows = ask("SELECT index, call, logits, operations FROM predictions ORDER BY index, call")
+    assert [row[1] for row in rows] == [0, 1, 2] * 12
+    for index, call, logits, operations in rows:
+        x = Numbers()[index][0]
+        given = [x, x.flip(-1), x * 2][call]
+        assert torch.allclose(torch.tensor(logits), model(given[None])[0])
+        assert (operations is None) == (call == 0)
+    trace = audit.open(tmp_path / "lineage").trace(index=3)
+    assert [row["call"] for row in trace.as_json()["other_predictions"]] == [1, 2]
+
+
+def test_a_batch_that_the_loop_comes_back_to(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(linear())
+        held = list(run.loader(DataLoader(Numbers(), batch_size=2)))
+        for _ in range(3):
+            for x, _ in held:
+                model(x)
+    ask = Asked(tmp_path / "lineage")
+    assert ask(EACH) == [("Linear", call, 12, 12) for call in range(3)]
+    assert ask("SELECT count(*) FROM lineage") == [(12,)]
+    with audit.open(tmp_path / "lineage") as store:
+        assert store.check().outcome("coverage").status == "pass"
+
+
+@pytest.mark.parametrize("backend", ["eager"])
+def test_compiled_after_another_instance_was(tmp_path: Path, backend: str) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x).relu()
+
+    torch._dynamo.reset()
+    other = torch.compile(Own(), backend=backend)
+    for x, _ in DataLoader(Numbers(), batch_size=4):
+        other(x)
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = torch.compile(run.model(Own()), backend=backend)
+        loader = run.loader(DataLoader(Numbers(), batch_size=4))
+        for x, _ in loader:
+            model(x / 2)
+        for x, _ in loader:
+            other(x)
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT model, count(*), count(DISTINCT epoch) FROM predictions GROUP BY ALL") == [("Own", 12, 1)]
+    assert ask.warnings == []
+
+
+def test_what_lies_between_the_last_stage_and_the_model_is_said(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(linear())
+        for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
+            model((x.double() / 255).float().clamp(0, 1)[:])
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT DISTINCT operations FROM predictions") == [(["double", "div", "float", "clamp"],)]
+    differing = """SELECT count(*) FROM predictions p JOIN stage_outputs o USING (run_id, epoch, index, visit)
+                   WHERE p.input_digest = o.digest OR p.operations IS NULL"""
+    assert ask(differing) == [(0,)]
+    with audit.open(tmp_path / "lineage") as store:
+        assert store.check().outcome("alignment").status == "pass"
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage") as run:
+        run.model(linear(), name="a")
+        with pytest.raises(audit.AuditError, match="name is 'a'"):
+            run.model(linear(), name="a")
