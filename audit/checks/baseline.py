@@ -153,7 +153,7 @@ def read_baseline(path: str) -> Baseline:
         raise UsageError(f"The baseline {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{path} is no baseline file: {error}.", hint=f"Write one with: audit baseline export -o {path}"
+            f"{path} is not a baseline file: {error}.", hint=f"Write one with: audit baseline export -o {path}"
         ) from error
 
 

@@ -98,7 +98,7 @@ def _section(path: str) -> dict[str, Any]:
     for key in ("tool", "audit"):
         section = section.get(key, {})
         if not isinstance(section, dict):
-            raise UsageError(f"{key} in {path} is {section!r}, which is no table.", hint="Write [tool.audit].")
+            raise UsageError(f"{key} in {path} is {section!r}, which is not a table.", hint="Write [tool.audit].")
     return dict(section)
 
 
@@ -120,7 +120,7 @@ def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configu
         table = tables.get(check.name, {})
         at = f"[checks.{check.name}] in {where}"
         if not isinstance(table, dict):
-            raise UsageError(f"{at} is {table!r}, which is no table.", hint=f"Write [checks.{check.name}].")
+            raise UsageError(f"{at} is {table!r}, which is not a table.", hint=f"Write [checks.{check.name}].")
         default = check.name in select if select else check.default or bool(table)
         settings.append(_setting(check, check.name, table, at, default and check.name not in skip))
     settings += _queries(content, where)
@@ -139,7 +139,7 @@ def _queries(content: Mapping[str, Any], where: str) -> list[Setting]:
     for number, table in enumerate(queries, 1):
         at = f"[[sql]] number {number} in {where}"
         if not isinstance(table, dict):
-            raise UsageError(f"{at} is no table.", hint="Write it as [[sql]] with a `query`.")
+            raise UsageError(f"{at} is not a table.", hint="Write it as [[sql]] with a `query`.")
         given = dict(table)
         name = given.pop("name", None) or f"sql-{number}"
         if not isinstance(name, str) or not given.get("query"):

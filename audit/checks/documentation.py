@@ -66,7 +66,7 @@ In Python: `run_checks("lineage", only=["finite"])` of `audit.checks.runner`, or
 `audit run` asks for every sample. A loop recorded with `run.loader` asks for every sample in each epoch whose pass went to its end, where the
 sampler is torch's `SequentialSampler`, `RandomSampler` without replacement, or `DistributedSampler` (all ranks together): a sample that is then missing was lost, and is a finding.
 What `drop_last` leaves out is said beside the outcome. So is, and no more, what no epoch drew with other samplers (subset, weighted, your own),
-in loops that break off, or with `run.dataset`: leaving samples out is no fault there. `every_sample = true` makes it one.
+in loops that break off, or with `run.dataset`: leaving samples out is not a fault there. `every_sample = true` makes it one.
 
 ## Your own, in Python
 

@@ -52,7 +52,7 @@ def all_checks() -> list[type[Check]]:
 def _checked(name: str, found: object) -> type[Check]:
     if not isinstance(found, type) or not issubclass(found, Check) or getattr(found, "name", None) != name:
         raise UsageError(
-            f"The entry point {name!r} of the group audit.checks gives {found!r}, which is no check of that name.",
+            f"The entry point {name!r} of the group audit.checks gives {found!r}, which is not a check of that name.",
             hint="It must be a subclass of audit.checks.base.Check whose `name` is the entry point's.",
         )
     return found

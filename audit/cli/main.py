@@ -52,7 +52,7 @@ def _configured_options() -> dict[str, dict[str, Any]]:
         if option not in names:
             near = difflib.get_close_matches(option if known else command, names if known else cli.commands, n=1)
             hint = f"Did you mean {near[0]}?" if near else "See audit --help."
-            raise UsageError(f"{default.origin} sets {default.name}, which is no option of any command.", hint=hint)
+            raise UsageError(f"{default.origin} sets {default.name}, which is not an option of any command.", hint=hint)
         configured.setdefault(command, {})[option] = default.value
     return configured
 

@@ -197,7 +197,7 @@ def _as_transform(found: Any, name: str) -> Any:
         return Chain(list(found))
     if isinstance(found, type) or not callable(found):
         raise PipelineError(
-            f"The pipeline's {name} is {found!r}, which is no transform.",
+            f"The pipeline's {name} is {found!r}, which is not a transform.",
             hint="It must be a callable, a Compose, or a list of stages.",
         )
     return found

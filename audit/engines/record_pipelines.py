@@ -40,7 +40,7 @@ def record_pair(
 
 
 def _names(pipelines: tuple[str, str]) -> list[str | None]:
-    """The runs by their files, so that a diff says which is which; unnamed where that tells nothing or is no name."""
+    """The runs by their files, so that a diff says which is which; unnamed where that tells nothing or is not a name."""
     names = [os.path.basename(pipeline) for pipeline in pipelines]
     try:
         return [check_run_name(name) for name in names] if names[0] != names[1] else [None, None]

@@ -4,7 +4,7 @@
 
 `samples.json` and `metadata.json` are in the form of FiftyOne's serialised datasets without a version, which every
 release reads and from which it infers the fields. Pictures are not copied: `filepath` is the recorded file. A sample
-whose source is no file gets its stored preview as a PNG in `data/`; one that has neither is left out, and counted in
+whose source is not a file gets its stored preview as a PNG in `data/`; one that has neither is left out, and counted in
 `metadata.json`.
 """
 

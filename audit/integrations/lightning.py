@@ -56,7 +56,7 @@ class AuditCallback(Callback):
         self._adopt_loaders(trainer)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What is drawn now is no epoch of the training."""
+        """What is drawn now is not an epoch of the training."""
         self._say_epoch(_SANITY)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -86,7 +86,7 @@ def digest_of(path: Path) -> str:
 
 
 def members(path: Path) -> frozenset[str]:
-    """Member names of a zip archive, without the folder that torch puts around them; none when it is no whole zip."""
+    """Member names of a zip archive, without the folder that torch puts around them; none when it is not a whole zip."""
     if not head(path, 4).startswith(b"PK\x03\x04"):
         return frozenset()
     try:
@@ -117,10 +117,10 @@ def not_a_model(path: Path) -> ModelError:
         return ModelError(f"{path} is a damaged or truncated zip archive.", hint=hint)
     for magic, kind in _KINDS:
         if start.startswith(magic):
-            return ModelError(f"{path} is no model file: it looks like {kind}.", hint=_WANTED)
+            return ModelError(f"{path} is not a model file: it looks like {kind}.", hint=_WANTED)
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return ModelError(f"{path} is no model file: it looks like a WebP picture.", hint=_WANTED)
-    return ModelError(f"{path} is no model file: it looks like {_text_or_bytes(start)}.", hint=_WANTED)
+        return ModelError(f"{path} is not a model file: it looks like a WebP picture.", hint=_WANTED)
+    return ModelError(f"{path} is not a model file: it looks like {_text_or_bytes(start)}.", hint=_WANTED)
 
 
 def _text_or_bytes(start: bytes) -> str:

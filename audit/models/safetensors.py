@@ -29,7 +29,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     digest = digest_of(path)
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
-            state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+            state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
             metadata: dict[str, object] = dict(file.metadata() or {})
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ModelError(

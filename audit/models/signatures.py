@@ -63,7 +63,7 @@ def tops_of(shapes: Iterable[str]) -> tuple[str, ...]:
 
 
 def compute(architecture: Architecture) -> Signature:
-    """The signature of an architecture, built here and now; with no heads when it is no classifier."""
+    """The signature of an architecture, built here and now; with no heads when it is not a classifier."""
     shapes = expected_shapes(architecture, SENTINEL)
     heads = tuple(name for name, shape in shapes.items() if shape and shape[0] == SENTINEL)
     return Signature(

@@ -69,7 +69,7 @@ def _notes(found: Scan, order: dict[bytes, int], labels: array[int], texts: bool
     if len(order) == 1:
         only = printable(next(iter(order)))
         notes.append(
-            f"There is one class folder, {only}: every label is 0. If {only} is no class, name it as the dataset."
+            f"There is one class folder, {only}: every label is 0. If {only} is not a class, name it as the dataset."
         )
     beside = next((sum(1 for _ in d.names(texts)) for d in found.directories if not d.path), 0)
     if beside:

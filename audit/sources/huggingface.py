@@ -101,7 +101,7 @@ def _load(path: str, spec: str) -> Any:
     except Exception as error:  # pyarrow, json and the package itself each raise their own
         reason = " ".join(str(error).split())
         raise DatasetError(
-            f"{spec} is no dataset saved on disk: {reason}", hint="Write it with dataset.save_to_disk(PATH)."
+            f"{spec} is not a dataset saved on disk: {reason}", hint="Write it with dataset.save_to_disk(PATH)."
         ) from error
 
 

@@ -113,7 +113,7 @@ def _empty(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int | None:
-    """The value as a number, if it is one and would be written so: the class name 007 is no number."""
+    """The value as a number, if it is one and would be written so: the class name 007 is not a number."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
         plain = digits.isascii() and digits.isdigit() and str(int(digits)) == digits and len(digits) < 19
@@ -134,7 +134,7 @@ def _class_name(table: Table, column: str, row: int) -> str:
     if isinstance(value, int):
         return str(value)
     raise DatasetError(
-        f"In {table.place(row)} of the manifest {table.shown}, {column} holds {_brief(value)}, which is no class.",
+        f"In {table.place(row)} of the manifest {table.shown}, {column} holds {_brief(value)}, which is not a class.",
         hint="Labels are class names or whole numbers; for other targets, write a .py file that builds the Dataset.",
     )
 

@@ -67,7 +67,7 @@ def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
         dataset = found(**_arguments(found, shown, options, arguments))
     if not is_dataset(dataset):
         raise DatasetError(
-            f"{shown} returned a {type(dataset).__name__}, which is no Dataset: it has no __getitem__.",
+            f"{shown} returned a {type(dataset).__name__}, which is not a Dataset: it has no __getitem__.",
             hint="Return an object with __getitem__ and __len__, such as a torch.utils.data.Dataset.",
         )
     return dataset
@@ -95,7 +95,7 @@ def _find(module: ModuleType, name: str | None, spec: str) -> Any:
 
 
 def _made(module: ModuleType) -> list[str]:
-    """Names of the Datasets that the module holds: torch's own, or else what can be indexed and is no tensor."""
+    """Names of the Datasets that the module holds: torch's own, or else what can be indexed and is not a tensor."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     data = sys.modules.get("torch.utils.data")
     if data is not None and (proper := [key for key, value in public.items() if isinstance(value, data.Dataset)]):

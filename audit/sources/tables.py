@@ -130,11 +130,11 @@ def _json_row(line: str, number: int, shown: str) -> dict[str, Any]:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DatasetError(
-            f"In the manifest {shown}, line {number} is no JSON: {error}.", hint="Write one JSON object per line."
+            f"In the manifest {shown}, line {number} is not JSON: {error}.", hint="Write one JSON object per line."
         ) from None
     if not isinstance(row, dict):
         raise DatasetError(
-            f"In the manifest {shown}, line {number} is no JSON object.",
+            f"In the manifest {shown}, line {number} is not a JSON object.",
             hint='Write one object per line, such as {"path": "1.jpg"}.',
         )
     return row

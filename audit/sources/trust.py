@@ -158,7 +158,7 @@ def _runs_code(dataset: str) -> bool:
 
 
 def _is_code(spec: str) -> bool:
-    """Whether it has the form of FILE.py, FILE.py:name or module:name, and is no file of another kind."""
+    """Whether it has the form of FILE.py, FILE.py:name or module:name, and is not a file of another kind."""
     if spec.endswith(".py"):
         return True
     place, colon, name = spec.rpartition(":")

@@ -75,7 +75,7 @@ def _part(row: dict[str, Any]) -> Part:
     part = Part(**{name: row[name] for name in Part.__dataclass_fields__ if name in row})
     found = _PART_FILE.fullmatch(part.file)
     if found is None or found[1] != part.table:
-        raise ValueError(f"{part.file!r} is no part of {part.table}")
+        raise ValueError(f"{part.file!r} is not a part of {part.table}")
     return part
 
 
@@ -144,7 +144,7 @@ def create_store(filesystem: Filesystem) -> None:
         return
     if held:
         raise NotAStore(
-            f"{filesystem.location} is not empty and is no audit store (it holds {held[0]}).",
+            f"{filesystem.location} is not empty and is not an audit store (it holds {held[0]}).",
             hint="Choose an empty or new directory with --store.",
         )
     if filesystem.exists("") and not held and not filesystem.is_folder(""):
@@ -189,7 +189,7 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     """Every run in the order they were begun, and what could not be read.
 
     One damaged manifest must not hide the other runs. A folder without a manifest never
-    committed anything: it is no run.
+    committed anything: it is not a run.
     """
     manifests: list[Manifest] = []
     damaged: list[StoreError] = []

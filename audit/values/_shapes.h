@@ -248,7 +248,7 @@ BODY int palette_levels(const uint8_t *restrict src, size_t n, uint8_t *restrict
         const uint8_t *from = src + 4 * at;
         slots_of(from, some, p, slot);
         for (size_t i = 0; i < some; i++) memcpy(&p->bits[slot[i]], from + 4 * i, 4);
-        if (at == 0 && !number_slots(p)) return 0; /* what is no palette is mostly found out at once */
+        if (at == 0 && !number_slots(p)) return 0; /* what is not a palette is mostly found out at once */
     }
     if (!number_slots(p)) return 0;
     for (size_t at = 0; at < n; at += STRETCH) {

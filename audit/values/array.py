@@ -102,7 +102,7 @@ def from_npy(data: bytes) -> Any:
     shape, fortran = described["shape"], described["fortran_order"]
     dtype = np.lib.format.descr_to_dtype(described["descr"])
     if not storable(dtype):
-        raise damaged(f"an array of {dtype} is no plain memory")
+        raise damaged(f"an array of {dtype} is not plain memory")
     body = bytearray(data[start:])
     count = int(np.prod(shape, dtype=np.int64))
     if len(body) != count * dtype.itemsize:

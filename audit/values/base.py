@@ -118,7 +118,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
             raise ValueError("header longer than the block")
         header = json.loads(data[4 : 4 + length])
         if not isinstance(header, dict):
-            raise ValueError("header is no object")
+            raise ValueError("header is not an object")
     except (struct.error, ValueError) as error:
         raise damaged(str(error)) from error
     return header, memoryview(data)[4 + length :]

@@ -1,6 +1,6 @@
 """XXH3-128 over a header and raw bytes, as docs/FORMAT.md specifies.
 
-A digest says whether two values are equal bit for bit. It is no defence against someone who wants a collision.
+A digest says whether two values are equal bit for bit. It is not a defence against someone who wants a collision.
 """
 
 from __future__ import annotations

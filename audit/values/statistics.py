@@ -78,7 +78,7 @@ def of_array(values: Any, *, exact: bool = True) -> Statistics:
         return of_histogram(Image.frombuffer("L", (flat.size, 1), flat, "raw", "L", 0, 1).histogram(), 1)
     if code == "c":
         zeros = int(flat.size - np.count_nonzero(flat))
-        # Two exact zeros only: a magnitude that underflows is no zero.
+        # Two exact zeros only: a magnitude that underflows is not a zero.
         return _of_float64(np.abs(flat.astype(np.complex128)), zeros)
     if flat.dtype == np.float32 and flat.dtype.isnative:
         if loops.native is not None and flat.flags.c_contiguous:

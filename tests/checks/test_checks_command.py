@@ -217,7 +217,7 @@ def test_a_baseline_file_says_what_its_run_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": {"name": "audit-baseline", "version": 99}}'])
 def test_a_wrong_baseline_is_named(planted: Plant, content: str) -> None:
     Path("baseline.json").write_text(content)
-    with pytest.raises(UsageError, match=r"baseline\.json is no baseline"):
+    with pytest.raises(UsageError, match=r"baseline\.json is not a baseline"):
         run_checks(str(planted()), baseline="baseline.json")
 
 

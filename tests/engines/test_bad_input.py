@@ -39,7 +39,7 @@ def hostile_folder(root: Path) -> dict[str, str]:
     folder.mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     picture = Image.fromarray(noise)
-    (folder / "no_picture.png").write_text("this is no picture")
+    (folder / "no_picture.png").write_text("this is not a picture")
     (folder / "empty.png").touch()
     picture.save(folder / "whole.png")
     (folder / "truncated.png").write_bytes((folder / "whole.png").read_bytes()[:700])

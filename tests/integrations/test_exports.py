@@ -41,7 +41,7 @@ def opened(store: Path) -> Iterator[Any]:
 
 def strict(text: str) -> Any:
     """JSON as everybody reads it: NaN is none."""
-    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 @pytest.mark.parametrize("to", list(EXPORTERS))
@@ -177,7 +177,7 @@ def test_openlineage_events(opened: Any, tmp_path: Path) -> None:
     export(opened, "pictures", "openlineage", tmp_path)
     begun, ended = (strict(line) for line in (tmp_path / "events.jsonl").read_text().splitlines())
     for row in (begun, ended):
-        # The package's own classes refuse what is no UUID, no time or no URI.
+        # The package's own classes refuse what is not an UUID, no time or no URI.
         event.RunEvent(
             eventTime=row["eventTime"],
             run=event.Run(row["run"]["runId"]),

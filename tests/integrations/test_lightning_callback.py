@@ -203,7 +203,7 @@ def test_a_run_without_predictions_says_so(tmp_path: Path) -> None:
 
 
 class Batches:
-    """Something to draw from that is no DataLoader."""
+    """Something to draw from that is not a DataLoader."""
 
     def __iter__(self) -> Iterator[Any]:
         yield tuple(data(8, 0)[:])

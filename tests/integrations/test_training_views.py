@@ -248,7 +248,7 @@ def test_a_falling_loss_has_no_spikes(tmp_path: Path) -> None:
 
 
 def test_evaluation_is_compared_with_evaluation(tmp_path: Path) -> None:
-    """A validation loss far above the training loss is no spike."""
+    """A validation loss far above the training loss is not a spike."""
     steps: list[tuple[int, str, list[Seen]]] = []
     for n, step in enumerate(steady(40)):
         steps.append(step)

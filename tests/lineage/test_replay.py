@@ -84,7 +84,7 @@ def test_every_random_source_is_replayed_exactly(
         assert torch.equal(before[0], torch.get_rng_state())
         assert before[1] == random.getstate()
         assert before[2] == np.random.get_state()[1].tobytes()
-        # The draws really differ from visit to visit: equality is no accident.
+        # The draws really differ from visit to visit: equality is not an accident.
         digests = store.sql("SELECT count(DISTINCT digest) FROM stage_outputs WHERE name = 'noise'").fetchone()
         assert digests == (28,)
 
@@ -207,7 +207,7 @@ def test_changed_code_and_libraries_are_named(
     content["run"]["versions"]["pillow"] = "1.0"
     run_json.write_text(json.dumps(content))
     found = replayed_anew(tmp_path / "lineage", pipeline)
-    assert found["identical"] == 3, "a library that makes no difference is no difference"
+    assert found["identical"] == 3, "a library that makes no difference is not a difference"
 
 
 def test_the_model_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is no model is refused with a sentence, and code in a file does not run unless it is trusted."""
+"""What is not a model is refused with a sentence, and code in a file does not run unless it is trusted."""
 
 from __future__ import annotations
 

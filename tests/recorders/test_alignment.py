@@ -371,7 +371,7 @@ def test_labels_in_an_unknown_place_are_told_of(tmp_path: Path) -> None:
     assert "'signal', 'species'" in mark
     with (
         audit.record(tmp_path / "d") as run,
-        pytest.warns(RecordingWarning, match="a Tensor, which is no class number"),
+        pytest.warns(RecordingWarning, match="a Tensor, which is not a class number"),
     ):
         list(run.loader(DataLoader(Odd(), 4), label="signal"))
 

@@ -80,7 +80,7 @@ def test_json_has_no_nan_and_no_duplicate_names_and_keeps_types(ask: Ask) -> Non
                12345678901234567890::UBIGINT AS j, 1.5::DECIMAL(4,1) AS k,
                INTERVAL 1 DAY AS l, '00000000-0000-0000-0000-000000000001'::UUID AS m
     """
-    [row] = json.loads(ask(query, "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    [row] = json.loads(ask(query, "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert row["a"] is row["b"] is row["d"] is None
     assert row["c"] == [None, 1.0]
     assert row["e"] is True

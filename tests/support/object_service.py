@@ -166,7 +166,7 @@ def make_old(place: str, path: str) -> None:
 
 class _Proxy(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
-        """A client that was killed, or did not wait, is no error here."""
+        """A client that was killed, or did not wait, is not an error here."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -62,7 +62,7 @@ class AlphaDropped(Check):
 
 
 def _dropped(found: Opened | OSError, made: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """The mode of a file that has transparent pixels, unless what was made of it is no mere conversion."""
+    """The mode of a file that has transparent pixels, unless what was made of it is not a mere conversion."""
     from PIL import Image
 
     from audit import values

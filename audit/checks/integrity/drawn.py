@@ -1,7 +1,7 @@
 """What the loaders of a recorded loop were to draw, and what they drew: of one process, or of all ranks between them.
 
 A pass that went to its end, of a sampler that draws everything, leaves out nothing but what `drop_last` drops. Other
-samplers, and loops that break off, may leave out what they like: that is told beside the outcome, and is no finding
+samplers, and loops that break off, may leave out what they like: that is told beside the outcome, and is not a finding
 unless the configuration says so.
 """
 

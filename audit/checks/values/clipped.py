@@ -10,7 +10,7 @@ from audit.checks.shared.files import Opened, chosen_files, opened
 
 
 class Clipped(Check):
-    """Compares a stage's output with the one before it: a picture that was white from the start is no clipping."""
+    """Compares a stage's output with the one before it: a picture that was white from the start is not clipping."""
 
     name = "clipped"
     group = "values"

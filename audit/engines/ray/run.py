@@ -236,7 +236,7 @@ class RayRun(RunExecutor):
             )
 
 
-#: Ray Data without its own bars and messages. A block that is lost is no error, as it is asked for again; and so is all
+#: Ray Data without its own bars and messages. A block that is lost is not an error, as it is asked for again; and so is all
 #: that is left when nothing has come for so long.
 _CONTEXT = {
     "enable_progress_bars": False,

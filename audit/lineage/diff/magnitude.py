@@ -78,7 +78,7 @@ def _gap(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
         gap: np.ndarray[Any, Any] = np.abs(a.astype(wide) - b.astype(wide))
-    # NaN against NaN, or infinity against itself, is no difference; against anything else it is an endless one.
+    # NaN against NaN, or infinity against itself, is not a difference; against anything else it is an endless one.
     same = (a == b) | ((a != a) & (b != b))
     return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
 

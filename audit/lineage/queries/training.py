@@ -58,7 +58,7 @@ def loss_steps(reader: Reader, run: Run) -> list[dict[str, Any]]:
 
 
 def spikes(reader: Reader, run: Run, most: int = 20) -> list[dict[str, Any]]:
-    """The steps that the view `spikes` names, each with its worst sample: what is no number first, then most striking."""
+    """The steps that the view `spikes` names, each with its worst sample: what is not a number first, then most striking."""
     return reader.sql(
         """
         FROM (

@@ -73,7 +73,7 @@ def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def describe_call(call: ObservedCall) -> Stage:
     """Return the row of `stages` for a call, without an ordinal."""
     target = call.target
-    # A method of a dataset is no object with settings: all that the dataset holds is no parameter of it.
+    # A method of a dataset is not an object with settings: all that the dataset holds is not a parameter of it.
     parameters = "{}" if isinstance(target, MethodType) else parameters_of(target)
     is_random = is_choice(target) or looks_random(target)
     return Stage(0, call.path, name_of(target), qualname_of(target), parameters, is_random, code_digest_of(target))

@@ -30,7 +30,7 @@ def key_of(target: Any) -> Key:
 
 
 def function_of(target: Any) -> FunctionType | None:
-    """Return the Python function that runs when `target` is called; None where that is no Python code.
+    """Return the Python function that runs when `target` is called; None where that is not Python code.
 
     For a class it is the function that a call of its instances runs.
     """
@@ -219,7 +219,7 @@ def _nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def is_stage_like(value: Any) -> bool:
-    """Return whether a value that something holds can be called as a stage: a callable that is no class."""
+    """Return whether a value that something holds can be called as a stage: a callable that is not a class."""
     return callable(value) and not isinstance(value, type)
 
 

@@ -62,12 +62,12 @@ class Channel:
             return
         # As bytes: a shared-memory tensor would vanish with a worker that ends right after.
         envelope.records = envelope.records.numpy().tobytes()  # type: ignore[assignment]
-        # A recording that has ended meanwhile takes nothing; that is no error of the user's loop.
+        # A recording that has ended meanwhile takes nothing; that is not an error of the user's loop.
         with contextlib.suppress(OSError, ValueError):
             self._pipe.put(envelope)
 
     def unobserved(self) -> contextlib.AbstractContextManager[None]:
-        """While an item is made, what is done to tensors is no part of the loop."""
+        """While an item is made, what is done to tensors is not a part of the loop."""
         return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
 
     def settle(self) -> None:
@@ -160,7 +160,7 @@ class RecordedDatasetProxy(StandIn):
         try:
             return record_item(recorder, index)
         except IndexError:
-            # Iterating by index until there is no more: the end is no sample.
+            # Iterating by index until there is no more: the end is not a sample.
             if isinstance(index, int) and hasattr(recorder.dataset, "__len__") and index >= len(recorder.dataset):
                 recorder.forget_last()
             raise

@@ -61,7 +61,7 @@ def sampler_of(loader: Any) -> Any:
 
 
 def length_of(dataset: Any) -> int | None:
-    """How many samples a dataset has, where it tells; an iterable one's length is no promise of indices."""
+    """How many samples a dataset has, where it tells; an iterable one's length is not a promise of indices."""
     if isinstance(dataset, IterableDataset):
         return None
     try:

@@ -187,7 +187,7 @@ class RecordedItems:
         try:
             item = self._recorder.record(self._number, self.source.__next__, Origin(f"dataset://{self._number}"))
         except StopIteration:
-            # The end is no sample: take back what was noted of it.
+            # The end is not a sample: take back what was noted of it.
             self._recorder.forget_last()
             raise
         except Exception as error:

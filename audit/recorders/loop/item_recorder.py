@@ -227,7 +227,7 @@ class ItemRecorder:
             self.problems.append(f"label={self.label!r} finds no label in {looks}: {type(error).__name__}: {error}")
             return None
         if number is None and found is not None:
-            self.problems.append(f"label={self.label!r} finds a {type(found).__name__}, which is no class number.")
+            self.problems.append(f"label={self.label!r} finds a {type(found).__name__}, which is not a class number.")
         return number
 
     def _number_stages(self) -> list[tuple[int, Stage]]:

@@ -286,7 +286,7 @@ class BatchTracker(TorchFunctionMode):
             self.add(first, RowOrigins(tuple((content, row) for row in range(first.shape[0]))))
 
 
-#: A tensor with more rows is no batch.
+#: A tensor with more rows is not a batch.
 _MOST_ROWS = 1 << 14
 
 

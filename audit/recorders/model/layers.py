@@ -57,7 +57,7 @@ class LayerPolicy:
         try:
             return Selection(self.when)
         except UsageError as error:
-            raise UsageError(f"when={self.when!r} is no condition over predictions.", hint=error.hint) from error
+            raise UsageError(f"when={self.when!r} is not a condition over predictions.", hint=error.hint) from error
 
 
 def chosen_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:

@@ -1,7 +1,7 @@
 """Batches that the loop has been given, and whose predictions may still come.
 
 Finds out which samples a model was called with, by evidence alone: the tensors of the batch themselves, what the loop made
-of them (see batch_tracker.py), a view of their memory, or the content of each row. A batch of the same length is no evidence.
+of them (see batch_tracker.py), a view of their memory, or the content of each row. A batch of the same length is not evidence.
 Without any, nobody gets the prediction: none is better than another sample's.
 """
 
@@ -93,7 +93,7 @@ class UnpredictedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchMatch:
-    """The rows of a model's input, each with its sample; None for a row that is no recorded sample."""
+    """The rows of a model's input, each with its sample; None for a row that is not a recorded sample."""
 
     rows: list[Place | None]
     #: What proves it: `batch`, `operations`, `view`, `content` or `object`.
@@ -220,7 +220,7 @@ class BatchMatcher:
             raise Unmatched("Another argument of the call is as large as the batch and is not made of it.")
         rows = self._resolved(origins)
         if rows is None or all(row is None for row in rows):
-            raise Unmatched("The input was made of a tensor that is no recorded batch.")
+            raise Unmatched("The input was made of a tensor that is not a recorded batch.")
         if origins.operations or origins.axis != 0:
             return BatchMatch(rows, evidence if evidence == "view" else "operations", operations=origins.operations)
         return self._in_their_order(given, rows)

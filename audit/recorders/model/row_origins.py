@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-#: A sample as (its batch, its place there); None for a row that is no recorded sample.
+#: A sample as (its batch, its place there); None for a row that is not a recorded sample.
 Row = tuple[Any, int] | None
 
 

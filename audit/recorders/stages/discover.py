@@ -257,7 +257,7 @@ _TRANSPARENT.add(Chain.__name__)
 
 
 def child_slots(value: Any) -> list[Slot] | None:
-    """The slots of a container's children, or None when it is no container."""
+    """The slots of a container's children, or None when it is not a container."""
     if isinstance(value, list):
         return [Slot(value, position) for position in range(len(value))]
     modules = getattr(value, "_modules", None)

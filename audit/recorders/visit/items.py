@@ -26,14 +26,14 @@ def split_item(item: Any) -> tuple[Any, Any]:
 
 
 def parts_of(item: Any) -> list[Any]:
-    """What an item is made of. A mapping is no part of itself: the model is given an entry of it."""
+    """What an item is made of. A mapping is not a part of itself: the model is given an entry of it."""
     if isinstance(item, Mapping):
         return list(item.values())
     return [item, *item] if isinstance(item, (tuple, list)) else [item]
 
 
 def label_number(label: Any) -> int | None:
-    """A label as a class number; None for what is no single whole number (boxes, masks, soft labels)."""
+    """A label as a class number; None for what is not a single whole number (boxes, masks, soft labels)."""
     if label is None or isinstance(label, (str, bytes)):
         return None
     try:

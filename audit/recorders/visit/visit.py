@@ -262,7 +262,7 @@ class Visit:
             self._overhead += time.perf_counter_ns() - begun
 
     def _pause_calls(self, by: int) -> None:
-        """What is called to describe a value is no stage."""
+        """What is called to describe a value is not a stage."""
         if self.calls is not None:
             self.calls.paused += by
 
@@ -421,5 +421,5 @@ def describe_error(error: BaseException) -> str:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
     except Exception:
         text = f"{type(error).__name__} (which cannot be shown)"
-    # A lone surrogate, as in a file name that is no UTF-8, cannot be stored as text.
+    # A lone surrogate, as in a file name that is not UTF-8, cannot be stored as text.
     return text.encode("utf-8", "backslashreplace").decode()[:2000]

@@ -93,4 +93,4 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object; a missing one is not an error."""

@@ -61,7 +61,7 @@ def parse_location(text: str, what: str = "store") -> ObjectLocation:
 
 
 def package_of(text: str) -> str | None:
-    """The package that reaches a location; None for one that is no object store's."""
+    """The package that reaches a location; None for one that is not an object store's."""
     found = _LOCATION.match(text)
     return SCHEMES.get(found[1].lower(), (None,))[0] if found else None
 

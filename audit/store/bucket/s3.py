@@ -159,7 +159,7 @@ def _sorted_errors() -> Iterator[None]:
         raise OutcomeUnknown("NoAnswer") from None
     except exceptions.BotoCoreError as error:
         raise RequestError(type(error).__name__) from None
-    except ValueError:  # what the environment names as the endpoint is no address; its text may hold a password
+    except ValueError:  # what the environment names as the endpoint is not an address; its text may hold a password
         raise RequestError("InvalidEndpoint") from None
 
 

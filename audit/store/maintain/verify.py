@@ -78,5 +78,5 @@ def _problem(reader: Reader, run_id: str, part: Part) -> str | None:
     try:
         rows = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).metadata.num_rows
     except Exception as error:
-        return f"is no readable Parquet file: {error}"
+        return f"is not a readable Parquet file: {error}"
     return None if rows == part.rows else f"has {rows} rows instead of {part.rows}"

@@ -89,7 +89,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         try:
             return self._parts[name]
         except KeyError:
-            raise FileNotFoundError(f"{name} is no committed part") from None
+            raise FileNotFoundError(f"{name} is not a committed part") from None
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> PartFile:
         if mode != "rb":

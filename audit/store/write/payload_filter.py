@@ -22,7 +22,7 @@ class Selection:
         except duckdb.Error as error:
             columns = ", ".join(SCHEMAS["predictions"].names)
             raise UsageError(
-                f"--capture-where {condition!r} is no condition over predictions: {str(error).splitlines()[0]}",
+                f"--capture-where {condition!r} is not a condition over predictions: {str(error).splitlines()[0]}",
                 hint=f"Its columns are {columns}.",
             ) from error
 

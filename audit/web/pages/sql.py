@@ -64,7 +64,7 @@ def words(desk: AppState, request: Request) -> Page:
 
 def _file(desk: AppState, query: str, save: str) -> Response:
     if save not in _FILES:
-        raise UsageError(f"{save[:20]!r} is no format.", hint="Choose csv or parquet.")
+        raise UsageError(f"{save[:20]!r} is not a format.", hint="Choose csv or parquet.")
     form, media = _FILES[save]
     answer = desk.sandbox.query(query, form=form)
     return Response(
