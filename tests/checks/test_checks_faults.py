@@ -9,6 +9,7 @@ from checks_contracts import check_check, check_outcome, outcome_of
 from checks_faults import FAULTS, Fault
 from checks_world import world
 
+from audit.checks.base import Check
 from audit.checks.registry import all_checks
 from audit.checks.runner import run_checks
 
@@ -22,7 +23,7 @@ def test_there_are_many_faults() -> None:
 
 
 @pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.name)
-def test_every_check_keeps_the_contract_and_has_a_planted_fault(check: type) -> None:
+def test_every_check_keeps_the_contract_and_has_a_planted_fault(check: type[Check]) -> None:
     check_check(check)
     planted = {fault.check for fault in FAULTS}
     assert check.name in planted or check.name in ELSEWHERE

@@ -117,7 +117,8 @@ def aligned(store: Any, predicted: torch.Tensor) -> None:
     """Labels follow from the numbers, and the recorded logits are those that the Trainer gave back, sample by sample."""
     assert store.sql("FROM samples ANTI JOIN predictions USING (run_id, epoch, index, visit)").fetchall() == []
     for split, count, seed in (("train", 44, 0), ("eval", 20, 1), ("test", 10, 2)):
-        expected = {n: int(item["labels"]) for n, item in enumerate(Sentences(count, seed))}  # type: ignore[arg-type]
+        items: Any = Sentences(count, seed)
+        expected = {n: int(item["labels"]) for n, item in enumerate(items)}
         rows = store.sql(
             "SELECT DISTINCT index, p.label FROM predictions p JOIN samples USING (run_id, epoch, index, visit) WHERE split = ?",
             parameters=[split],

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -28,7 +29,9 @@ STAGES = [
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("command") / "store")
     sources = [HOSTILE, *(f"{n}.png" for n in range(1, 6))]
-    rows = [{"source": s, "content": hexed(s), "label": 0, "outputs": {0: s, 1: s, 2: s}} for s in sources]
+    rows: list[dict[str, Any]] = [
+        {"source": s, "content": hexed(s), "label": 0, "outputs": {0: s, 1: s, 2: s}} for s in sources
+    ]
     write_run(
         folder, [row | {"predicted": 0} for row in rows], STAGES, name="baseline", classes=["a", "b"], model_digest="m"
     )

@@ -116,7 +116,7 @@ def test_a_loader_that_prefetches(tmp_path: Path) -> None:
 
     plain = [*make(), torch.get_rng_state()]
     with audit.record(tmp_path / "lineage", strict=True) as run:
-        loader = run.loader(make())
+        loader: Any = run.loader(make())
         assert len(loader) == 3
         assert same([*loader, torch.get_rng_state()], plain)
         with pytest.raises(UsageError, match="recorded already"):

@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 import audit
-from audit.checks.runner import Outcome
+from audit.checks.report import Outcome
 
 
 def coverage(store: Path, run: str | None = None) -> Outcome:

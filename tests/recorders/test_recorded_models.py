@@ -74,7 +74,7 @@ def test_compiled_models(tmp_path: Path, order: str) -> None:
     expected = [model(x).detach() for x, _ in DataLoader(Numbers(), batch_size=4)]
     with audit.record(tmp_path / "lineage", strict=True) as run:
         if order == "compiled first":
-            used = run.model(torch.compile(model, backend="eager"), layers=["0"])
+            used: Any = run.model(torch.compile(model, backend="eager"), layers=["0"])
         else:
             used = torch.compile(run.model(model, layers=["0"]), backend="eager")
         found = loop(run, used)
@@ -212,7 +212,9 @@ def test_training_steps(tmp_path: Path) -> None:
         for number, (x, y) in enumerate(loader):
             nn.functional.cross_entropy(model(x), y).backward()
             if number % 2:
-                norms.append(float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])))
+                norms.append(
+                    float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+                )
                 optimizer.step()
                 optimizer.zero_grad()
         model.eval()

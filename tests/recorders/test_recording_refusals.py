@@ -301,7 +301,7 @@ def test_a_value_that_cannot_be_recorded(tmp_path: Path, strict: bool) -> None:
         def __repr__(self) -> str:
             raise ZeroDivisionError("not even shown")
 
-        __getattr__ = property(lambda self: 1 / 0)
+        __getattr__ = property(lambda self: 1 / 0)  # type: ignore[misc]
 
     class Odd(Numbers):
         def __getitem__(self, index: int) -> Any:

@@ -7,6 +7,7 @@ import pickle
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,9 +139,14 @@ def test_transforms_are_looked_up_at_call_time_and_survive_pickling(tmp_path: Pa
     assert sources(again) == sources(dataset)
     assert dataset_digest(again) == dataset_digest(dataset)
     seen: list[object] = []
-    dataset.__dict__["read"] = lambda index: seen.append(index) or type(dataset).read(dataset, index)
-    dataset.__dict__["loader"] = lambda data: seen.append(len(data)) or 7
-    dataset.__dict__["transform"] = lambda value: seen.append(value) or "value"
+
+    def note(fact: object, answer: object) -> object:
+        seen.append(fact)
+        return answer
+
+    dataset.__dict__["read"] = lambda index: note(index, type(dataset).read(dataset, index))
+    dataset.__dict__["loader"] = lambda data: note(len(data), 7)
+    dataset.__dict__["transform"] = lambda value: note(value, "value")
     dataset.__dict__["target_transform"] = None
     assert dataset[0] == ("value", 0)
     assert seen == [0, os.path.getsize(tmp_path / "a" / "1.png"), 7]
@@ -288,7 +294,7 @@ def test_the_scan_finds_what_a_walk_finds_each_once(paths: list[tuple[str, ...]]
                     pass
             except OSError:
                 continue  # a name that is a folder already, or whose parent is a file
-        expected = []
+        expected: list[Any] = []
         for folder, folders, files in os.walk(root):
             folders[:] = [name for name in folders if not name.startswith(".")]
             expected.extend(

@@ -35,8 +35,7 @@ def test_it_opens_and_answers(version_1: Path) -> None:
     assert {run.name: run.samples for run in store.runs()} == RUNS
     counts = dict(store.sql("SELECT name, count(*) FROM lineage JOIN runs USING (run_id) GROUP BY name").fetchall())
     assert counts == RUNS
-    (wrong,) = store.sql("SELECT count(*) FROM wrong_predictions", run="augmented").fetchone()
-    assert wrong == 8
+    assert store.sql("SELECT count(*) FROM wrong_predictions", run="augmented").fetchone() == (8,)
     for table in ("stages", "stage_outputs", "payloads", "activations", "steps", "rng", "failures", "per_class"):
         assert store.sql(f"SELECT count(*) FROM {table}").fetchone()[0] > 0, table
     assert store.verify() == []

@@ -132,7 +132,7 @@ def test_a_reader_sees_whole_commits_while_a_writer_writes(tmp_path: Path) -> No
 
     thread = threading.Thread(target=write)
     thread.start()
-    seen = []
+    seen: list[Any] = []
     with audit.open(place) as store:
         while thread.is_alive() and len(seen) < 200:
             store.refresh()

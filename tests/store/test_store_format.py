@@ -122,7 +122,7 @@ def test_views_say_what_the_documentation_says(stores: dict[str, Path]) -> None:
 
 
 def test_flips_are_regressions_fixes_and_changes(tmp_path: Path) -> None:
-    predicted = {"a": [0, 1, 2, 0, None], "b": [0, 0, 1, 2, 1]}
+    predicted: dict[str, list[int | None]] = {"a": [0, 1, 2, 0, None], "b": [0, 0, 1, 2, 1]}
     for name, classes in predicted.items():
         writer = RunWriter.create(str(tmp_path / "s"), Run("", 0, "", name=name))
         tables = visit_tables(writer.run.run_id, [0, 1, 2, 3, 4])

@@ -45,7 +45,7 @@ def _epoch(rank: int, run: Any, count: int = 12, seed: int = 1, drop_last: bool 
     gradients: list[list[float]] = []
     for x, y in loader:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(wrapped(x), y).backward()
+        nn.functional.cross_entropy(wrapped(x), y).backward()  # type: ignore[no-untyped-call]
         gradients += [p.grad.flatten().tolist() for p in wrapped.parameters() if p.grad is not None]
         optimizer.step()
     return gradients + [p.flatten().tolist() for p in wrapped.parameters()]

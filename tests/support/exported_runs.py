@@ -54,13 +54,13 @@ def _training(store: Path, name: str, *, spoil: bool = False) -> None:
     if spoil:
         x[5] = float("nan")
     loader: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(TensorDataset(x, torch.arange(24) % 3), batch_size=8)
-    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    network: nn.Module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     with audit.record(store, name=name) as run:
         loader, network = run.loader(loader, split="train"), run.model(network, layers=["1"])
         for _ in run.epochs(2):
             for batch, labels in loader:
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(network(batch), labels).backward()
+                nn.functional.cross_entropy(network(batch), labels).backward()  # type: ignore[no-untyped-call]
                 if not spoil:
                     optimizer.step()

@@ -202,7 +202,7 @@ class Case:
         if self.sampler == "generator":
             return common | {"shuffle": True, "generator": generator}
         if self.sampler == "weighted":
-            weights = torch.arange(1, len(dataset) + 1).double()
+            weights = torch.arange(1, len(dataset) + 1).double().tolist()
             return common | {"sampler": WeightedRandomSampler(weights, 17, replacement=True, generator=generator)}
         if self.sampler == "batch_sampler":
             inner = RandomSampler(dataset, replacement=True, num_samples=13, generator=generator)
@@ -297,7 +297,7 @@ def run_loop(case: Case, root: Path, store: Path | None, epochs: int = 2) -> Out
             if case.wrap == "loader":
                 loader = run.loader(loader)
             model = network()
-            layers = ["0", nn.ReLU] if case.layers else None
+            layers: list[str | type[nn.Module]] | None = ["0", nn.ReLU] if case.layers else None
             _train(loader, run.model(model, layers=layers, backward=case.layers), outcome, run.epochs(epochs))
     # By hand: the loader's workers, and what they hold, end before the next loop begins.
     del loader
@@ -346,7 +346,7 @@ def _train(loader: Any, model: nn.Module, outcome: Outcome, epochs: Any) -> None
                 y = torch.zeros(len(x), dtype=torch.long)
             loss = nn.functional.cross_entropy(output, y)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             outcome.gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
             optimizer.step()
             outcome.losses.append(loss.detach().clone())

@@ -17,7 +17,7 @@ def train(settings: dict[str, Any]) -> None:
     numbers = torch.arange(settings["samples"])
     dataset = TensorDataset(numbers[:, None].float(), numbers % 2)
     sampler: Any = DistributedSampler(dataset)
-    model = nn.Linear(1, 2)
+    model: nn.Module = nn.Linear(1, 2)
     with audit.record(settings["store"], name=f"trained-{rank}", strict=True) as run:
         loader: Any = run.loader(DataLoader(dataset, batch_size=2, sampler=sampler))
         model = run.model(model)
@@ -25,4 +25,4 @@ def train(settings: dict[str, Any]) -> None:
         for epoch in run.epochs(2):
             sampler.set_epoch(epoch)
             for x, y in loader:
-                nn.functional.cross_entropy(wrapped(x), y).backward()
+                nn.functional.cross_entropy(wrapped(x), y).backward()  # type: ignore[no-untyped-call]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,12 +62,12 @@ def write_training(store: Path, batches: Iterable[tuple[int, str, Sequence[Seen]
     return writer.finish("complete").run_id
 
 
-def view(store: Path, name: str, where: str = "") -> list[dict[str, object]]:
+def view(store: Path, name: str, where: str = "") -> list[dict[str, Any]]:
     """The rows of a view."""
     return views(store, (name,), where)[0]
 
 
-def views(store: Path, names: Sequence[str], where: str = "") -> list[list[dict[str, object]]]:
+def views(store: Path, names: Sequence[str], where: str = "") -> list[list[dict[str, Any]]]:
     """The rows of several views. Their own text is asked, so that it does not matter how the store makes them."""
     with Reader(str(store)) as reader:
         return [reader.sql(f"FROM ({VIEWS[name]}) {where}").dicts() for name in names]

@@ -210,9 +210,9 @@ def training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
     run = writer.run.run_id
     steps = []
     for step in range(epochs * samples // 10):
-        losses = [row["loss"] for row in written if row["step"] == step]
-        place = {"run_id": run, "epoch": step // (samples // 10), "step": step, "batch": step, "phase": "train"}
-        steps.append(place | {"loss": float(np.mean(losses)), "samples": len(losses)})
+        losses: list[Any] = [row["loss"] for row in written if row["step"] == step]
+        key = {"run_id": run, "epoch": step // (samples // 10), "step": step, "batch": step, "phase": "train"}
+        steps.append(key | {"loss": float(np.mean(losses)), "samples": len(losses)})
     found = [
         {"run_id": run, "check_name": name, "severity": "error", "status": status, "message": status}
         for name, status in (("blank", "pass"), ("dead_layers", "skip"), ("hooks", "fail"))

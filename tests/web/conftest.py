@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from web_server import served
 from webstores import ROOT, begin, record_digits, training
 
 NEAREST = "v2.Resize(16, antialias=True)", "v2.Resize(16, interpolation=v2.InterpolationMode.NEAREST)"
@@ -50,33 +45,6 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = writer.finish("complete")
     shutil.rmtree(place / "runs" / run.run_id)
     return place
-
-
-@contextmanager
-def served(place: Path, *options: str) -> Iterator[str]:
-    """`serve` in a process of its own; gives its address, and ends it."""
-    keywords = ", ".join(("port=0", *options))
-    code = f"from audit.web.server import serve; serve({str(place)!r}, {keywords}, ready=lambda a: print(a.url, flush=True))"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        for _ in range(150):
-            try:
-                urllib.request.urlopen(address, timeout=5)
-                break
-            except urllib.error.HTTPError:
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import served
 from starlette.testclient import TestClient
+from web_server import served
 from webstores import begin, rows, write_samples
 
 from audit.web.app import build
