@@ -13,7 +13,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.checks.context import Context, Facts
+from audit.checks.context import Context, RunFacts
 from audit.checks.model.label_issues import label_issues
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import dhash, near_pairs
@@ -100,7 +100,7 @@ def test_nothing_has_drifted_from_itself(counts: dict[str, int]) -> None:
 
 def _doubtful(store: Path) -> list[int]:
     with Reader(str(store)) as reader:
-        return label_issues(Context(Facts(reader, reader.run()), {}))["index"].tolist()
+        return label_issues(Context(RunFacts(reader, reader.run()), {}))["index"].tolist()
 
 
 def test_doubtful_labels_are_those_that_cleanlab_doubts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from checks_world import grade, world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.checks.context import Context, Facts
+from audit.checks.context import Context, RunFacts
 from audit.checks.integrity import alignment
 from audit.checks.shared.fingerprint import same
 from audit.store.read.reader import Reader
@@ -24,7 +24,7 @@ _ROWS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.sampled_fr
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
     reader = Reader(str(world(20).write(tmp_path_factory.mktemp("fingerprint") / "lineage")))
-    return Context(Facts(reader, reader.run()), {})
+    return Context(RunFacts(reader, reader.run()), {})
 
 
 def _relation(rows: Rows) -> str:

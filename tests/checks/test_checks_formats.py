@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.checks.base import Finding
-from audit.checks.report import Outcome, Report
+from audit.checks.report import CheckOutcome, Report
 from audit.report.findings.formats import FORMS, append_summary, write_report
 
 SCHEMA = Path(__file__).parent / "schemas" / "sarif-2.1.0.json"
@@ -32,10 +32,10 @@ def make(names: list[str], severity: str = "error") -> Report:
     found.append(Finding("The run as a whole is odd.", value=float("nan")))
     about = ("values", "What it looks for.")
     outcomes = [
-        Outcome("broken", *about, "error", "error", f"ValueError: {names[0] if names else ''}"),
-        Outcome("finite", *about, severity, "fail", "odd", found, len(found) + 7),  # type: ignore[arg-type]
-        Outcome("hooks", *about, "error", "skip", "no layer was asked for"),
-        Outcome("blank", *about, "error", "pass", ""),
+        CheckOutcome("broken", *about, "error", "error", f"ValueError: {names[0] if names else ''}"),
+        CheckOutcome("finite", *about, severity, "fail", "odd", found, len(found) + 7),  # type: ignore[arg-type]
+        CheckOutcome("hooks", *about, "error", "skip", "no layer was asked for"),
+        CheckOutcome("blank", *about, "error", "pass", ""),
     ]
     return Report("20260101-000000-abcdef", names[0] if names else None, 60, outcomes, root="/data", notes=names[:1])
 

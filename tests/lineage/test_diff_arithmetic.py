@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.lineage.diff.alignment import Step, align, parameter_changes
+from audit.lineage.diff.alignment import AlignmentStep, align, parameter_changes
 from audit.lineage.diff.mcnemar import _logarithmic, p_value
 from audit.records import Stage
 
@@ -62,7 +62,7 @@ def pipeline(*names: str) -> list[Stage]:
     return stages
 
 
-def told(steps: list[Step]) -> list[tuple[str, str]]:
+def told(steps: list[AlignmentStep]) -> list[tuple[str, str]]:
     return [(step.change, step.name) for step in steps if step.change != "same"]
 
 

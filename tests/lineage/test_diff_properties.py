@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.errors import AuditError, NotFound
-from audit.lineage.diff.alignment import Step
+from audit.lineage.diff.alignment import AlignmentStep
 from audit.lineage.diff.diff import Diff, diff
 from audit.store.read.reader import Reader
 
@@ -159,7 +159,7 @@ def test_a_run_differs_from_itself_in_nothing(a: list[dict[str, Any]]) -> None:
     assert found.matched == len(a)
 
 
-def walk(steps: list[Step], a: dict[int, str], b: dict[int, str]) -> str | None:
+def walk(steps: list[AlignmentStep], a: dict[int, str], b: dict[int, str]) -> str | None:
     """The first divergent stage, told once more in plain Python."""
     states = [(a.get(step.at_a or 0), b.get(step.at_b or 0)) for step in steps]
     last = max((n for n, (ours, theirs) in enumerate(states) if ours is not None and ours == theirs), default=-1)

@@ -24,10 +24,10 @@ from torch.utils.data import (
 )
 
 import audit
-from audit.checks.report import Outcome
+from audit.checks.report import CheckOutcome
 
 
-def coverage(store: Path, run: str | None = None) -> Outcome:
+def coverage(store: Path, run: str | None = None) -> CheckOutcome:
     with audit.open(store) as opened:
         (outcome,) = opened.check(run, only=["coverage"]).outcomes
     return outcome

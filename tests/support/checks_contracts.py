@@ -6,7 +6,7 @@ from pathlib import Path
 
 from audit.checks.base import SEVERITIES, Check
 from audit.checks.config import parse_configuration
-from audit.checks.report import Outcome
+from audit.checks.report import CheckOutcome
 from audit.checks.runner import run_checks
 from audit.store.read.reader import Reader
 
@@ -24,7 +24,7 @@ def check_check(check: type[Check]) -> None:
         assert option.type in (int, float, bool, str, list, dict), key
 
 
-def check_outcome(store: Path, outcome: Outcome) -> None:
+def check_outcome(store: Path, outcome: CheckOutcome) -> None:
     """Every finding has a message that names its place, and evidence that `audit sql` can run."""
     with Reader(str(store)) as reader:
         for finding in outcome.findings:
@@ -37,7 +37,7 @@ def check_outcome(store: Path, outcome: Outcome) -> None:
 
 def outcome_of(
     store: Path, name: str, options: dict[str, object] | None = None, baseline: str | None = None
-) -> Outcome:
+) -> CheckOutcome:
     """What one check comes to."""
     configuration = parse_configuration({"checks": {name: options or {}}, "max_findings": 1_000}, None)
     return run_checks(str(store), config=configuration, only=[name], baseline=baseline, record=False).outcome(name)

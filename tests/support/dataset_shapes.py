@@ -51,7 +51,7 @@ def brighten(image: Any, factor: float = 1.5) -> Any:
     return functional.adjust_brightness(image, factor)
 
 
-def prepare(image: Any) -> torch.Tensor:
+def prepare(image: Any) -> Any:
     image = functional.resize(image, [6, 6])
     return functional.to_tensor(image)
 
@@ -235,7 +235,7 @@ class Partials(Pictures):
 class Lambdas(Pictures):
     def __init__(self) -> None:
         self.tensor = lambda image: torch.from_numpy(np.array(image)).float()
-        self.noise = lambda value: value + torch.rand_like(value)
+        self.noise: Any = lambda value: value + torch.rand_like(value)
 
     def make(self, index: int) -> Any:
         return self.noise(self.tensor(picture(index)))
