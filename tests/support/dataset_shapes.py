@@ -238,7 +238,7 @@ class Lambdas(Pictures):
         self.noise: Any = lambda value: value + torch.rand_like(value)
 
     def make(self, index: int) -> Any:
-        return self.noise(self.tensor(picture(index)))
+        return self.noise(self.tensor(picture(index)))  # type: ignore[no-untyped-call]
 
 
 class OwnCompose:
