@@ -40,6 +40,8 @@ class Run:
     failed: int = 0
     graded: int = 0
     wrong: int = 0
+    #: The last epoch that was recorded whole; `accuracy` is that of this epoch.
+    last_epoch: int | None = None
     accuracy: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None

@@ -229,9 +229,10 @@ class Context:
 
     @cached_property
     def predictions(self) -> str:
-        """The predictions of the last epoch."""
-        last = max((row["last"] for row in self.facts.epochs), default=0)
-        several = any(row["first"] != last for row in self.facts.epochs)
+        """The predictions of the last complete epoch, which `runs.accuracy` is of; of the newest where none is."""
+        newest = max((row["last"] for row in self.facts.epochs), default=0)
+        last = newest if self.run.last_epoch is None else self.run.last_epoch
+        several = any(row["first"] != last or row["last"] != last for row in self.facts.epochs)
         return self._belonging("graded_predictions", f" AND epoch = {last}" if several else "")
 
     @cached_property

@@ -214,6 +214,7 @@ RUNS = _table(
     ("samples", pa.int64()),
     ("failed", pa.int64()),
     ("wrong", pa.int64()),
+    ("last_epoch", pa.int64()),
     ("accuracy", pa.float64()),
     ("versions", pa.string()),
     ("git_commit", pa.string()),

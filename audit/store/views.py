@@ -42,8 +42,10 @@ VIEWS |= TRAINING_VIEWS
 
 
 def _last(run: str) -> str:
-    """The condition that a row belongs to the last epoch of the run that a macro's parameter names."""
-    return f"run_id = known_run({run}) AND epoch = (SELECT max(epoch) FROM samples WHERE run_id = known_run({run}))"
+    """The condition that a row belongs to the last complete epoch of the run that a macro's parameter names."""
+    newest = f"SELECT max(epoch) FROM samples WHERE run_id = known_run({run})"
+    epoch = f"coalesce((SELECT last_epoch FROM runs WHERE run_id = known_run({run})), ({newest}))"
+    return f"run_id = known_run({run}) AND epoch = {epoch}"
 
 
 def _side(row: str, side: str) -> str:

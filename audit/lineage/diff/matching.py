@@ -34,11 +34,12 @@ class Side:
 
 
 def side_of(scratch: Scratch, run: Run) -> Side:
-    """A run at its last epoch, with its stages."""
-    (epoch,) = scratch.row("SELECT max(epoch) FROM samples WHERE run_id = ?", [run.run_id])
-    if epoch is None:
+    """A run at its last complete epoch, with its stages."""
+    (newest,) = scratch.row("SELECT max(epoch) FROM samples WHERE run_id = ?", [run.run_id])
+    if newest is None:
         raise NotFound(f"The run {run.run_id} holds no sample.", hint="See which runs do with: audit runs")
     query = f"SELECT {', '.join(Stage.__slots__)} FROM stages WHERE run_id = ? ORDER BY stage"
+    epoch = newest if run.last_epoch is None else run.last_epoch
     return Side(run, epoch, [Stage(*row) for row in scratch.rows(query, [run.run_id])])
 
 

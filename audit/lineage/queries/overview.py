@@ -45,7 +45,9 @@ _BY_CLASS, _BY_CONFIDENCE, _BY_LOSS = 0b011, 0b101, 0b110
 
 
 def last_epoch(reader: Reader, run: Run) -> int:
-    """The newest epoch that was recorded; 0 for a run that holds nothing yet."""
+    """Return the epoch that `run.accuracy` is of: the last complete one, else the newest; 0 where there is none."""
+    if run.last_epoch is not None:
+        return run.last_epoch
     found = reader.sql("SELECT max(epoch) FROM samples WHERE run_id = ?", parameters=[run.run_id]).fetchone()
     return int(found[0]) if found and found[0] is not None else 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -53,6 +53,8 @@ class Tally:
     failed: int = 0
     graded: int = 0
     correct: int = 0
+    #: Of each epoch: how many predictions were graded, and how many of them were correct.
+    epochs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Mapping[str, pa.Table]) -> Tally:
@@ -66,6 +68,7 @@ class Tally:
             (pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0) if samples is not None else 0,
             predictions.num_rows - predictions["correct"].null_count if predictions is not None else 0,
             (pc.sum(predictions["correct"]).as_py() or 0) if predictions is not None else 0,
+            _by_epoch(samples, predictions),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -74,7 +77,37 @@ class Tally:
             self.failed + other.failed,
             self.graded + other.graded,
             self.correct + other.correct,
+            {epoch: _sum(self.epochs, other.epochs, epoch) for epoch in {*self.epochs, *other.epochs}},
         )
+
+    def last_epoch(self, *, ended: bool) -> int | None:
+        """Return the last epoch that is complete: the newest of a run that has ended, else the one before it."""
+        known = sorted(self.epochs)
+        return next(iter(reversed(known if ended else known[:-1])), None)
+
+    def accuracy(self, epoch: int | None) -> float | None:
+        """Return the accuracy of one epoch; without one, that of the newest epoch as far as it has come."""
+        graded, correct = self.epochs.get(max(self.epochs, default=0) if epoch is None else epoch, (0, 0))
+        return correct / graded if graded else None
+
+
+def _sum(a: Mapping[int, tuple[int, int]], b: Mapping[int, tuple[int, int]], epoch: int) -> tuple[int, int]:
+    (graded, correct), (more, right) = a.get(epoch, (0, 0)), b.get(epoch, (0, 0))
+    return graded + more, correct + right
+
+
+def _by_epoch(samples: pa.Table | None, predictions: pa.Table | None) -> dict[int, tuple[int, int]]:
+    found = dict.fromkeys(_distinct_epochs(samples), (0, 0))
+    if predictions is None:
+        return found
+    for epoch in _distinct_epochs(predictions):
+        correct = predictions["correct"].filter(pc.equal(predictions["epoch"], epoch))
+        found[epoch] = (len(correct) - correct.null_count, pc.sum(correct).as_py() or 0)
+    return found
+
+
+def _distinct_epochs(table: pa.Table | None) -> list[int]:
+    return [] if table is None else [epoch for epoch in table["epoch"].unique().to_pylist() if epoch is not None]
 
 
 class RunWriter:
@@ -95,7 +128,9 @@ class RunWriter:
         self._begun = time.monotonic()
         self._seconds_before = manifest.run.seconds or 0.0
         run = manifest.run
-        self._tally = Tally(run.samples, run.failed, run.graded, run.graded - run.wrong)
+        # A run that goes on where it was interrupted is one of `audit run`, which has one epoch.
+        right = run.graded - run.wrong
+        self._tally = Tally(run.samples, run.failed, run.graded, right, {0: (run.graded, right)} if run.samples else {})
         #: Of the rows that a part in the manifest holds.
         self._listed = self._tally
 
@@ -218,6 +253,7 @@ class RunWriter:
         """
         try:
             self.run.status = self._outcome(status)
+            self._show()
             self.run.finished_at = datetime.now(UTC).isoformat()
             try:
                 self.flush()
@@ -251,9 +287,9 @@ class RunWriter:
         """Say on the run that it was interrupted, and by what; rows that no part holds are not counted any more."""
         self._forget()
         self._tally = self._listed
-        self._show()
         run = self.run
         run.status, run.finished_at = "interrupted", datetime.now(UTC).isoformat()
+        self._show()
         reason = f"The run stopped: {plainly(error)}"
         if reason not in run.warnings:
             run.warnings.append(reason)
@@ -278,7 +314,8 @@ class RunWriter:
         run, tally = self.run, self._tally
         run.samples, run.failed, run.graded = tally.samples, tally.failed, tally.graded
         run.wrong = tally.graded - tally.correct
-        run.accuracy = tally.correct / tally.graded if tally.graded else None
+        run.last_epoch = tally.last_epoch(ended=run.status == "complete")
+        run.accuracy = tally.accuracy(run.last_epoch)
 
     def _write_part(self, name: str, table: pa.Table) -> Part:
         number = sum(part.table == name for part in self._manifest.parts)
