@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from audit.records import DIGEST_VERSION
+
 _PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -40,7 +42,7 @@ def describe() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions that decide what a pipeline computes."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "digests": str(DIGEST_VERSION)}
     for name, distribution in _PACKAGES.items():
         try:
             found[name] = version(distribution)

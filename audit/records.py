@@ -13,6 +13,9 @@ Level = Literal["digest", "preview", "full"]
 
 #: How much of a stage's output is kept, from least to most.
 LEVELS: tuple[Level, ...] = ("digest", "preview", "full")
+#: The recipe of digests that new runs are recorded with. Version 1 left out what a tv_tensor means beside its numbers,
+#: pickled sparse, quantised and nested tensors, and knew what cannot be pickled by its text.
+DIGEST_VERSION = 2
 
 
 @dataclass(slots=True)
@@ -50,6 +53,11 @@ class Run:
     recipe: dict[str, Any] = field(default_factory=dict)
     expected: int | None = None
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def digest_version(self) -> int:
+        """The version of the recipe that the digests of its stage outputs follow (docs/FORMAT-values.md)."""
+        return int(self.versions.get("digests", 1))
 
     def _repr_html_(self) -> str | None:
         # A notebook asks for this; it lies far above, so it is imported only then.

@@ -64,7 +64,9 @@ class Rows:
         self._classes = classes
         self._selection = selection
 
-    def tables(self, fetched: Batch, number: int, logits: torch.Tensor | None, digests: list[str]) -> dict[str, Any]:
+    def tables(
+        self, fetched: Batch, number: int, logits: torch.Tensor | None, digests: list[str | None]
+    ) -> dict[str, Any]:
         """All rows of batch `number`."""
         unpacked = rows.unpack(fetched.records.numpy())
         stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * len(fetched.indices))
@@ -89,7 +91,7 @@ class Rows:
         }
         return rows.table_of("calls", {name: [value] for name, value in facts.items()})
 
-    def _predictions(self, fetched: Batch, number: int, logits: torch.Tensor, digests: list[str]) -> Any:
+    def _predictions(self, fetched: Batch, number: int, logits: torch.Tensor, digests: list[str | None]) -> Any:
         count = len(fetched.ok)
         columns = prediction_columns(logits, fetched.labels, self._classes)
         return rows.table_of(
@@ -111,11 +113,11 @@ class Rows:
         )
 
 
-def input_digests(fetched: Batch) -> list[str]:
+def input_digests(fetched: Batch) -> list[str | None]:
     """The digest of what the model was given, sample by sample: taken from the batch, so that a mix-up shows."""
     inputs = fetched.inputs
-    if isinstance(inputs, torch.Tensor) and fetched.last_kind == "array":
-        return [values.digest(value) for value in inputs.numpy()]
+    if isinstance(inputs, torch.Tensor) and len(inputs) == len(fetched.ok):
+        return [values.digest(values.as_form(value, fetched.last_kind)) for value in inputs]
     if isinstance(inputs, (torch.Tensor, list, tuple)) and len(inputs) == len(fetched.ok):
         return [values.digest(value) for value in inputs]
     return [values.digest(inputs)] * len(fetched.ok)

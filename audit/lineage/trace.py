@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from audit import plainjson, values
-from audit.errors import NotFound, StoreDamaged, UsageError
+from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import source_digest_now, source_path
 from audit.records import Run
@@ -92,10 +92,11 @@ class Trace:
         found = self._payload(stage, "preview")
         return values.Preview(found["encoding"], found["data"]) if found else None
 
-    def value(self, stage: int, *, numpy_only: bool = False) -> Any:
+    def value(self, stage: int, *, numpy_only: bool = False, allow_pickle: bool = False) -> Any:
         """The exact output of a stage: as stored, else derived again from the source; its digest is checked.
 
         Deriving runs the recorded pipeline: CodeNotTrusted unless this machine recorded it, or `trust` is set.
+        `allow_pickle` permits executing what the store contains, which objects of unknown classes need.
         """
         row = next((row for row in self.stages if row["stage"] == stage), None)
         if row is None:
@@ -103,8 +104,11 @@ class Trace:
         found = self._payload(stage, "full")
         if found is None:
             return self._derived[stage]
-        value = values.decode(found["kind"], values.Encoded(found["encoding"], found["data"]), numpy_only=numpy_only)
-        if not numpy_only and values.digest(value) != row["digest"]:
+        encoded = values.Encoded(found["encoding"], found["data"])
+        value = values.decode(found["kind"], encoded, numpy_only=numpy_only, allow_pickle=allow_pickle)
+        with values.following_digests(self.run.digest_version):
+            digest = None if numpy_only else values.encoded_digest(found["kind"], encoded)
+        if digest is not None and row["digest"] is not None and digest != row["digest"]:
             raise StoreDamaged(
                 f"The stored output of stage {stage} of sample {self.sample['index']} does not have its digest.",
                 hint="See what is damaged with: audit store verify",
@@ -131,7 +135,14 @@ class Trace:
         written: list[Path] = []
         for row in self.stages:
             name = "".join(c if c.isalnum() or c in "-_" else "_" for c in row["name"])[:60]
-            written += values.export(self.value(row["stage"]), target / f"{row['stage']:02d}-{name}")
+            stem = target / f"{row['stage']:02d}-{name}"
+            try:
+                written += values.export(self.value(row["stage"]), stem)
+            except (NeedsTrust, NotFound) as error:
+                # What was not stored, or only as a pickle, is told in its place; the others are still to be had.
+                absent = stem.with_name(stem.name + ".txt")
+                absent.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
+                written.append(absent)
         summary = target / "trace.json"
         summary.write_text(plainjson.dumps(self.as_json(), indent=2))
         return [*written, summary]

@@ -6,9 +6,22 @@ A new kind is one file and one line in the table below; a plugin's kind register
 
 from __future__ import annotations
 
+from audit.records import DIGEST_VERSION
 from audit.values.array import ArrayKind
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind
-from audit.values.dispatch import KINDS, decode, digest, encode, export, fingerprint, kind_of, observe, preview
+from audit.values.dispatch import (
+    KINDS,
+    decode,
+    digest,
+    encode,
+    encoded_digest,
+    export,
+    fingerprint,
+    kind_of,
+    observe,
+    preview,
+)
+from audit.values.hashing import following as following_digests
 from audit.values.image import ImageKind
 from audit.values.mapping import MappingKind
 from audit.values.number import NumberKind
@@ -17,22 +30,12 @@ from audit.values.sequence import SequenceKind
 from audit.values.tensor import TensorKind
 from audit.values.text import TextKind
 from audit.values.tokens import TokensKind
+from audit.values.tv import as_form
 
 __all__ = [
-    "KINDS",
-    "Encoded",
-    "Facts",
-    "Preview",
-    "Reading",
-    "ValueKind",
-    "decode",
-    "digest",
-    "encode",
-    "export",
-    "fingerprint",
-    "kind_of",
-    "observe",
-    "preview",
+    "DIGEST_VERSION", "KINDS", "Encoded", "Facts", "Preview", "Reading", "ValueKind",
+    "as_form", "decode", "digest", "encode", "encoded_digest", "export", "fingerprint", "following_digests", "kind_of",
+    "observe", "preview",
 ]  # fmt: skip
 
 # In the order in which they are asked; `other` takes what is left.

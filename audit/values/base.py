@@ -26,7 +26,8 @@ class Facts:
     dtype: str | None
     shape: tuple[int, ...] | None
     mode: str | None
-    digest: str
+    #: None where values of this kind cannot be told from each other.
+    digest: str | None
     min: float | None
     max: float | None
     mean: float | None
@@ -78,8 +79,8 @@ class ValueKind(ABC):
         """The facts of `value`; `exact=False` allows estimated statistics where exact ones are dear."""
 
     @abstractmethod
-    def fingerprint(self, value: Any) -> tuple[str, int]:
-        """Digest and size in bytes, without the cost of statistics."""
+    def fingerprint(self, value: Any) -> tuple[str | None, int]:
+        """Digest (None where equal ones would prove nothing) and size in bytes, without the cost of statistics."""
 
     @abstractmethod
     def preview(self, value: Any) -> Preview | None:
@@ -92,6 +93,10 @@ class ValueKind(ABC):
     @abstractmethod
     def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008  (frozen)
         """The value back, bit for bit."""
+
+    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+        """The digest of the value that was encoded, also where it decodes to another class; None where it cannot be told."""
+        return self.fingerprint(self.decode(encoded, reading))[0]
 
     @abstractmethod
     def export(self, value: Any, stem: Path) -> list[Path]:

@@ -13,15 +13,21 @@ from audit.values import dispatch, hashing
 from audit.values.base import Encoded, Reading, damaged, pack, unpack
 
 
-def fingerprint(kind: str, mode: str, length: int, children: Iterable[object]) -> tuple[str, int]:
-    """Digest over the children's digests, and the sum of their sizes."""
-    marks: list[bytes] = []
+def fingerprint(kind: str, mode: str, length: int, children: Iterable[object]) -> tuple[str | None, int]:
+    """Digest over the children's digests (None where a child has none), and the sum of their sizes."""
+    marks: list[str | None] = []
     size = 0
     for child in children:
         mark, weight = dispatch.fingerprint(child)
-        marks.append(mark.encode())
+        marks.append(mark)
         size += weight
-    return hashing.of(kind, mode, (length,), b"".join(marks)), size
+    return digest_over(kind, mode, length, marks), size
+
+
+def digest_over(kind: str, mode: str, length: int, marks: list[str | None]) -> str | None:
+    """The digest of a value whose children have these digests."""
+    known = [mark.encode() for mark in marks if mark is not None]
+    return hashing.of(kind, mode, (length,), b"".join(known)) if len(known) == len(marks) else None
 
 
 def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
@@ -37,16 +43,25 @@ def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
 
 def decode(encoded: Encoded, reading: Reading) -> tuple[dict[str, Any], list[object]]:
     """The header and the decoded children."""
+    header, blocks = _blocks(encoded)
+    return header, [dispatch.KINDS.get(name).decode(block, reading) for name, block in blocks]
+
+
+def encoded_digests(encoded: Encoded, reading: Reading) -> list[str | None]:
+    """The digests of the encoded children."""
+    return [dispatch.KINDS.get(name).encoded_digest(block, reading) for name, block in _blocks(encoded)[1]]
+
+
+def _blocks(encoded: Encoded) -> tuple[dict[str, Any], list[tuple[str, Encoded]]]:
     if encoded.encoding != "children":
         raise damaged(f"a composite value has no encoding {encoded.encoding!r}")
     header, body = unpack(encoded.data)
-    children: list[object] = []
+    blocks: list[tuple[str, Encoded]] = []
     at = 0
     for name, encoding, length in header["children"]:
-        block = Encoded(encoding, bytes(body[at : at + length]))
-        children.append(dispatch.KINDS.get(name).decode(block, reading))
+        blocks.append((name, Encoded(encoding, bytes(body[at : at + length]))))
         at += length
-    return header, children
+    return header, blocks
 
 
 def outline(value: object, depth: int = 2) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from audit.errors import AuditError
+from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.registry import Registry
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged
 
@@ -39,7 +39,7 @@ def observe(value: object, *, exact: bool = True) -> Facts:
         return KINDS.get("other").observe(value)
 
 
-def fingerprint(value: object) -> tuple[str, int]:
+def fingerprint(value: object) -> tuple[str | None, int]:
     """Digest and size in bytes of any value."""
     try:
         return kind_of(value).fingerprint(value)
@@ -47,8 +47,8 @@ def fingerprint(value: object) -> tuple[str, int]:
         return KINDS.get("other").fingerprint(value)
 
 
-def digest(value: object) -> str:
-    """The digest of any value, as 32 hexadecimal characters."""
+def digest(value: object) -> str | None:
+    """The digest of any value, as 32 hexadecimal characters; None where equal ones would prove nothing."""
     return fingerprint(value)[0]
 
 
@@ -77,6 +77,18 @@ def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickl
     except AuditError:
         raise
     except Exception as error:  # stored bytes are outside data: whatever they break is damage, not a traceback
+        raise damaged(f"{type(error).__name__}: {error}") from error
+
+
+def encoded_digest(kind: str, encoded: Encoded) -> str | None:
+    """The digest of the value that was encoded; None where its bytes do not tell. Executes nothing that a store contains."""
+    try:
+        return KINDS.get(kind).encoded_digest(encoded, Reading())
+    except (NeedsTrust, NotFound):
+        return None
+    except AuditError:
+        raise
+    except Exception as error:
         raise damaged(f"{type(error).__name__}: {error}") from error
 
 

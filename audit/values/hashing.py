@@ -1,14 +1,37 @@
-"""XXH3-128 over a header and raw bytes, as docs/FORMAT.md specifies.
+"""XXH3-128 over a header and raw bytes, as docs/FORMAT-values.md specifies.
 
 A digest says whether two values are equal bit for bit. It is not a defence against someone who wants a collision.
+The recipe has versions; a run says which one its digests follow, so that they can be recomputed for ever.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import xxhash
+
+from audit.records import DIGEST_VERSION
+
+_version: ContextVar[int] = ContextVar("digest_version", default=DIGEST_VERSION)
+
+
+def version() -> int:
+    """The version of the recipe that is followed here and now."""
+    return _version.get()
+
+
+@contextmanager
+def following(number: int) -> Iterator[None]:
+    """Meanwhile, in this thread, digests follow another version of the recipe."""
+    before = _version.set(number)
+    try:
+        yield
+    finally:
+        _version.reset(before)
 
 
 @functools.lru_cache(512)

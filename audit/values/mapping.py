@@ -1,7 +1,7 @@
 """Dictionaries and what behaves like one, with keys in their order; dataclasses by their fields.
 
-Only a plain dict comes back as itself: every other mapping, and every dataclass, decodes to a dict, because
-rebuilding a class would run its code. `mode` names the type.
+dict, OrderedDict and defaultdict come back as themselves, and so does a dataclass whose class is loaded. Every other
+mapping decodes to a dict, because rebuilding its class would run its code. `mode` names the type.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from audit.values import composite, dispatch
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
+from audit.values import composite, dispatch, loaded
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
+
+_DATACLASS = "dataclass "
+#: What a defaultdict may make by itself without running anybody's code.
+_FACTORIES: dict[str, Any] = {made.__name__: made for made in (int, float, str, list, dict, set, tuple, bool)}
 
 
 class MappingKind(ValueKind):
@@ -27,7 +32,7 @@ class MappingKind(ValueKind):
             return True
         return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
-    def fingerprint(self, value: Any) -> tuple[str, int]:
+    def fingerprint(self, value: Any) -> tuple[str | None, int]:
         items = _items(value)
         return composite.fingerprint(self.name, _mode(value), len(items), itertools.chain.from_iterable(items))
 
@@ -40,13 +45,29 @@ class MappingKind(ValueKind):
         return excerpt(composite.outline(dict(_items(value))))
 
     def encode(self, value: Any) -> Encoded:
-        return composite.encode({"type": _mode(value)}, itertools.chain.from_iterable(_items(value)))
+        header = {"type": _mode(value)}
+        factory = getattr(value, "default_factory", None)
+        if type(value) is defaultdict and factory in _FACTORIES.values():
+            header["factory"] = getattr(factory, "__name__", "")
+        return composite.encode(header, itertools.chain.from_iterable(_items(value)))
 
     def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
-        _, children = composite.decode(encoded, reading)
+        header, children = composite.decode(encoded, reading)
         if len(children) % 2:
             raise damaged("a mapping has a key without a value")
-        return dict(zip(children[::2], children[1::2], strict=True))
+        found = dict(zip(children[::2], children[1::2], strict=True))
+        if header["type"] == "collections.OrderedDict":
+            return OrderedDict(found)
+        if header["type"] == "collections.defaultdict":
+            return defaultdict(_FACTORIES.get(header.get("factory", "")), found)
+        if str(header["type"]).startswith(_DATACLASS):
+            return loaded.rebuild_dataclass(header["type"].removeprefix(_DATACLASS), found)
+        return found
+
+    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+        header, _ = unpack(encoded.data)
+        marks = composite.encoded_digests(encoded, reading)
+        return composite.digest_over(self.name, header["type"], len(marks) // 2, marks)
 
     def export(self, value: Any, stem: Path) -> list[Path]:
         return export_children(value, stem, [(str(key), child) for key, child in _items(value)])
@@ -74,5 +95,5 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 def _mode(value: Any) -> str:
     if type(value) is dict:
         return "dict"
-    prefix = "" if isinstance(value, Mapping) else "dataclass "
+    prefix = "" if isinstance(value, Mapping) else _DATACLASS
     return f"{prefix}{type(value).__module__}.{type(value).__qualname__}"

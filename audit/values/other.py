@@ -2,8 +2,8 @@
 
 Unpickling executes code that a store contains, so `decode` refuses unless the reader allows it. A pickle need not be
 the same in two processes (sets and interned strings inside an object, for two), so equal digests prove equal values
-but different ones prove nothing; `mode` names the type so that a reader knows. What cannot be pickled is known by
-type and repr alone and cannot be had back.
+but different ones prove nothing; `mode` names the type so that a reader knows. What cannot be pickled, and functions,
+whose pickle is their name, have no digest and cannot be had back: whether two of them are equal is not known.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 from audit.errors import NeedsTrust, NotFound
 from audit.values import hashing
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
 
+#: Pickled as a name alone, whatever their code is.
+_BY_NAME = (FunctionType, MethodType)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs from run to run and says nothing
 
 
@@ -28,10 +31,16 @@ class OtherKind(ValueKind):
     def matches(self, value: object) -> bool:
         return True
 
-    def fingerprint(self, value: Any) -> tuple[str, int]:
+    def fingerprint(self, value: Any) -> tuple[str | None, int]:
         raw = _pickled(value)
+        if raw is None and hashing.version() >= 2:
+            return None, 0
         data = b"" if value is None else raw if raw is not None else _shown(value).encode("utf-8", "surrogatepass")
         return hashing.of(self.name, _type(value), (), data), len(data)
+
+    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+        # The class is inside the pickle, which is not opened to look.
+        return self.fingerprint(None)[0] if encoded.encoding == "null" else None
 
     def observe(self, value: Any, *, exact: bool = True) -> Facts:
         digest, size = self.fingerprint(value)
@@ -52,8 +61,8 @@ class OtherKind(ValueKind):
             return None
         if encoded.encoding == "none":
             raise NotFound(
-                "This stage output could not be pickled, so only its digest and description were stored.",
-                hint="Replay the sample to have the value again.",
+                "This stage output could not be pickled, so only its description was stored.",
+                hint="Call the pipeline for this sample yourself to have the value again.",
             )
         if encoded.encoding != "pickle":
             raise damaged(f"a value of kind other has no encoding {encoded.encoding!r}")
@@ -77,6 +86,8 @@ def _type(value: object) -> str:
 
 
 def _pickled(value: object) -> bytes | None:
+    if isinstance(value, _BY_NAME) and hashing.version() >= 2:
+        return None
     try:
         return pickle.dumps(value, protocol=5)
     except Exception:  # a __reduce__ may raise anything at all

@@ -1,7 +1,8 @@
 """torch tensors of every dtype that is plain memory, torchvision's tv_tensors included.
 
-torch is never imported to look at a value: a value can be a tensor only if torch is loaded. Refused, and so `other`:
-sparse, quantised, nested and meta tensors. Gradients, `requires_grad`, device and strides are not kept.
+torch is never imported to look at a value: a value can be a tensor only if torch is loaded. Sparse, quantised and nested
+ones are taken apart (tensor_parts.py). Meta tensors are refused, and so `other`. Gradients, `requires_grad`, device and
+strides are not kept.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from audit.values import array, compression, hashing, palette, statistics, thumbnail
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
+from audit.values import array, compression, hashing, palette, statistics, tensor_parts, thumbnail, tv
+from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
 
 # What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
 _NUMPY = {
@@ -36,37 +37,65 @@ class TensorKind(ValueKind):
         if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
             return False
         tensor: Any = value
-        return bool(
-            tensor.layout is torch.strided
-            and not tensor.is_quantized
-            and not tensor.is_nested
-            and tensor.device.type != "meta"
-        )
+        if tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested:
+            return bool(tensor.device.type != "meta")
+        return tensor_parts.is_in_parts(tensor)
 
-    def fingerprint(self, value: Any) -> tuple[str, int]:
+    def fingerprint(self, value: Any) -> tuple[str | None, int]:
+        if _is_in_parts(value):
+            head, parts = tensor_parts.take_apart(value)
+            marks = [self.fingerprint(part) for part in parts]
+            return tensor_parts.fingerprint(head, [mark for mark, _ in marks], sum(size for _, size in marks))
         plain = _plain(value)
         raw = _memory(plain)
-        return hashing.of(self.name, _dtype(plain), tuple(plain.shape), raw), raw.size
+        return self._digest(_dtype(plain), tuple(plain.shape), raw, tv.metadata_of(value)), raw.size
+
+    def _digest(self, dtype: str, shape: tuple[int, ...], raw: Any, metadata: dict[str, Any] | None) -> str:
+        if metadata is None:
+            return hashing.of(self.name, dtype, shape, raw)
+        return hashing.of(self.name, dtype, shape, raw, tv.meaning(metadata))
 
     def observe(self, value: Any, *, exact: bool = True) -> Facts:
+        if _is_in_parts(value):
+            return self._observe_parts(value)
         plain = _plain(value)
         dtype, shape, raw = _dtype(plain), tuple(plain.shape), _memory(plain)
-        digest = hashing.of(self.name, dtype, shape, raw)
+        digest = self._digest(dtype, shape, raw, tv.metadata_of(value))
         stats = statistics.of_array(_numbers(dtype, raw, plain), exact=exact)
-        return Facts(self.name, dtype, shape, _mode(value), digest, *stats, raw.size)
+        return Facts(self.name, dtype, shape, tv.mode_of(value), digest, *stats, raw.size)
+
+    def _observe_parts(self, value: Any) -> Facts:
+        digest, size = self.fingerprint(value)
+        head, parts = tensor_parts.take_apart(value)
+        shape = tuple(head.get("shape", (len(parts),)))
+        return Facts(self.name, head["dtype"], shape, head["layout"], digest, *statistics.NOTHING, size)
 
     def preview(self, value: Any) -> Preview | None:
+        if _is_in_parts(value):
+            head, _ = tensor_parts.take_apart(value)
+            return excerpt(f"{head['layout']} tensor of {head['dtype']} {head.get('shape', '')}".rstrip())
         values = _as_array(_plain(value))
         return thumbnail.of_array(values) or array.describe(values)
 
     def encode(self, value: Any) -> Encoded:
+        if _is_in_parts(value):
+            return tensor_parts.encode(*tensor_parts.take_apart(value))
         plain = _plain(value)
         dtype, shape, raw = _dtype(plain), list(plain.shape), _memory(plain)
-        header: dict[str, Any] = {"dtype": dtype, "shape": shape, "tv": _metadata(value)}
+        header: dict[str, Any] = {"dtype": dtype, "shape": shape, "tv": tv.metadata_of(value)}
         encoding, body = _compressed(dtype, shape, raw, header)
         return Encoded(encoding, pack(header, body))
 
+    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+        if encoded.encoding == tensor_parts.ENCODING:
+            return tensor_parts.encoded_digest(encoded, reading)
+        header, body = unpack(encoded.data)
+        raw = np.ascontiguousarray(_expanded(encoded.encoding, header, body))
+        return self._digest(header["dtype"], tuple(header["shape"]), raw, header.get("tv"))
+
     def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Any:  # noqa: B008
+        if encoded.encoding == tensor_parts.ENCODING:
+            return tensor_parts.decode(encoded, reading)
         header, body = unpack(encoded.data)
         raw = _expanded(encoded.encoding, header, body)
         dtype, shape = header["dtype"], tuple(header["shape"])
@@ -78,10 +107,19 @@ class TensorKind(ValueKind):
         if not isinstance(kind, torch.dtype):
             raise damaged(f"this torch has no dtype {dtype!r}")
         tensor = torch.from_numpy(raw.copy()).view(kind).reshape(shape) if raw.size else torch.empty(shape, dtype=kind)
-        return _with_metadata(tensor, header.get("tv"))
+        return tv.rebuild(tensor, header.get("tv"))
 
     def export(self, value: Any, stem: Path) -> list[Path]:
+        if _is_in_parts(value):
+            path = stem.with_name(stem.name + ".txt")
+            path.write_text(f"{value}\n", encoding="utf-8")
+            return [path]
         return array.export_array(_as_array(_plain(value)), stem)
+
+
+def _is_in_parts(value: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    return value.layout is not torch.strided or value.is_quantized or value.is_nested
 
 
 def _plain(value: Any) -> Any:
@@ -224,46 +262,3 @@ def _width(dtype: str) -> int:
     if dtype in _NUMPY:
         return np.dtype(_NUMPY[dtype]).itemsize
     return {"bfloat16": 2, "complex32": 4}.get(dtype, 1)
-
-
-def _mode(value: Any) -> str | None:
-    """None for a plain tensor; what a subclass adds to it otherwise."""
-    torch: Any = sys.modules["torch"]
-    if type(value) is torch.Tensor:
-        return None
-    name = type(value).__name__
-    if not type(value).__module__.startswith("torchvision.tv_tensors"):
-        return name
-    details = [str(value.format.value)] if hasattr(value, "format") else []
-    canvas = getattr(value, "canvas_size", None)
-    if canvas is None:
-        return f"tv_tensors.{name}"
-    return f"{name}({', '.join([*details, 'x'.join(map(str, canvas))])})"
-
-
-def _metadata(value: Any) -> dict[str, Any] | None:
-    """What rebuilds a tv_tensor, as JSON; None for everything else."""
-    if not type(value).__module__.startswith("torchvision.tv_tensors"):
-        return None
-    kept: dict[str, Any] = {"type": type(value).__name__}
-    if hasattr(value, "canvas_size"):
-        kept["canvas_size"] = list(value.canvas_size)
-    if hasattr(value, "format"):
-        kept["format"] = value.format.value
-    if hasattr(value, "clamping_mode"):
-        kept["clamping_mode"] = value.clamping_mode
-    return kept
-
-
-def _with_metadata(tensor: Any, kept: dict[str, Any] | None) -> Any:
-    if kept is None:
-        return tensor
-    from torchvision import tv_tensors
-
-    made = getattr(tv_tensors, str(kept["type"]), None)
-    if made is None:
-        raise damaged(f"this torchvision has no tv_tensor {kept['type']!r}")
-    extra = {key: kept[key] for key in ("format", "canvas_size", "clamping_mode") if key in kept}
-    if "canvas_size" in extra:
-        extra["canvas_size"] = tuple(extra["canvas_size"])
-    return made(tensor, **extra)

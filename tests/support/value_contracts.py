@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +30,32 @@ def same(a: Any, b: Any) -> bool:
         palettes = a.mode not in ("P", "PA") or a.getpalette(None) == b.getpalette(None)
         return bool(a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes() and transparent and palettes)
     if isinstance(a, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape:
+        if a.dtype != b.dtype or a.layout != b.layout or a.is_nested != b.is_nested or a.is_quantized != b.is_quantized:
             return False
+        if a.is_nested:
+            return same(list(a.unbind()), list(b.unbind()))
+        if a.shape != b.shape:
+            return False
+        if a.is_quantized:
+            return a.qscheme() == b.qscheme() and same(a.int_repr(), b.int_repr()) and torch.equal(a, b)
+        if a.layout is torch.sparse_coo:
+            coalesced = a.is_coalesced() == b.is_coalesced()
+            return coalesced and same(a._indices(), b._indices()) and same(a._values(), b._values())
+        if a.layout is not torch.strided:
+            return same(a.to_sparse_coo(), b.to_sparse_coo())
         meta = [getattr(a, k, None) == getattr(b, k, None) for k in ("canvas_size", "format", "clamping_mode")]
         flat = [x.as_subclass(torch.Tensor).detach().resolve_conj().resolve_neg().contiguous() for x in (a, b)]
         left, right = (x.reshape(-1).view(torch.uint8) if x.numel() else x for x in flat)
         return all(meta) and (not a.numel() or torch.equal(left, right))
     if isinstance(a, np.ndarray | np.generic):
         return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+    if isinstance(a, defaultdict) and a.default_factory is not b.default_factory:
+        return False
     if isinstance(a, dict):
         pairs = zip(a.items(), b.items(), strict=True)
         return len(a) == len(b) and all(same(k, m) and same(v, w) for (k, v), (m, w) in pairs)
+    if dataclasses.is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, float | complex):
@@ -60,9 +77,11 @@ def check_kind(name: str, example: Any, folder: Path | None = None) -> None:
     if version is not None:
         assert example._version == version
     assert facts.kind == stored_as == name
+    assert facts.digest is not None
     assert len(facts.digest) == 32
+    assert values.encoded_digest(name, encoded) == facts.digest
     assert facts.bytes >= 0
-    assert len(encoded.data) <= facts.bytes + 2_000 + 64 * len(facts.shape or ()) or name in ("mapping", "sequence")
+    assert len(encoded.data) <= facts.bytes + 2_000 + 64 * len(facts.shape or ()) or encoded.encoding == "children"
     back: Any = values.decode(name, encoded)
     assert same(back, example), f"{example!r} came back as {back!r}"
     assert values.digest(back) == facts.digest

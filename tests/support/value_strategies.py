@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,18 @@ _NAMES = (
 )
 DTYPES = [getattr(torch, name) for name in _NAMES.split(" ") if hasattr(torch, name)]
 Point = namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Annotation:
+    boxes: Any
+    extra: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    number: Any
+    name: Any
 
 
 def image(mode: str, width: int, height: int, seed: int) -> Image.Image:
@@ -72,12 +85,39 @@ numbers: Any = st.one_of(
 )
 flat = st.one_of(st.lists(any_text, min_size=1, max_size=20), st.lists(st.integers(), min_size=1, max_size=50))
 tokens = st.one_of(flat, flat.map(tuple))
-leaves = st.one_of(numbers.filter(lambda n: not isinstance(n, np.generic)), any_text, st.none(), tensors, images)
+boxes = st.builds(
+    lambda seed, form, canvas, clamping: tv_tensors.BoundingBoxes(
+        torch.randint(0, 9, (2, 4), generator=torch.Generator().manual_seed(seed)),
+        format=form,
+        canvas_size=canvas,
+        clamping_mode=clamping,
+    ),
+    seeds,
+    st.sampled_from(["XYXY", "XYWH", "CXCYWH"]),
+    st.tuples(st.integers(1, 99), st.integers(1, 99)),
+    st.sampled_from(["soft", "hard"]),
+)
+sparse = st.builds(
+    lambda seed, layout: (
+        (torch.rand(3, 4, generator=torch.Generator().manual_seed(seed)) - 0.5).relu().to_sparse(layout=layout)
+    ),
+    seeds,
+    st.sampled_from([torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]),
+)
+plain_numbers = numbers.filter(lambda n: not isinstance(n, np.generic))
+leaves = st.one_of(plain_numbers, any_text, st.none(), tensors, images, boxes, sparse)
 keys = st.one_of(any_text, st.integers(), st.booleans(), st.none(), st.tuples(st.integers(), any_text))
 nested: Any = st.recursive(
     leaves, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4)), max_leaves=6
 )
-mappings = st.dictionaries(keys, nested, max_size=4)
+entries = st.dictionaries(keys, nested, max_size=4)
+mappings = st.one_of(
+    entries,
+    entries.map(OrderedDict),
+    entries.map(lambda found: defaultdict(dict, found)),
+    st.builds(Annotation, nested, nested),
+    st.builds(Frozen, nested, nested),
+)
 sequences = st.one_of(
     st.lists(nested, max_size=4).map(lambda v: [*v, None]),
     st.lists(nested, max_size=4).map(lambda v: (*v, None)),
@@ -104,6 +144,17 @@ EXAMPLES: dict[str, list[Any]] = {
         tv_tensors.Video(torch.ones(2, 3, 4, 4)),
         tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="XYXY", canvas_size=(32, 48)),
         tv_tensors.KeyPoints([[1, 2]], canvas_size=(32, 48)),
+        tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="CXCYWH", canvas_size=(9, 8), clamping_mode="hard"),
+        torch.tensor([[0, 1.5], [2, 0]]).to_sparse(),
+        torch.sparse_coo_tensor(torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0]), (2, 3)),
+        torch.tensor([[0, 1.5], [2, 0]]).to_sparse_csr(),
+        torch.tensor([[0, 1.5], [2, 0]]).to_sparse_csc(),
+        torch.eye(4).to_sparse_bsr((2, 2)),
+        torch.eye(4).to_sparse_bsc((2, 2)),
+        torch.quantize_per_tensor(torch.tensor([0.5, -1.25]), 0.1, 3, torch.qint8),
+        torch.quantize_per_channel(torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.quint8),
+        torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)]),
+        torch.nested.nested_tensor([torch.ones(2, 4), torch.zeros(3, 4)], layout=torch.jagged),
     ],
     "array": [
         np.arange(12.0).reshape(3, 4),
@@ -148,6 +199,12 @@ EXAMPLES: dict[str, list[Any]] = {
         {"a": 1},
         {1: "x", (2, "b"): None, None: [1.5, "s"], b"k": {"n": torch.ones(2)}},
         {"input_ids": [1, 2], "pixel_values": np.ones((2, 2))},
+        OrderedDict(b=1, a=torch.ones(2)),
+        defaultdict(list, a=[1, 2]),
+        defaultdict(None, a=1.5),
+        Annotation([[1, 2]], {"n": None}),
+        Frozen(1, "a"),
+        {"boxes": tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="XYWH", canvas_size=(32, 48))},
     ],
     "sequence": [
         [],

@@ -66,9 +66,13 @@ def test_tensors(tensor: torch.Tensor) -> None:
     assert values.digest(tensor) == xxh(f"tensor|{str(tensor.dtype)[6:]}|{shape}|", raw)
 
 
-def test_tv_tensors_have_the_digest_of_their_tensor_and_keep_their_type_in_mode() -> None:
+def test_tv_tensors_carry_their_meaning_in_digest_and_mode() -> None:
     boxes = tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="XYXY", canvas_size=(32, 48))
-    assert values.digest(boxes) == values.digest(boxes.as_subclass(torch.Tensor))
+    raw = struct.pack("<4q", 1, 2, 3, 4)
+    meaning = b'|{"canvas_size":[32,48],"clamping_mode":"soft","format":"XYXY","type":"BoundingBoxes"}'
+    assert values.digest(boxes) == xxh("tensor|int64|1,4|", raw, meaning)
+    with values.following_digests(1):
+        assert values.digest(boxes) == values.digest(boxes.as_subclass(torch.Tensor)) == xxh("tensor|int64|1,4|", raw)
     assert values.observe(boxes).mode == "BoundingBoxes(XYXY, 32x48)"
     assert values.observe(tv_tensors.Image(torch.zeros(3, 4, 4))).mode == "tv_tensors.Image"
     assert values.observe(torch.zeros(1)).mode is None
@@ -97,12 +101,33 @@ def test_recipe(value: Any, header: str, raw: bytes) -> None:
 
 
 def test_composites() -> None:
-    one, two = values.digest("a").encode(), values.digest(1.5).encode()
+    one, two = str(values.digest("a")).encode(), str(values.digest(1.5)).encode()
     assert values.digest({"a": 1.5}) == xxh("mapping|dict|1|", one, two)
     assert values.digest(["a", 1.5]) == xxh("sequence|list|2|", one, two)
     assert values.digest({"a", 1.5}) == xxh("sequence|set|2|", *sorted((one, two)))
     assert values.digest(OrderedDict(a=1.5)) == xxh("mapping|collections.OrderedDict|1|", one, two)
     assert len({values.digest(v) for v in (["a", 1.5], ("a", 1.5), make.Point("a", 1.5), {"a", 1.5})}) == 4
+
+
+def boxes_of(form: str = "XYXY", canvas: tuple[int, int] = (32, 48), clamping: str = "soft") -> Any:
+    return tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format=form, canvas_size=canvas, clamping_mode=clamping)
+
+
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"boxes": v}, lambda v: (0, [v])])
+def test_boxes_that_mean_something_else_differ(wrap: Any) -> None:
+    numbers = boxes_of().as_subclass(torch.Tensor)
+    different = [boxes_of(), boxes_of("XYWH"), boxes_of(canvas=(48, 32)), boxes_of(clamping="hard"), numbers]
+    different += [tv_tensors.Mask(numbers)]
+    assert len({values.digest(wrap(value)) for value in different}) == len(different)
+    with values.following_digests(1):
+        assert len({values.digest(wrap(value)) for value in different}) == 1
+
+
+def test_the_digest_of_a_sparse_tensor() -> None:
+    tensor = torch.tensor([[0, 1.5], [2, 0]]).to_sparse()
+    head = b'{"coalesced":true,"dtype":"float32","layout":"sparse_coo","shape":[2,2]}'
+    marks = [str(values.digest(part)).encode() for part in (tensor.indices(), tensor.values())]
+    assert values.digest(tensor) == xxh("tensor|float32 sparse_coo|2,2|", head, *marks)
 
 
 def test_modes_with_equal_bytes_differ() -> None:

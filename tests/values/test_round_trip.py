@@ -38,7 +38,7 @@ def test_images(value: Any) -> None:
 
 
 @quick
-@given(make.tensors)
+@given(st.one_of(make.tensors, make.boxes, make.sparse))
 def test_tensors(value: Any) -> None:
     check_kind("tensor", value)
 

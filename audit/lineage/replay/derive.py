@@ -32,7 +32,7 @@ def derive(
                 f"(digest {outcome.digests[path]}, recorded {recorded['digest']}).",
                 hint=f"Run `audit replay {sample['run_id']} {sample['index']}` to see why.",
             )
-        found[stage] = values.decode(*exact)
+        found[stage] = values.decode(*exact, allow_pickle=True)
     return found
 
 

@@ -52,7 +52,7 @@ class ReplayedVisit:
     """What a visit came to this time."""
 
     task: Task
-    digests: dict[str, str]
+    digests: dict[str, str | None]
     source_digest: str | None
     failed_stage: str | None
     error: str | None
@@ -68,7 +68,11 @@ class ReplayedVisit:
 class ReplayPipeline:
     """A dataset and its stages, ready to make visits again in any process."""
 
-    def __init__(self, dataset: Any, pipeline: Pipeline, seed: int | None) -> None:
+    def __init__(
+        self, dataset: Any, pipeline: Pipeline, seed: int | None, digests: int = values.DIGEST_VERSION
+    ) -> None:
+        #: The version of the recipe that the recorded digests follow.
+        self.digests = digests
         self.dataset = dataset
         self.pipeline = pipeline
         self.seeded = seed is not None
@@ -110,7 +114,7 @@ class ReplayPipeline:
 
     def again(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
-        with own_worker():
+        with own_worker(), values.following_digests(self.digests):
             missing = self._restore(task)
             outcome = self._make(task)
             if self._seeder.appeared() if self._seeder is not None else missing:
@@ -235,7 +239,7 @@ def rebuild_pipeline(
         found = find_pipeline(
             dataset, expand=expand_preset, stages=stages, observe_calls=bool(run.recipe.get("observed_calls"))
         )
-        return ReplayPipeline(dataset, found, seed)
+        return ReplayPipeline(dataset, found, seed, run.digest_version)
     if run.recipe.get("kind") != "run":
         raise UsageError(
             f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",
@@ -256,7 +260,7 @@ def rebuild_pipeline(
             "for a dataset that has moved: audit replay --dataset DATA, or store.replay(run, dataset='DATA')."
         )
         raise
-    return ReplayPipeline(assembly.dataset, assembly.pipeline, request.seed)
+    return ReplayPipeline(assembly.dataset, assembly.pipeline, request.seed, run.digest_version)
 
 
 def replay_all(

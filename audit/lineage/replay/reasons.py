@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
+from audit.lineage.error_text import is_same_error
 from audit.lineage.source_state import source_digest_now
 from audit.records import Run, Stage, is_call
 from audit.sources.builder import builders_of, file_of
@@ -104,13 +105,13 @@ class Reasons:
         changed = [
             f"{name} {before} → {now.get(name, 'none')}"
             for name, before in self._run.versions.items()
-            if name != "audit" and now.get(name) != before
+            if name not in ("audit", "digests") and now.get(name) != before
         ]
         return ("library changed", ", ".join(changed)) if changed else None
 
     def _none(self, outcome: ReplayedVisit, ordinal: int | None) -> tuple[Reason, str]:
         again = self._pipeline.again(outcome.task)
-        if again.digests != outcome.digests or again.error != outcome.error:
+        if again.digests != outcome.digests or not is_same_error(again.error, outcome.error):
             return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
         failed = f" ({outcome.error})" if outcome.error else ""
         what = "what the dataset reads has changed, or " if ordinal == 0 else ""

@@ -8,6 +8,7 @@ Without any, nobody gets the prediction: none is better than another sample's.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -368,6 +369,8 @@ _FORMS: tuple[Callable[[torch.Tensor], Any], ...] = (
     lambda row: row,
     lambda row: row.numpy(),
     lambda row: row.tolist(),
+    # tv_tensors become plain ones when they are stacked.
+    *(functools.partial(values.as_form, form=f"tv_tensors.{name}") for name in ("Image", "Video", "Mask")),
 )
 
 

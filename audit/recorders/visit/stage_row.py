@@ -12,7 +12,7 @@ class Row:
 
     __slots__ = ("calls", "changed", "facts", "full", "microseconds", "params", "preview", "shared")
 
-    def __init__(self, facts: Facts, changed: bool, params: str | None, microseconds: float) -> None:
+    def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float) -> None:
         self.facts = facts
         self.changed = changed
         self.params = params

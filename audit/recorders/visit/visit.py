@@ -135,9 +135,12 @@ class Visit:
 
     @property
     def last_kind(self) -> str | None:
-        """The kind of value that the last of them returned."""
+        """The kind of value that the last of them returned, or its class where that is a tv_tensor."""
         ordinals = [n for n in self.rows if not self._is_target(n)]
-        return self.rows[max(ordinals)].facts.kind if ordinals else None
+        if not ordinals:
+            return None
+        facts = self.rows[max(ordinals)].facts
+        return facts.mode if facts.mode is not None and facts.mode.startswith("tv_tensors.") else facts.kind
 
     def _is_target(self, ordinal: int) -> bool:
         if ordinal < INSIDE:
@@ -156,7 +159,7 @@ class Visit:
 
     def holds_equal(self, value: Any) -> bool:
         """Whether the last stage gave something with the same content."""
-        return self._digest_of(value) == self._digest
+        return self._digest is not None and self._digest_of(value) == self._digest
 
     def noted(self, name: str, value: Any, nanoseconds: int) -> None:
         """A stage that the dataset's own code tells of (see inside.py)."""
@@ -280,7 +283,8 @@ class Visit:
         self._pause_calls(1)
         try:
             facts = values.observe(value) if self._level != "verify" else _only_digest(value)
-            row = Row(facts, facts.digest != came_in, params, nanoseconds / 1000)
+            is_known = facts.digest is not None and (came_in is not None or ordinal == 0)
+            row = Row(facts, facts.digest != came_in if is_known else None, params, nanoseconds / 1000)
             self._keep(row, value)
             if (before := self.rows.get(ordinal)) is not None:
                 row.calls += before.calls
@@ -296,7 +300,7 @@ class Visit:
         """Keep the payload that the level asks for; what did not change is not kept twice."""
         last = self._last
         if (
-            not row.changed
+            row.changed is False
             and last is not None
             and last.facts.digest == row.facts.digest
             and last.facts.mode == row.facts.mode

@@ -1,0 +1,73 @@
+"""What a torchvision tv_tensor means beside its numbers: its class, box format, canvas size and clamping mode."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from audit.values import hashing
+from audit.values.base import damaged
+
+_KEPT = ("canvas_size", "clamping_mode", "format")
+_MODULE = "torchvision.tv_tensors"
+
+
+def mode_of(value: Any) -> str | None:
+    """None for a plain tensor; what a subclass adds to it otherwise."""
+    torch: Any = sys.modules["torch"]
+    if type(value) is torch.Tensor:
+        return None
+    name = type(value).__name__
+    if not type(value).__module__.startswith(_MODULE):
+        return name
+    canvas = getattr(value, "canvas_size", None)
+    if canvas is None:
+        return f"tv_tensors.{name}"
+    details = [str(value.format.value)] if hasattr(value, "format") else []
+    details.append("x".join(map(str, canvas)))
+    clamping = getattr(value, "clamping_mode", "soft")
+    return f"{name}({', '.join(details if clamping == 'soft' else [*details, str(clamping)])})"
+
+
+def metadata_of(value: Any) -> dict[str, Any] | None:
+    """What rebuilds a tv_tensor, as JSON; None for everything else."""
+    if not type(value).__module__.startswith(_MODULE):
+        return None
+    kept: dict[str, Any] = {"type": type(value).__name__}
+    for name in _KEPT:
+        if hasattr(value, name):
+            found = getattr(value, name)
+            kept[name] = list(found) if name == "canvas_size" else getattr(found, "value", found)
+    return kept
+
+
+def meaning(metadata: dict[str, Any] | None) -> bytes:
+    """What of it is part of a digest, after the elements; nothing for a plain tensor."""
+    if metadata is None or hashing.version() < 2:
+        return b""
+    return b"|" + json.dumps(metadata, sort_keys=True, separators=(",", ":")).encode()
+
+
+def rebuild(tensor: Any, kept: dict[str, Any] | None) -> Any:
+    """The tv_tensor of these elements; the tensor itself where it was a plain one."""
+    if kept is None:
+        return tensor
+    from torchvision import tv_tensors
+
+    made = getattr(tv_tensors, str(kept["type"]), None)
+    if made is None:
+        raise damaged(f"this torchvision has no tv_tensor {kept['type']!r}")
+    extra = {key: kept[key] for key in _KEPT if key in kept}
+    if "canvas_size" in extra:
+        extra["canvas_size"] = tuple(extra["canvas_size"])
+    return made(tensor, **extra)
+
+
+def as_form(row: Any, form: str | None) -> Any:
+    """A row of a batch as its sample was before batches were made of it: an array, or a tv_tensor such as an Image."""
+    if form == "array":
+        return row.numpy()
+    if form is not None and form.startswith("tv_tensors."):
+        return rebuild(row, {"type": form.removeprefix("tv_tensors.")})
+    return row
