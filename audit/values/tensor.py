@@ -148,6 +148,8 @@ def _memory(plain: Any) -> Any:
     size = plain.numel() * plain.element_size()
     if not size:
         return np.empty(0, np.uint8)
+    if plain._is_zerotensor():  # torch keeps no memory for these zeros
+        return np.zeros(size, np.uint8)
     address = plain.data_ptr()
     if not address:  # a stand-in for a tensor, such as a tracer's
         raise ValueError("a tensor without memory")
