@@ -152,13 +152,18 @@ def test_stages_that_commute_do_not_diverge(bench: WorkerContext) -> None:
 
 
 def test_two_stages_that_do_the_work_of_one_do_not_diverge(bench: WorkerContext) -> None:
-    other = {"image": "transforms.PILToTensor()", "crop": "v2.CenterCrop(22)", "crop+": "v2.CenterCrop(20)"}
+    other = {"crop": "v2.CenterCrop(22)", "crop+": "v2.CenterCrop(20)"}
     found = bench.against(bench.record(bench.images, pipeline_text(other)))
     assert found.divergent == 0
     both = {**other, "normalize": "v2.Normalize(MEAN, [1, 1, 1])"}
     assert bench.against(bench.record(bench.images, pipeline_text(both))).first_divergent_stage == {
         "Normalize": PICTURES
     }
+
+
+def test_a_plain_tensor_is_no_image_although_its_numbers_are(bench: WorkerContext) -> None:
+    found = bench.against(bench.record(bench.images, pipeline_text({"image": "transforms.PILToTensor()"})))
+    assert found.first_divergent_stage == {"ToImage": PICTURES}
 
 
 def test_hidden_state_is_not_explained_away(bench: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
