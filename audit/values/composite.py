@@ -1,26 +1,41 @@
 """Values made of values: how children are joined into one digest and one block of bytes.
 
-Mapping and sequence differ only in what the children are; the layout is the same. A value that contains itself
-exceeds Python's recursion limit here and falls back to `other`.
+Mapping and sequence differ only in what the children are; the layout is the same. A value that contains itself has no
+digest; to be encoded, it falls back to `other` at the end of Python's recursion limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any
 
 from audit.values import dispatch, hashing
 from audit.values.base import Encoded, Reading, damaged, pack, unpack
 
 
+#: A value that is nested more deeply, as one that contains itself is, has no digest.
+_DEEPEST = 100
+_depth: ContextVar[int] = ContextVar("depth", default=0)
+
+
 def fingerprint(kind: str, mode: str, length: int, children: Iterable[object]) -> tuple[str | None, int]:
     """Digest over the children's digests (None where a child has none), and the sum of their sizes."""
     marks: list[str | None] = []
     size = 0
-    for child in children:
-        mark, weight = dispatch.fingerprint(child)
-        marks.append(mark)
-        size += weight
+    depth = _depth.get()
+    if depth >= _DEEPEST:
+        return None, 0
+    before = _depth.set(depth + 1)
+    try:
+        for child in children:
+            mark, weight = dispatch.fingerprint(child)
+            marks.append(mark)
+            size += weight
+            if mark is None:
+                break
+    finally:
+        _depth.reset(before)
     return digest_over(kind, mode, length, marks), size
 
 

@@ -42,7 +42,7 @@ def same(a: Any, b: Any) -> bool:
             coalesced = a.is_coalesced() == b.is_coalesced()
             return coalesced and same(a._indices(), b._indices()) and same(a._values(), b._values())
         if a.layout is not torch.strided:
-            return same(a.to_sparse_coo(), b.to_sparse_coo())
+            return same(a.to_sparse(layout=torch.sparse_coo), b.to_sparse(layout=torch.sparse_coo))
         meta = [getattr(a, k, None) == getattr(b, k, None) for k in ("canvas_size", "format", "clamping_mode")]
         flat = [x.as_subclass(torch.Tensor).detach().resolve_conj().resolve_neg().contiguous() for x in (a, b)]
         left, right = (x.reshape(-1).view(torch.uint8) if x.numel() else x for x in flat)
