@@ -13,7 +13,6 @@ from typing import Any
 from audit.values import dispatch, hashing
 from audit.values.base import Encoded, Reading, damaged, pack, unpack
 
-
 #: A value that is nested more deeply, as one that contains itself is, has no digest.
 _DEEPEST = 100
 _depth: ContextVar[int] = ContextVar("depth", default=0)
