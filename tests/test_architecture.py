@@ -210,6 +210,7 @@ def loaded_after(code: str) -> set[str]:
     return {name.split(".")[0] for name in done.stderr.split()}
 
 
+@pytest.mark.workers
 def test_importing_costs_nothing() -> None:
     assert not {"torch", "duckdb", "pyarrow", "numpy", "PIL", "rich"} & loaded_after("import audit")
 
@@ -217,11 +218,13 @@ def test_importing_costs_nothing() -> None:
 HELP = "from click.testing import CliRunner; from audit.cli.main import cli; CliRunner().invoke(cli, {arguments})"
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["sql", "--help"], ["trace", "--help"]])
 def test_help_loads_neither_torch_nor_duckdb(arguments: list[str]) -> None:
     assert not {"torch", "duckdb", "pyarrow", "numpy", "PIL"} & loaded_after(HELP.format(arguments=arguments))
 
 
+@pytest.mark.workers
 def test_reading_a_store_loads_no_torch(tmp_path: Path) -> None:
     code = (
         "from audit.store.write.writer import RunWriter; import audit\n"

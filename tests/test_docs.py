@@ -15,6 +15,7 @@ from places import REPOSITORY
 README = (REPOSITORY / "README.md").read_text()
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("page", ["cli", "python"])
 def test_the_references_are_what_the_code_says(page: str) -> None:
     # In a process of its own: click keeps what other tests made of the commands' help options.
@@ -42,6 +43,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.workers
 def test_the_terminal_session_runs(demo: Path) -> None:
     session = blocks("console")[0]
     commands = [line[2:] for line in session.splitlines() if line.startswith("$ ")]
@@ -60,6 +62,7 @@ def test_the_terminal_session_runs(demo: Path) -> None:
     assert f"predicted  {shown[1]}" in done.stdout
 
 
+@pytest.mark.workers
 def test_the_python_snippets_run(demo: Path) -> None:
     for snippet in blocks("python"):
         script = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\n" + snippet

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from places import REPOSITORY
+
+pytestmark = pytest.mark.workers
 
 
 def test_a_child_has_the_default_handler_of_ctrl_c() -> None:

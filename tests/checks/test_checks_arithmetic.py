@@ -103,6 +103,7 @@ def _doubtful(store: Path) -> list[int]:
         return label_issues(Context(RunFacts(reader, reader.run()), {}))["index"].tolist()
 
 
+@pytest.mark.slow
 def test_doubtful_labels_are_those_that_cleanlab_doubts(tmp_path: Path) -> None:
     find = pytest.importorskip("cleanlab.filter").find_label_issues
     rng = np.random.default_rng(4)
@@ -121,6 +122,7 @@ def test_doubtful_labels_are_those_that_cleanlab_doubts(tmp_path: Path) -> None:
     assert len(ours ^ theirs) <= 2
 
 
+@pytest.mark.slow
 def test_flipped_labels_of_the_digits_are_found(tmp_path: Path) -> None:
     """3 % of the labels flipped: at least 80 % of them among the first 1.5 times as many, whatever the seed."""
     from audit.api import run

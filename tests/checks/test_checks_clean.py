@@ -13,6 +13,8 @@ from PIL import Image
 
 from audit.checks.runner import run_checks
 
+pytestmark = pytest.mark.slow
+
 _HEAD = "mode = 'keep'\nfrom torchvision.transforms import v2\nimport torch\n"
 _TENSOR = "v2.ToImage(), v2.ToDtype(torch.float32, scale=True)"
 _NORMAL = "v2.Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25])"

@@ -74,6 +74,7 @@ def test_a_run_without_a_model_skips_what_needs_one(planted: Plant) -> None:
     assert status["coverage"][0] == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "junit", "sarif", "github", "markdown", "text"])
 def test_every_form_on_standard_output_and_in_a_file(planted: Plant, form: str, tmp_path: Path) -> None:
     store = str(planted(broken))
@@ -110,6 +111,7 @@ def test_list_and_init(planted: Plant) -> None:
     assert (again.exit_code, "there already" in again.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_findings_are_rows_that_a_second_look_replaces(planted: Plant) -> None:
     store = planted(broken)
     run_checks(str(store))
@@ -179,6 +181,7 @@ def test_an_interrupted_run_is_told_to_be_one(tmp_path: Path) -> None:
     assert any("interrupted" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_a_baseline_file_says_what_its_run_says(tmp_path: Path) -> None:
     store = tmp_path / "lineage"
     world(name="before").write(store)
@@ -287,6 +290,7 @@ def project(tmp_path: Path, digits: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("place", "files"), [("jobs", ["audit.sarif", "audit.md"]), ("audit", ["audit.xml"]), ("repos", [])]
 )

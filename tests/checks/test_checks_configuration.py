@@ -35,6 +35,7 @@ def double(*indices: int) -> Callable[[World], None]:
     return edit
 
 
+@pytest.mark.slow
 def test_select_skip_and_enabled(planted: Plant) -> None:
     store = planted()
     assert set(judged(store, 'select = ["finite", "blank"]')) == {"finite", "blank"}
@@ -64,6 +65,7 @@ def test_a_given_severity_outweighs_that_of_single_findings(planted: Plant) -> N
     assert outcome_of(planted(edit), "augmentation").severity == "warning"
 
 
+@pytest.mark.slow
 def test_splits_classes_and_stages_narrow_a_check(planted: Plant) -> None:
     def edit(w: World) -> None:
         for row in w.tables["samples"]:
@@ -117,6 +119,7 @@ def test_queries_of_ones_own(planted: Plant) -> None:
         assert judged(store, text, only=["sql"]) == {"loss": status}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["SELEC 1", "FROM nowhere", "SELECT nothing FROM samples", "DELETE FROM samples"])
 def test_a_broken_query_is_an_error_and_the_others_still_run(planted: Plant, query: str) -> None:
     found = judged(planted(), f'[[sql]]\nname = "mine"\nquery = "{query}"')
@@ -157,6 +160,7 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
     assert error.value.exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contract", ["3", "{ Normalize = 3 }", '{ Normalize = { colour = "red" } }'])
 def test_a_wrong_contract_is_named(planted: Plant, contract: str) -> None:
     with pytest.raises(UsageError):
@@ -182,6 +186,7 @@ def test_where_the_configuration_is_looked_for(tmp_path: Path, monkeypatch: pyte
         load_configuration("missing.toml")
 
 
+@pytest.mark.slow
 def test_the_first_configuration_is_valid_and_the_run_passes_it(planted: Plant) -> None:
     store = planted(lambda w: w.fail(3, "load", "OSError: truncated"))
     with Reader(str(store)) as reader:
@@ -223,6 +228,7 @@ def test_a_section_that_is_no_table_is_not_ignored(text: str, tmp_path: Path, mo
         load_configuration()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [

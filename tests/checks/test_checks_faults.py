@@ -30,6 +30,7 @@ def test_every_check_keeps_the_contract_and_has_a_planted_fault(check: type[Chec
     assert not (check.name in planted and check.name in ELSEWHERE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path) -> None:
     store = tmp_path / "lineage"

@@ -56,6 +56,7 @@ def spoilt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder / "lineage"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "source", "stage", "says"),
     [
@@ -76,6 +77,7 @@ def test_a_fault_of_a_file_is_found(spoilt: Path, check: str, source: str, stage
     check_outcome(spoilt, outcome)
 
 
+@pytest.mark.slow
 def test_nothing_else_is_called_a_near_duplicate_or_turned(spoilt: Path) -> None:
     for check in ("near_duplicates", "exif_orientation", "alpha_dropped", "clipped"):
         assert outcome_of(spoilt, check).total == 1
@@ -98,6 +100,7 @@ def test_a_loader_that_converts_hides_nothing_from_the_file(tmp_path: Path) -> N
         assert [(finding.source, finding.stage) for finding in outcome.findings] == [(source, 0)]
 
 
+@pytest.mark.slow
 def test_changed_and_missing_files_are_told(digits: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(digits.parent, copy)
@@ -140,6 +143,7 @@ def test_leakage_into_another_run(digits: Path, tmp_path: Path) -> None:
     assert [finding.index for finding in outcome.findings] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_changed_byte_of_a_part_is_found_and_the_rest_still_runs(planted: object) -> None:
     store: Path = planted()  # type: ignore[operator]
     part = next((store / "runs").rglob("predictions/*.parquet"))

@@ -124,6 +124,7 @@ def test_text_moves_no_cursor() -> None:
     assert len(text.splitlines()) == len(FORMS["text"](make(["plain.png"] * len(NASTY))).splitlines())
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=30), max_size=4), st.sampled_from(sorted(FORMS)))
 def test_any_name_can_be_told(names: list[str], form: str) -> None:
     text = FORMS[form](make(names))

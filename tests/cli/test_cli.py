@@ -51,6 +51,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.mark.slow
 def test_runs(recorded: Path) -> None:
     assert "first" in invoke("runs", "--store", recorded).stdout
     listed = json.loads(invoke("runs", "--json", "--store", recorded).stdout)
@@ -147,6 +148,7 @@ def test_errors_are_sentences(
     assert done.stdout == ""
 
 
+@pytest.mark.workers
 def test_debug_shows_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "audit", "runs", "--store", str(tmp_path / "none"), "--debug"],
@@ -162,6 +164,7 @@ def test_the_store_comes_from_the_environment(recorded: Path, monkeypatch: pytes
     assert "first" in invoke("runs").stdout
 
 
+@pytest.mark.workers
 def test_a_closed_pipe_is_no_error(recorded: Path) -> None:
     command = f"{sys.executable} -m audit sql 'FROM stage_outputs' --format jsonl --store '{recorded}' | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)

@@ -65,6 +65,7 @@ def hostile_folder(root: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_hostile_file_is_a_row(tmp_path: Path, write_pipeline: Callable[..., Path], workers: int) -> None:
     expected = hostile_folder(tmp_path / "images")
@@ -105,6 +106,7 @@ transform = [transforms.Resize((8, 8)), sometimes, torch.Tensor.float]
 """
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("action", "message"),
     [
@@ -151,6 +153,7 @@ def test_strict_stops_at_the_first(
         assert store.sql("SELECT count(*) FROM failures").fetchone() == (1,)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("always", [True, False])
 def test_a_worker_that_is_killed(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, always: bool
@@ -181,6 +184,7 @@ def test_a_worker_that_is_killed(
         assert "killed" in failed[0]["error"]
 
 
+@pytest.mark.workers
 def test_a_worker_that_dies_with_a_batch_in_its_hands(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -241,6 +245,7 @@ def test_pipelines_that_cannot_be(
         audit.run(images, pipeline=tmp_path / "none.py", store=tmp_path / "lineage")
 
 
+@pytest.mark.slow
 def test_checkpoints_that_cannot_be(pictures: Callable[..., Path], tmp_path: Path) -> None:
     images = pictures(count=2)
     (tmp_path / "text.pt").write_text("no checkpoint")
@@ -372,6 +377,7 @@ def test_errors_survive_pickling() -> None:
     assert isinstance(again, AuditError)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("action", "message"),
     [("raise ValueError('caf\\udce9.png')", "caf\\udce9.png"), ("raise SystemExit(3)", "SystemExit: 3")],
@@ -414,6 +420,7 @@ def test_strict_names_the_sample(tmp_path: Path, pictures: Callable[..., Path]) 
         audit.run(images, store=tmp_path / "lineage", workers=0, strict=True)
 
 
+@pytest.mark.slow
 def test_hostile_names_can_be_traced_by_name(tmp_path: Path) -> None:
     hostile_folder(tmp_path / "images")
     audit.run(tmp_path / "images", store=tmp_path / "lineage", workers=0)

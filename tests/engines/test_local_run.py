@@ -32,6 +32,7 @@ def stage_rows(store: audit.Store) -> dict[tuple[int, int], dict[str, Any]]:
     return {(row["index"], row["stage"]): row for row in store.sql("FROM stage_outputs").dicts()}
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_digits_equal_a_plain_loop(tmp_path: Path, workers: int, start_method: str) -> None:
@@ -90,6 +91,7 @@ def test_digits_equal_a_plain_loop(tmp_path: Path, workers: int, start_method: s
             assert row["loss"] == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.workers
 def test_the_rows_do_not_depend_on_workers_or_batch_size(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_the_rows_do_not_depend_on_workers_or_batch_size(
     assert not other & changed
 
 
+@pytest.mark.slow
 def test_a_bare_state_dict_is_recognised_and_its_preset_recorded_stage_by_stage(
     pictures: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_bare_state_dict_is_recognised_and_its_preset_recorded_stage_by_stage(
                 assert np.allclose(trace.prediction["logits"], network(expected[None])[0].numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capture", ["digest", "preview", "full"])
 def test_whatever_was_stored_every_stage_can_be_had_back(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, capture: str
@@ -165,6 +169,7 @@ def test_capture_auto_keeps_to_its_budget(
     assert tight.capture.startswith("preview (auto")
 
 
+@pytest.mark.slow
 def test_capture_where_keeps_payloads_only_for_the_chosen(tmp_path: Path) -> None:
     audit.run(
         DIGITS,

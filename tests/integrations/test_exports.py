@@ -44,6 +44,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("to", list(EXPORTERS))
 @pytest.mark.parametrize("run", RUNS)
 def test_every_form_takes_every_run(store: Path, tmp_path: Path, to: str, run: str) -> None:
@@ -116,6 +117,7 @@ def offline_run(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dic
     return config, history, summary
 
 
+@pytest.mark.workers
 def test_wandb_offline_run(opened: Any, tmp_path: Path) -> None:
     export(opened, "training", "wandb", tmp_path)
     config, history, summary = offline_run(tmp_path)
@@ -137,6 +139,7 @@ def test_wandb_offline_run(opened: Any, tmp_path: Path) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.workers
 def test_wandb_pictures(opened: Any, tmp_path: Path) -> None:
     export(opened, "pictures", "wandb", tmp_path)
     _, history, _ = offline_run(tmp_path)
@@ -237,6 +240,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return module
 
 
+@pytest.mark.workers
 def test_mlflow_knows_the_run_and_the_run_knows_mlflow(mlflow: Any, opened: Any, store: Path) -> None:
     from audit.integrations.mlflow import log_run
 
@@ -262,6 +266,7 @@ def test_mlflow_knows_the_run_and_the_run_knows_mlflow(mlflow: Any, opened: Any,
     assert "stage_outputs.parquet" not in kept
 
 
+@pytest.mark.workers
 def test_mlflow_takes_the_active_run(mlflow: Any, opened: Any) -> None:
     from audit.integrations.mlflow import log_run
 
@@ -273,6 +278,7 @@ def test_mlflow_takes_the_active_run(mlflow: Any, opened: Any) -> None:
     assert mlflow.MlflowClient().get_run(active.info.run_id).data.params["own"] == "1"
 
 
+@pytest.mark.workers
 def test_mlflow_and_a_store_that_cannot_be_written(mlflow: Any, store: Path, tmp_path: Path) -> None:
     """The log is made; that the store keeps no link is said."""
     from audit.integrations.mlflow import log_run

@@ -19,6 +19,7 @@ def test_every_form_and_view_is_described() -> None:
     assert all(f"| `{name}` |" in TEXT for name in VIEWS)
 
 
+@pytest.mark.workers
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     for package in ("lightning", "transformers", "accelerate", "mlflow", "tensorboard", "openlineage.client"):
         pytest.importorskip(package, reason=f"{package} is not installed")

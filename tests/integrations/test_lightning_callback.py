@@ -84,6 +84,7 @@ def state(module: nn.Module) -> list[torch.Tensor]:
     return [*(p.detach().clone() for p in module.parameters()), torch.get_rng_state()]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(("kind", "workers"), [(Forward, 0), (Holding, 0), (Forward, 1)])
 def test_a_fit_is_the_same_and_recorded(tmp_path: Path, kind: type[Holding], workers: int) -> None:
     found = []
@@ -146,6 +147,7 @@ def test_a_sampler_with_replacement(tmp_path: Path) -> None:
         aligned(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["validate", "test", "predict"])
 def test_every_entry_is_a_run(tmp_path: Path, entry: str) -> None:
     outputs = []
@@ -222,6 +224,7 @@ def test_an_option_that_does_not_exist(tmp_path: Path) -> None:
         AuditCallback(tmp_path, captur="full")
 
 
+@pytest.mark.workers
 def test_persistent_workers_of_two_runs(tmp_path: Path) -> None:
     """Lightning ends a loader's workers with each run, persistent or not; the next run draws for new ones."""
     found = []
@@ -237,6 +240,7 @@ def test_persistent_workers_of_two_runs(tmp_path: Path) -> None:
         aligned(store)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     used, module = trainer([AuditCallback(tmp_path)]), Forward()
     with warnings.catch_warnings():

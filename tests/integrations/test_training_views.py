@@ -19,6 +19,7 @@ import audit
 from audit.store.training_views import VIEWS
 
 
+@pytest.mark.slow
 def test_the_store_has_these_views(tmp_path: Path) -> None:
     """Under their own names, and with the same rows."""
     write_training(tmp_path, answers(0, True, False))
@@ -116,6 +117,7 @@ def test_what_is_not_finite_is_wrong_and_left_out_of_means(tmp_path: Path) -> No
     assert by_index(view(tmp_path, "aum"))[0]["aum"] == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [-2, -1, 3, 99])
 def test_a_label_out_of_range_has_no_margin(tmp_path: Path, label: int) -> None:
     """A negative index would count from the end of a list, and name some other class."""
@@ -136,6 +138,7 @@ visited = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(visited)
 def test_against_numpy(drawn: list[tuple[int, int, list[float]]]) -> None:

@@ -75,6 +75,7 @@ CASES = {
 }
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("case", CASES)
 def test_a_training_is_the_same_and_recorded(tmp_path: Path, case: str) -> None:
     callback = AuditCallback(tmp_path / "lineage", name=case)
@@ -102,6 +103,7 @@ def test_a_training_is_the_same_and_recorded(tmp_path: Path, case: str) -> None:
         assert any(rate for (rate,) in rates)
 
 
+@pytest.mark.workers
 def test_persistent_workers(tmp_path: Path) -> None:
     """The Trainer keeps the evaluation loader: within a training it is recorded, after it the workers go on unrecorded."""
     options = {"eval_strategy": "epoch", "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
@@ -128,6 +130,7 @@ def aligned(store: Any, predicted: torch.Tensor) -> None:
     assert torch.equal(torch.tensor([row for (row,) in logits]), predicted)
 
 
+@pytest.mark.slow
 def test_added_to_a_trainer_that_was_made_before(tmp_path: Path) -> None:
     callback = AuditCallback(tmp_path / "lineage")
     trainer = made(tmp_path, [], eval_strategy="epoch")
@@ -149,6 +152,7 @@ def test_attached_for_an_evaluation_alone(tmp_path: Path) -> None:
         callback.attach(made(tmp_path, []))
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_does_not_stay_open(tmp_path: Path) -> None:
     class Fails(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -166,6 +170,7 @@ def test_a_training_that_fails_does_not_stay_open(tmp_path: Path) -> None:
         assert store.runs()[0].graded >= 8
 
 
+@pytest.mark.slow
 def test_more_batches_fetched_at_once_than_wait(tmp_path: Path) -> None:
     """The Trainer fetches all batches of an accumulated step before the first one reaches the model."""
     trainer = made(tmp_path, [AuditCallback(tmp_path / "lineage")], train=160, gradient_accumulation_steps=16)

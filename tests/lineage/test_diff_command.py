@@ -101,6 +101,7 @@ def test_code_survives_backticks_and_bars() -> None:
     assert "\n" not in code("a\nb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -137,6 +138,7 @@ def test_bad_input_is_one_sentence(store: str, arguments: tuple[str, ...], code_
     assert "Traceback" not in result.output
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(("form", "limit", "expected"), [((), "0", 1), (("--json",), "0", 1), ((), "9", 0)])
 def test_the_verdict_stands_though_nobody_reads_it(
     store: str, form: tuple[str, ...], limit: str, expected: int
@@ -151,6 +153,7 @@ def test_the_verdict_stands_though_nobody_reads_it(
     assert "went wrong" not in said
 
 
+@pytest.mark.workers
 def test_the_verdict_stands_when_the_terminal_is_closed(store: str) -> None:
     closed = ["sh", "-c", '"$@" >&- 2>&-', "sh", *command_of(store, "--max-regressions", "3", "--max-divergent", "9")]
     assert subprocess.run(closed, timeout=300).returncode == 0
@@ -160,6 +163,7 @@ def command_of(store: str, *options: str) -> list[str]:
     return [sys.executable, "-m", "audit", "diff", "baseline", "new", "--no-derive", "--store", store, *options]
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_is_told(store: str) -> None:
     result = ask("new", "new", "--store", store)
     assert result.exit_code == 0
@@ -168,6 +172,7 @@ def test_the_same_run_twice_is_told(store: str) -> None:
         assert "**Nothing differs**" in diff_markdown(diff(reader, "new", "new"))
 
 
+@pytest.mark.slow
 def test_two_pipelines_are_recorded_and_compared(tmp_path: Path) -> None:
     images = write_pictures(tmp_path / "images")
     train, serve = tmp_path / "train_pair.py", tmp_path / "serve_pair.py"

@@ -16,6 +16,8 @@ from audit.lineage.diff.diff import Diff, diff
 from audit.records import Run
 from audit.store.read.reader import Reader
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class WorkerContext:

@@ -48,6 +48,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Digits]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_another_model_input_is_the_pipeline(digits: Digits, tmp_path: Path) -> None:
     text = PIPELINE.read_text().replace("mean=[0.306], std=[0.318]", "mean=[0.9], std=[0.05]")
     changed = tmp_path / "other_normalize_digits.py"

@@ -100,6 +100,7 @@ def _without(
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(rows(3), rows(3))
 def test_every_sample_is_matched_or_added_or_removed(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> None:
@@ -171,6 +172,7 @@ PIPELINES = st.permutations(["Resize", "Crop", "Normalize", "Pad"]).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(PIPELINES, PIPELINES, st.data())
 def test_the_first_divergent_stage_of_any_two_pipelines(a: list[str], b: list[str], data: st.DataObject) -> None:
@@ -184,6 +186,7 @@ def test_the_first_divergent_stage_of_any_two_pipelines(a: list[str], b: list[st
         assert found.divergent == back.divergent
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(5))
 @given(st.lists(st.sampled_from(["x", "y", "z", "w"]), min_size=1, max_size=8, unique=True))
 def test_renamed_files_are_found_by_content(contents: list[str]) -> None:

@@ -69,6 +69,7 @@ def record(dataset: Any, store: Path, *, workers: int, batch_size: int, epochs: 
                 random.random()
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(("workers", "batch_size", "replayed_with"), [(0, 4, 0), (0, 4, 2), (2, 3, 0), (2, 5, 1)])
 def test_every_random_source_is_replayed_exactly(
     pictures: Callable[..., Path], tmp_path: Path, workers: int, batch_size: int, replayed_with: int
@@ -89,6 +90,7 @@ def test_every_random_source_is_replayed_exactly(
         assert digests == (28,)
 
 
+@pytest.mark.workers
 def test_a_run_is_replayed_from_its_recipe(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def race():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "name"),
     [

@@ -78,6 +78,7 @@ def audited(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
+@pytest.mark.workers
 def test_a_script_is_replayed_from_another_directory(
     pictures: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_script_is_replayed_from_another_directory(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.workers
 def test_each_split_has_its_builder(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run:
         recorded = {
@@ -146,6 +148,7 @@ def test_what_the_run_does_not_say_is_not_guessed(tmp_path: Path, splits: tuple[
         store.replay(workers=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "builder",
     [lambda: Halves(), Halves(), "nowhere.py:build", "no_such_module:build", f"{__name__}:gone", f"{__name__}", "x y"],

@@ -74,6 +74,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.mark.slow
 def test_the_command(digits: Path, tmp_path: Path) -> None:
     done = invoke("replay", "first", "--all", "--workers", 0, "--store", digits)
     assert (done.exit_code, "70 of 70 visits identical" in done.stdout) == (0, True)
@@ -94,6 +95,7 @@ def test_the_command(digits: Path, tmp_path: Path) -> None:
         assert invoke("replay", *refused, "--store", digits).exit_code == code, refused
 
 
+@pytest.mark.workers
 def test_progress_and_workers_in_parallel(digits: Path) -> None:
     told: list[tuple[int, int]] = []
     with audit.open(digits) as store:
@@ -101,6 +103,7 @@ def test_progress_and_workers_in_parallel(digits: Path) -> None:
     assert (result.identical, told[-1], len(told)) == (70, (70, 70), 70)
 
 
+@pytest.mark.workers
 def test_logits_are_compared_in_batches_within_a_stated_tolerance(digits: Path) -> None:
     done = invoke("replay", "--model", "--workers", 0, "--store", digits)
     assert done.exit_code == 0
@@ -149,6 +152,7 @@ class Numbers(IterableDataset):  # type: ignore[type-arg]
         return iter(range(5))
 
 
+@pytest.mark.workers
 def test_repeated_indices(pictures: Callable[..., Path], tmp_path: Path) -> None:
     dataset = ImageFolder(str(pictures(count=5)), noisy(), target_transform=_label)
     sampler = WeightedRandomSampler([1.0, 5.0, 1.0, 9.0, 1.0], 20)
@@ -165,6 +169,7 @@ def _label(label: int) -> int:
     return label + int(np.random.randint(10))
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stages_told_from_inside_and_what_follows_the_transform(tmp_path: Path, workers: int) -> None:
     record(tmp_path / "lineage", DataLoader(Items(), batch_size=2, num_workers=workers, shuffle=True))
@@ -188,6 +193,7 @@ class Named(Items):
         return value * float(np.random.normal())
 
 
+@pytest.mark.workers
 def test_stages_pointed_out_by_name(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run:
         for _ in DataLoader(run.dataset(Named(), stages=["first", "second"]), num_workers=1):
@@ -219,6 +225,7 @@ class Albumented(Dataset):  # type: ignore[type-arg]
         return torch.from_numpy(self.transform(image=picture)["image"]), index % 2
 
 
+@pytest.mark.workers
 def test_albumentations_by_itself(tmp_path: Path) -> None:
     record(tmp_path / "lineage", DataLoader(Albumented(), batch_size=3, num_workers=2, shuffle=True), epochs=2)
     with audit.open(tmp_path / "lineage") as store:
@@ -233,6 +240,7 @@ def test_iterable_datasets_are_refused_with_a_reason(tmp_path: Path) -> None:
         store.replay(dataset=Numbers())
 
 
+@pytest.mark.workers
 def test_subsets_concatenations_and_two_datasets_in_one_run(pictures: Callable[..., Path], tmp_path: Path) -> None:
     root = str(pictures(count=9))
 
@@ -258,6 +266,7 @@ def test_subsets_concatenations_and_two_datasets_in_one_run(pictures: Callable[.
             store.replay(dataset={"other": Items()})
 
 
+@pytest.mark.workers
 def test_spawned_workers(pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path) -> None:
     store_path = tmp_path / "lineage"
     audit.run(
@@ -272,6 +281,7 @@ def test_spawned_workers(pictures: Callable[..., Path], write_pipeline: Callable
         assert store.replay(workers=0).identical == 4
 
 
+@pytest.mark.workers
 def test_failed_samples_in_a_loop_and_workers_that_die(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -378,6 +388,7 @@ def test_a_constant_or_a_stage_more_is_changed_code(
     assert replayed_anew(store, pipeline)["identical"] == 3
 
 
+@pytest.mark.workers
 def test_set_order_is_caught_over_processes(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from bench import campaign, campaign_cases, campaign_stages
 NUMBERS = st.integers(0, 100_000).filter(lambda number: number % 97 != 40)
 
 
+@pytest.mark.workers
 @settings(max_examples=examples(8), phases=[Phase.generate])
 @given(number=NUMBERS)
 def test_random_pipelines_come_out_bit_for_bit(number: int) -> None:

@@ -29,6 +29,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stage_that_exits_fails_its_sample_and_not_the_replay(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, workers: int
@@ -60,6 +61,7 @@ class Unsteady(Dataset):  # type: ignore[type-arg]
         return torch.tensor([index, Unsteady.given])
 
 
+@pytest.mark.slow
 def test_how_many_differ_is_told_whole_though_only_the_first_are_listed(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", capture="digest") as run:
         for _ in run.loader(DataLoader(Unsteady(), batch_size=101), builder=Unsteady):

@@ -45,6 +45,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_recognised_with_any_number_of_classes(name: str) -> None:
     shapes = expected_shapes(Architecture("torchvision", name), 7)

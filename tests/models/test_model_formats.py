@@ -36,6 +36,7 @@ def saved(content: object, folder: Path, **options: Any) -> str:
     return str(folder / "model.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1", "mnasnet0_5", "shufflenet_v2_x0_5", "regnet_y_400mf"])
 def test_bare_state_dict(name: str, make: Make, tmp_path: Path) -> None:
     model = make(name, 5)
@@ -91,6 +92,7 @@ WRAPPED: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrap", "note"), [case[1:] for case in WRAPPED], ids=[case[0] for case in WRAPPED])
 def test_checkpoints(wrap: Callable[[dict[str, Any]], Any], note: str, mobilenet: nn.Module, tmp_path: Path) -> None:
     loaded = load(saved(wrap(mobilenet.state_dict()), tmp_path))
@@ -123,6 +125,7 @@ def test_half_precision_and_nan_are_said(mobilenet: nn.Module, tmp_path: Path) -
     assert "NaN or infinity, in classifier.3.bias" in " ".join(loaded.notes)
 
 
+@pytest.mark.slow
 def test_named_architectures(weights: Path, mobilenet: nn.Module, tmp_path: Path) -> None:
     check_same(load(str(weights), arch="mobilenet_v3_small"), mobilenet)
     with pytest.raises(ModelError, match=r"do not fit resnet18: missing: conv1\.weight, bn1\.weight"):
@@ -139,6 +142,7 @@ def test_named_architectures(weights: Path, mobilenet: nn.Module, tmp_path: Path
         load(str(weights), arch=f"{code}:wrong")
 
 
+@pytest.mark.slow
 def test_timm_architecture(tmp_path: Path, resnet: nn.Module) -> None:
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
@@ -188,6 +192,7 @@ def test_safetensors_of_a_versioned_module(make: Make, tmp_path: Path) -> None:
     check_same(load(str(tmp_path / "m.safetensors")), model)
 
 
+@pytest.mark.slow
 def test_torchscript(mobilenet: nn.Module, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -198,6 +203,7 @@ def test_torchscript(mobilenet: nn.Module, tmp_path: Path) -> None:
     assert (loaded.format, loaded.arch, loaded.num_classes) == ("torchscript", "mobilenet_v3_small", 3)
 
 
+@pytest.mark.slow
 def test_exported(tmp_path: Path) -> None:
     model, path = Tiny().eval(), tmp_path / "program"
     pictures = torch.ones(2, 3, 2, 2)
@@ -239,6 +245,7 @@ def test_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(f"{other}:model").digest != every[0].digest
 
 
+@pytest.mark.workers
 def test_importing_the_package_loads_no_torch() -> None:
     code = "import sys, audit.models; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

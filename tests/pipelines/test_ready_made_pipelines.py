@@ -34,6 +34,7 @@ def test_every_pipeline_is_tried() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {*SCRIPTS, "digits"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_as_a_script(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -76,6 +77,7 @@ def test_the_text_pipeline_takes_a_file(tmp_path: Path) -> None:
         assert store.trace(index=1).value(0) == "dull\tand slow"
 
 
+@pytest.mark.slow
 def test_the_wrong_labels_have_the_smallest_margins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_script("tensors", tmp_path, [], monkeypatch)
     wrong = runpy.run_path(str(FOLDER / "tensors.py"))["rows"](300)[1]
@@ -84,6 +86,7 @@ def test_the_wrong_labels_have_the_smallest_margins(tmp_path: Path, monkeypatch:
     assert len({index for (index,) in lowest} & wrong) >= 12
 
 
+@pytest.mark.slow
 def test_the_dead_layer_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_script("layers", tmp_path, [], monkeypatch)
     with audit.open(tmp_path) as store:
@@ -98,6 +101,7 @@ def test_the_dead_layer_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert store.sql("SELECT count(*) FROM activations WHERE direction = 'backward'").fetchone() != (0,)
 
 
+@pytest.mark.slow
 def test_the_spike_leads_to_the_spoilt_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_script("spikes", tmp_path, [], monkeypatch)
     with audit.open(tmp_path) as store:
@@ -116,6 +120,7 @@ def test_the_spike_leads_to_the_spoilt_row(tmp_path: Path, monkeypatch: pytest.M
         }
 
 
+@pytest.mark.slow
 def test_training_is_the_same_without_the_three_lines(tmp_path: Path) -> None:
     train = runpy.run_path(str(FOLDER / "augmented_training.py"))["train"]
     plain, recorded = train(2, 64, None), train(2, 64, str(tmp_path))
@@ -123,6 +128,7 @@ def test_training_is_the_same_without_the_three_lines(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dataset", "options"),
     [

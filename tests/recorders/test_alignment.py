@@ -42,6 +42,7 @@ LINEAGE = """
 """
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(
     st.lists(st.integers(0, 11), min_size=1, max_size=30),
@@ -102,6 +103,7 @@ def test_a_failure_in_the_middle_is_a_row_and_the_loop_sees_it(tmp_path: Path) -
     assert ask("SELECT count(*) FROM predictions") == [(4,)]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("wrap", ["loader", "dataset"])
 def test_a_loop_goes_on_after_a_failure_as_it_would(tmp_path: Path, workers: int, wrap: str) -> None:
@@ -166,6 +168,7 @@ class Marker(Exception):
     pass
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("where", ["dataset", "transform", "collate"])
 @pytest.mark.parametrize("wrap", ["loader", "dataset"])
 def test_the_very_error_reaches_the_loop(tmp_path: Path, where: str, wrap: str) -> None:
@@ -190,6 +193,7 @@ def test_the_very_error_reaches_the_loop(tmp_path: Path, where: str, wrap: str) 
     assert failed == {"dataset": [("load",)], "transform": [("broken",)], "collate": []}[where]
 
 
+@pytest.mark.slow
 def test_a_stop_iteration_ends_the_epoch_as_it_always_did(tmp_path: Path) -> None:
     class Stops(Numbers):
         def __getitem__(self, index: int) -> Any:
@@ -203,6 +207,7 @@ def test_a_stop_iteration_ends_the_epoch_as_it_always_did(tmp_path: Path) -> Non
     assert Asked(tmp_path / "lineage")("SELECT index, status FROM failures") == [(6, "failed")]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 2])
 def test_breaking_out_early(tmp_path: Path, workers: int) -> None:
     with audit.record(tmp_path / "lineage") as run:
@@ -295,6 +300,7 @@ def test_log(tmp_path: Path) -> None:
     assert found == [(e, *row) for e in range(2) for row in [(4, 0, 0, True), (4, 1, 1, True), (7, 0, 2, False)]]
 
 
+@pytest.mark.slow
 def test_a_sampler_of_lists_and_odd_keys(tmp_path: Path) -> None:
     class Keyed(Numbers):
         def __getitem__(self, key: Any) -> Any:
@@ -338,6 +344,7 @@ def test_epochs_without_being_told() -> None:
     assert [clock.begin(train), clock.begin(train)] == [9, 9]
 
 
+@pytest.mark.workers
 def test_iterating_a_recorded_dataset_by_index_has_no_sample_too_many(tmp_path: Path) -> None:
     class Sequence(Numbers):
         def __getitem__(self, index: int) -> Any:
@@ -352,6 +359,7 @@ def test_iterating_a_recorded_dataset_by_index_has_no_sample_too_many(tmp_path: 
     ]
 
 
+@pytest.mark.slow
 def test_labels_in_an_unknown_place_are_told_of(tmp_path: Path) -> None:
     class Odd(Numbers):
         def __getitem__(self, index: int) -> Any:
@@ -429,6 +437,7 @@ def test_a_prediction_is_never_another_samples(
     assert len(found) == len(expected)
 
 
+@pytest.mark.slow
 def test_many_batches_that_are_held_wait_for_the_model(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         model = run.model(linear())

@@ -50,6 +50,7 @@ def record(path: Path, train: bool = False, size: int = 4, strict: bool = True, 
     return Asked(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "expected"),
     [
@@ -121,6 +122,7 @@ def test_per_batch_every_and_indices(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["loss > 1.0", lambda row: row["loss"] > 1.0], ids=["sql", "function"])
 def test_when(tmp_path: Path, when: Any) -> None:
     ask = record(tmp_path / "lineage", layers=["head"], when=when, train=True, backward=True)
@@ -152,6 +154,7 @@ def test_policies_of_two_models_are_their_own(tmp_path: Path) -> None:
     assert found == [("body.0", [0], 1), ("head", [0, 2], 8)]
 
 
+@pytest.mark.workers
 def test_layers_are_recorded_when_only_the_dataset_is_wrapped(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         model = run.model(Net(), layers=["head"])

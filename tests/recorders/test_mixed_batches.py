@@ -44,6 +44,7 @@ def mixers(name: str) -> list[Any]:
     return [{"mixup": v2.MixUp, "cutmix": v2.CutMix}[name](num_classes=3)]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("where", ["collate", "worker", "loop", "loop without a model", "loop, dataset wrapped"])
 @pytest.mark.parametrize("name", ["mixup", "cutmix", "both"])
 def test_parents(tmp_path: Path, name: str, where: str) -> None:

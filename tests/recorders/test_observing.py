@@ -17,6 +17,8 @@ from PIL import Image
 
 import audit
 
+pytestmark = pytest.mark.workers
+
 
 @pytest.fixture(scope="module")
 def pictures_root(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -45,6 +45,7 @@ def prepared(dataset: Any, **options: Any) -> Any:
     return pytest.importorskip("accelerate").Accelerator(cpu=True).prepare(DataLoader(dataset, **options))
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(Moves, {}), (Maps, {}), (prepared, {}), (Moves, {"num_workers": 1, "persistent_workers": True})],
@@ -85,6 +86,7 @@ def test_a_loader_with_its_own_iteration(tmp_path: Path, kind: Any, options: dic
     ) == [(24,)]
 
 
+@pytest.mark.workers
 def test_a_loader_that_fetches_before_it_is_recorded_is_told_of(tmp_path: Path) -> None:
     with audit.record(tmp_path / "a") as run, pytest.warns(RecordingWarning, match=r"this Ahead .* run\.dataset"):
         assert len(list(run.loader(Ahead(Numbers(), batch_size=4)))) == 3

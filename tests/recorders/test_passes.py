@@ -94,6 +94,7 @@ RIGHT: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RIGHT)
 def test_what_is_left_out_on_purpose_is_said_and_no_finding(case: str, tmp_path: Path) -> None:
     make, said = RIGHT[case]
@@ -106,6 +107,7 @@ def test_what_is_left_out_on_purpose_is_said_and_no_finding(case: str, tmp_path:
     assert said in notes if said else not notes
 
 
+@pytest.mark.slow
 def test_a_pass_that_ends_too_early_is_found(tmp_path: Path) -> None:
     """A StopIteration that escapes a dataset ends a loop without a word."""
 
@@ -159,6 +161,7 @@ def test_loops_that_break_off_or_fail(tmp_path: Path) -> None:
     assert (outcome.findings, outcome.notes) == ([], ["the run did not finish, so what was not drawn cannot be told"])
 
 
+@pytest.mark.workers
 def test_a_build_may_ask_for_every_sample(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         dataset = run.dataset(Numbers(12))

@@ -49,6 +49,7 @@ def test_copies_record_nothing(tmp_path: Path) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+@pytest.mark.workers
 def test_a_saved_model_loads_where_audit_is_not_installed(tmp_path: Path) -> None:
     model = two_layers()
     with audit.record(tmp_path / "lineage", strict=True) as run:
@@ -67,6 +68,7 @@ def test_a_saved_model_loads_where_audit_is_not_installed(tmp_path: Path) -> Non
     assert done.stdout.strip() == str(model(torch.ones(1, WIDTH)).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["compiled first", "recorded first"])
 def test_compiled_models(tmp_path: Path, order: str) -> None:
     torch._dynamo.reset()
@@ -143,6 +145,7 @@ class Odd(nn.Module):
         return forms[self.form]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dict", "named", "tuple", "one", "flat"])
 def test_outputs_of_many_forms(tmp_path: Path, form: str) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
@@ -176,6 +179,7 @@ def test_teacher_and_student(tmp_path: Path) -> None:
     assert ask.warnings == []
 
 
+@pytest.mark.workers
 def test_a_forked_process_records_nothing(tmp_path: Path) -> None:
     import os
 

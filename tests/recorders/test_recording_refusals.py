@@ -107,6 +107,7 @@ def test_a_warning_points_at_the_users_own_line(tmp_path: Path) -> None:
     assert [warning.filename for warning in told] == [__file__]
 
 
+@pytest.mark.workers
 def test_wrapping_twice(run: Any) -> None:
     plain = DataLoader(Numbers())
     loader, dataset, model = run.loader(plain), run.dataset(Numbers()), run.model(linear())
@@ -123,6 +124,7 @@ def test_wrapping_twice(run: Any) -> None:
         run.model(model)
 
 
+@pytest.mark.workers
 def test_a_loader_that_is_being_iterated(run: Any) -> None:
     loader = DataLoader(Numbers(), batch_size=2, num_workers=1, persistent_workers=True)
     iterator = iter(loader)
@@ -144,6 +146,7 @@ def test_a_fresh_loader_warns_of_nothing(run: Any) -> None:
         run.loader(loader)
 
 
+@pytest.mark.workers
 def test_closed_then_used(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run:
         loader = run.loader(DataLoader(Numbers(), 4, num_workers=1, persistent_workers=True))
@@ -170,6 +173,7 @@ def test_closed_then_used(tmp_path: Path) -> None:
     assert ask("SELECT count(*) FROM samples") == [(24,)]
 
 
+@pytest.mark.workers
 def test_the_users_own_loader_is_untouched(tmp_path: Path) -> None:
     plain = DataLoader(Numbers(), 4, num_workers=1, persistent_workers=True)
     with audit.record(tmp_path / "lineage", strict=True) as run:
@@ -193,6 +197,7 @@ class Holds(Numbers):
         self.options = {"lookup": [held]}
 
 
+@pytest.mark.workers
 def test_an_unpicklable_dataset_under_spawn(run: Any) -> None:
     dataset = Holds(threading.Lock())
     loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")
@@ -206,6 +211,7 @@ def test_an_unpicklable_dataset_under_spawn(run: Any) -> None:
         iter(run.loader(lambdas))
 
 
+@pytest.mark.workers
 def test_what_only_the_recording_cannot_pickle_leaves_the_loop_alone(tmp_path: Path) -> None:
     dataset = TensorDataset(torch.arange(4.0), torch.arange(4))
     with audit.record(tmp_path / "lineage") as run:
@@ -224,6 +230,7 @@ class Dies(Numbers):
         return super().__getitem__(index)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("wrap", ["loader", "dataset"])
 def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
     def loop() -> None:
@@ -243,6 +250,7 @@ def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
     assert rows == [0, 1, 2, 3] or (wrap == "loader" and not rows)
 
 
+@pytest.mark.workers
 def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     """torch tells of it by an error in the main thread, wherever that is: the run is ended all the same."""
     held, told = threading.Event(), threading.Event()
@@ -269,6 +277,7 @@ def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     assert any("killed by signal" in mark for mark in ask.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_store_that_can_no_longer_be_written(tmp_path: Path, strict: bool) -> None:
     """A file where the parts should go; the loop goes on, loudly, and strictly it stops."""
@@ -336,6 +345,7 @@ def test_interrupted_and_failed_loops_say_so(tmp_path: Path) -> None:
         assert Asked(tmp_path / status).status == status
 
 
+@pytest.mark.workers
 def test_capture_where_keeps_the_payloads_it_means(tmp_path: Path) -> None:
     for wrap in ("loader", "dataset"):
         with audit.record(tmp_path / wrap, capture="full", capture_where="index < 3", strict=True) as run:
@@ -349,6 +359,7 @@ def test_capture_where_keeps_the_payloads_it_means(tmp_path: Path) -> None:
         assert Asked(tmp_path / wrap)("SELECT DISTINCT index FROM payloads ORDER BY 1") == [(0,), (1,), (2,)]
 
 
+@pytest.mark.workers
 def test_the_estimate_knows_datasets_and_epochs(tmp_path: Path) -> None:
     for wrap in ("loader", "dataset"):
         with audit.record(tmp_path / wrap, capture_budget=2**30) as run:
@@ -360,6 +371,7 @@ def test_the_estimate_knows_datasets_and_epochs(tmp_path: Path) -> None:
         assert "for 36 samples" in capture, capture
 
 
+@pytest.mark.workers
 def test_no_thread_or_hook_outlives_the_recording(tmp_path: Path) -> None:
     def ours() -> dict[threading.Thread, str]:
         # Other libraries of this process start threads when they like; every one of ours is named after us.

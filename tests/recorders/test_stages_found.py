@@ -150,6 +150,7 @@ PIPELINES = {
 }  # fmt: skip
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", PIPELINES)
 def test_stages_of_libraries(tmp_path: Path, name: str) -> None:
     build, call, expected = PIPELINES[name]
@@ -184,6 +185,7 @@ def test_stages_of_libraries(tmp_path: Path, name: str) -> None:
     assert len(drawn) >= 2, drawn
 
 
+@pytest.mark.slow
 def test_a_batch_goes_to_the_model_as_its_last_stage_says(tmp_path: Path) -> None:
     """Dictionary pipelines too, where the model is given one entry of the item."""
     for name in ("albumentations", "monai"):
@@ -224,6 +226,7 @@ CHANGES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_transforms_that_are_changed_later_are_those_that_run(tmp_path: Path, change: str) -> None:
     def loop(wrap: Any) -> list[Any]:
@@ -293,6 +296,7 @@ class Sentences(Dataset):  # type: ignore[type-arg]
         return self.transform(tokens), index
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("wrap", ["loader", "dataset"])
 def test_stages_from_inside_a_dataset(tmp_path: Path, wrap: str) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
@@ -333,6 +337,7 @@ class Methods(Dataset):  # type: ignore[type-arg]
         return self.tokenise(self.clean(f" sample {index} ")), index
 
 
+@pytest.mark.workers
 def test_stages_that_are_named(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         dataset = run.dataset(Methods(), stages=["clean", "tokenise"])

@@ -316,6 +316,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path, code: str) -> Non
     assert "antigravity" not in sys.modules, "a name that means something else is not taken"
 
 
+@pytest.mark.workers
 def test_spawned_workers_can_load_a_python_dataset(code: str) -> None:
     from torch.utils.data import DataLoader
 
@@ -388,6 +389,7 @@ def test_every_kind_describes_itself() -> None:
     assert all(kind.description and not kind.recognise("no such thing") for kind in SOURCES.values())
 
 
+@pytest.mark.workers
 def test_importing_and_folders_load_no_torch(pictures: Path) -> None:
     script = (
         "import sys; from audit.sources import open_dataset; before = set(sys.modules); "

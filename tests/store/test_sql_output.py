@@ -192,6 +192,7 @@ def test_a_failed_query_leaves_an_existing_file_as_it_was(ask: Ask, tmp_path: Pa
     assert stat.S_IMODE(target.stat().st_mode) & 0o600 == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", WRITERS)
 @given(cells=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=4))
 @settings(max_examples=examples(15))
@@ -219,6 +220,7 @@ def test_numbers_are_told_in_full_where_a_program_reads(ask: Ask) -> None:
     assert math.isnan(float(row["y"]))
 
 
+@pytest.mark.workers
 def test_a_large_answer_is_streamed_to_a_reader_that_leaves(place: Path) -> None:
     import subprocess
     import sys

@@ -79,6 +79,7 @@ def _await_a_commit(place: Path, run_id: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.workers
 def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
     earlier = record(place, samples=12, name="earlier")
@@ -115,6 +116,7 @@ def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None
         assert store.verify() == []
 
 
+@pytest.mark.slow
 def test_a_reader_sees_whole_commits_while_a_writer_writes(tmp_path: Path) -> None:
     place = tmp_path / "s"
     writer = RunWriter.create(str(place))
@@ -159,6 +161,7 @@ def test_an_open_store_stays_as_it_was_until_it_is_refreshed(tmp_path: Path) -> 
         assert store.sql("SELECT count(*) FROM lineage").fetchone() == (11,)
 
 
+@pytest.mark.workers
 def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "s"
     writer = RunWriter.create(str(place))
@@ -190,6 +193,7 @@ def _contend(place: str, number: int, names: int, won: Any) -> None:
     won.put(None)
 
 
+@pytest.mark.workers
 def test_of_four_processes_that_create_a_file_exactly_one_wins(tmp_path: Path) -> None:
     won: Any = _PROCESSES.Queue()
     crowd = [_PROCESSES.Process(target=_contend, args=(str(tmp_path), n, 150, won)) for n in range(4)]
@@ -236,6 +240,7 @@ def _write_until_refused(place: Path) -> tuple[RunWriter, StoreError]:
     return writer, refused.value
 
 
+@pytest.mark.workers
 def test_a_full_disk_is_told_and_the_store_still_opens(tiny_disk: Path) -> None:
     place = tiny_disk / "s"
     earlier = record(place, samples=10)
@@ -251,6 +256,7 @@ def test_a_full_disk_is_told_and_the_store_still_opens(tiny_disk: Path) -> None:
     assert not list(place.rglob("*.tmp"))
 
 
+@pytest.mark.workers
 def test_a_file_size_limit_is_told_too(tmp_path: Path) -> None:
     code = f"""
         import resource, signal, sys
@@ -272,6 +278,7 @@ def test_a_file_size_limit_is_told_too(tmp_path: Path) -> None:
         assert store.verify() == []
 
 
+@pytest.mark.workers
 def test_a_read_only_store_can_be_read_and_says_that_it_cannot_be_written(tmp_path: Path) -> None:
     place = tmp_path / "mounted"
     place.mkdir()

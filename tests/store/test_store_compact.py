@@ -75,6 +75,7 @@ def test_the_rows_stay_and_the_parts_become_few(tmp_path: Path) -> None:
     assert rows(place) == before
 
 
+@pytest.mark.slow
 def test_a_run_too_large_for_one_part_is_sorted_across_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ def test_what_was_merged_before_is_kept_until_the_next_merge_succeeds(tmp_path: 
     assert len(list(place.glob("runs/*/samples/part-*.parquet"))) == 4, "the rows can still be had from these"
 
 
+@pytest.mark.workers
 def test_a_full_disk_is_no_fuller_afterwards(tiny_disk: Path) -> None:
     place = tiny_disk / "s"
     many_small_parts(place, batches=8, size=300)
@@ -238,6 +240,7 @@ class Killed(BaseException):
     """The process ends here: nothing that follows is done."""
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_it_has_merged_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = tmp_path / "lineage"
     run_id = many_small_parts(origin, batches=3, size=2)

@@ -129,6 +129,7 @@ _BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", _BROKEN.values(), ids=_BROKEN.keys())
 def test_a_damaged_manifest_hides_no_other_run(content: bytes, place: Path) -> None:
     first, bad, last = (record(place, samples=4, name=name) for name in ("first", "bad", "last"))

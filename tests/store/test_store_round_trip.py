@@ -52,6 +52,7 @@ def same_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bo
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", SCHEMAS)
 @given(data=st.data())
 @_RELAXED
@@ -183,6 +184,7 @@ _PLACES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _PLACES, ids=[repr(name) for name in _PLACES])
 def test_a_store_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name)))

@@ -180,6 +180,7 @@ def everything(answer: Any) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_no_attempt_writes_or_leaves_the_store(
     attempt: str, ground: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ def test_every_registered_kind_has_examples() -> None:
     assert set(values.KINDS) == set(make.EXAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "example"), CASES)
 def test_contract(name: str, example: Any, tmp_path: Path) -> None:
     check_kind(name, example, tmp_path)

@@ -193,6 +193,7 @@ def test_reading_with_numpy_only() -> None:
         assert np.array_equal(back, wide.numpy())
 
 
+@pytest.mark.workers
 def test_importing_values_loads_neither_torch_nor_pyarrow() -> None:
     code = (
         "import sys; from audit import values; values.observe([1, 'a', None]); "

@@ -42,11 +42,13 @@ def remote(place: Path) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8765", "[::1]:8765", "LOCALHOST"])
 def test_our_names(local: TestClient, host: str) -> None:
     assert local.get("/", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     "host",
     [
@@ -75,6 +77,7 @@ def test_other_names_are_refused(local: TestClient, host: str) -> None:
     assert local.get("/", headers={"host": host}).status_code == 421
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     "origin", ["http://evil.test", "null", "http://127.0.0.1:1", "https://localhost", "file://", "http://"]
 )
@@ -83,12 +86,14 @@ def test_other_origins_are_refused(local: TestClient, origin: str) -> None:
     assert local.post("/run/latest/trace/0/replay", headers={"origin": origin}).status_code == 403
 
 
+@pytest.mark.workers
 def test_what_does_something_needs_an_origin(local: TestClient) -> None:
     assert local.post("/run/latest/trace/0/replay").status_code == 403
     for site in ("cross-site", "same-site", "none"):
         assert local.post("/run/latest/trace/0/replay", headers={"sec-fetch-site": site}).status_code == 403
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_site_can_link_here_but_not_embed(local: TestClient, site: str) -> None:
     navigate = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -98,11 +103,13 @@ def test_another_site_can_link_here_but_not_embed(local: TestClient, site: str) 
         assert local.get("/run/latest/picture/0/0", headers=headers).status_code == 403
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_other_methods_are_refused(local: TestClient, method: str) -> None:
     assert local.request(method, "/").status_code == 405
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     "path", ["/", "/sql?q=nope", "/nope", "/static/app.js", "/run/latest/picture/0/0", "/run/nope", "/static/../app.py"]
 )
@@ -117,6 +124,7 @@ def test_every_answer_carries_the_policy(local: TestClient, path: str) -> None:
     assert "access-control-allow-origin" not in headers
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     "path",
     [
@@ -136,6 +144,7 @@ def test_no_address_takes_a_path() -> None:
     assert not [route for route in ROUTES if ":path" in getattr(route, "path", "")]
 
 
+@pytest.mark.workers
 def test_a_token_is_needed_elsewhere(remote: TestClient) -> None:
     for path in ("/", "/static/app.js", "/sql?q=SELECT+1", "/?token=wrong", f"/?token={TOKEN}x"):
         assert remote.get(path).status_code == 401, path
@@ -151,6 +160,7 @@ def test_a_token_is_needed_elsewhere(remote: TestClient) -> None:
     assert remote.get(f"/%2fevil.test/?token={TOKEN}").headers["location"] == "/evil.test/"
 
 
+@pytest.mark.workers
 def test_replay_is_off_elsewhere(remote: TestClient) -> None:
     headers = {"authorization": f"Bearer {TOKEN}", "origin": "http://example.test"}
     answer = remote.post("/run/latest/trace/0/replay", headers=headers)
@@ -183,6 +193,7 @@ def test_a_port_in_use_is_a_sentence(place: Path) -> None:
         assert "--port" in (caught.value.hint or "")
 
 
+@pytest.mark.workers
 def test_another_address_gets_a_token(place: Path) -> None:
     code = f"from audit.web.server import serve; serve({str(place)!r}, host='0.0.0.0', port=0, ready=lambda a: (print(a.url, flush=True), exit()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -26,6 +26,7 @@ from audit.store.read.freshness import Current
 from audit.web.respond import STATIC
 
 
+@pytest.mark.workers
 def test_the_report_holds_the_mistakes(digits: Path) -> None:
     with Store(str(digits)) as store:
         text = report(store, "baseline", baseline="nearest")
@@ -37,6 +38,7 @@ def test_the_report_holds_the_mistakes(digits: Path) -> None:
     assert "http://" not in text.replace("http-equiv", "")
 
 
+@pytest.mark.workers
 def test_fewer_mistakes_and_bad_requests(digits: Path, tmp_path: Path) -> None:
     with Store(str(digits)) as store:
         assert "mistake" not in report(store, "baseline", mistakes=0).partition("<body")[2]
@@ -57,6 +59,7 @@ def test_a_report_without_a_model(tmp_path: Path) -> None:
         assert "recorded without a model" in report(store)
 
 
+@pytest.mark.slow
 def test_the_report_keeps_its_size(tmp_path: Path) -> None:
     """200 mistakes with large pictures: fewer are shown rather than a file that nobody can attach."""
     import io
@@ -75,6 +78,7 @@ def test_the_report_keeps_its_size(tmp_path: Path) -> None:
         assert 5_000_000 < write_report(store, str(tmp_path / "report.html")) < 15_000_000
 
 
+@pytest.mark.workers
 def test_the_report_command(digits: Path, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     done = CliRunner().invoke(report_command, ["baseline", "-o", str(target), "--store", str(digits)])
@@ -87,6 +91,7 @@ def test_the_ui_command_without_a_store(tmp_path: Path) -> None:
     assert "There is no store" in str(done.exception)
 
 
+@pytest.mark.workers
 def test_notebooks(digits: Path) -> None:
     with Store(str(digits)) as store:
         shown = trace_html(store.trace("baseline", index=28))

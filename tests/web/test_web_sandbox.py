@@ -23,6 +23,8 @@ from audit.store.read.reader import Reader
 from audit.store.sandbox import landlock
 from audit.store.sandbox.sandbox import Sandbox
 
+pytestmark = pytest.mark.workers
+
 SECRET = "canary-5f1d0c"
 
 
