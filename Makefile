@@ -76,6 +76,7 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	OMP_NUM_THREADS=2 $(BIN)/python bench/overhead.py
 	$(BIN)/python -m bench.queries
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/commits.py
 	$(BIN)/python bench/training.py
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.diff

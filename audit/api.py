@@ -139,7 +139,10 @@ class Store(Reader):
         return store_stats(self, run)
 
     def verify(self, run: str | None = None, *, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
-        """What is damaged: part digests and row counts against the manifests. Nothing found, nothing damaged."""
+        """What is damaged: each part against its manifest, each manifest against its parts. Nothing found, nothing damaged.
+
+        Open the store with `allow_damaged=True` to have damaged manifests listed instead of raised.
+        """
         from audit.store.maintain.verify import verify
 
         return verify(self, run, progress)
@@ -157,9 +160,14 @@ class Store(Reader):
         return remove(self, run)
 
 
-def open(store: str | os.PathLike[str] | None = None) -> Store:  # noqa: A001 - audit.open(...) reads well
-    """Open a store to read it: a directory, $AUDIT_STORE, or ./lineage."""
-    return Store(store_location(store))
+def open(  # noqa: A001 - audit.open(...) reads well
+    store: str | os.PathLike[str] | None = None, *, allow_damaged: bool | None = None
+) -> Store:
+    """Open a store to read it: a directory, $AUDIT_STORE, or ./lineage.
+
+    A damaged manifest is an error; with `allow_damaged` the other runs are read. [default: $AUDIT_ALLOW_DAMAGED is 1]
+    """
+    return Store(store_location(store), allow_damaged=allow_damaged)
 
 
 def record(

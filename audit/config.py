@@ -17,6 +17,8 @@ from audit.errors import UsageError
 
 DEFAULT_STORE = "lineage"
 STORE_VARIABLE = "AUDIT_STORE"
+#: Set to 1, readers leave aside runs whose manifest is damaged, instead of refusing the store.
+DAMAGED_VARIABLE = "AUDIT_ALLOW_DAMAGED"
 SECTION = "defaults"
 
 
@@ -92,3 +94,8 @@ def _read(path: Path) -> Mapping[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}", hint="Correct the file.") from error
+
+
+def allows_damaged(given: bool | None = None) -> bool:
+    """Whether a store with a damaged manifest may be read: as given, else by $AUDIT_ALLOW_DAMAGED."""
+    return os.environ.get(DAMAGED_VARIABLE) == "1" if given is None else given

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from audit.config import DEFAULT_STORE, STORE_VARIABLE
+from audit.config import DAMAGED_VARIABLE, DEFAULT_STORE, STORE_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,9 +27,33 @@ trust_option = click.option(
 )
 
 
+def _allow_damaged(context: click.Context, _: click.Parameter, given: bool) -> None:
+    """Through the environment, so that child processes of the command know it too."""
+    if given:
+        before = os.environ.get(DAMAGED_VARIABLE)
+        os.environ[DAMAGED_VARIABLE] = "1"
+        context.call_on_close(lambda: _restore(before))
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(DAMAGED_VARIABLE, None)
+    else:
+        os.environ[DAMAGED_VARIABLE] = before
+
+
+damaged_option = click.option(
+    "--allow-damaged",
+    is_flag=True,
+    expose_value=False,
+    callback=_allow_damaged,
+    help="Leave aside runs whose manifest is damaged, instead of refusing the store.",
+)
+
+
 def common(command: F) -> F:
-    """--store and --debug, which every command takes."""
-    return store_option(debug_option(command))
+    """--store, --allow-damaged and --debug, which every command takes."""
+    return store_option(damaged_option(debug_option(command)))
 
 
 def parse_tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

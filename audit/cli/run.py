@@ -157,7 +157,7 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
     from audit.lineage.mistakes import confident_mistakes
     from audit.report.run_text import run_summary
 
-    with open_store(place) as opened:
+    with open_store(place, allow_damaged=True) as opened:
         failures = failure_groups(opened, recorded.run_id) if recorded.failed else []
         mistakes = confident_mistakes(opened, recorded.run_id) if recorded.wrong else []
         stages = [row["name"] for row in opened.rows("stages", recorded.run_id, order="stage")]

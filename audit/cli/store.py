@@ -38,11 +38,12 @@ def stats(run: str | None, store: str | None, as_json: bool) -> None:
 @json_option
 @common
 def verify(run: str | None, store: str | None, as_json: bool) -> int:
-    """Check every part against its manifest: digest, size, rows. Exit code 1 when something is damaged."""
+    """Check every part against its manifest (digest, size, rows, range of indices), and every manifest against its parts
+    (its own digest, counts, accuracy). Exit code 1 when something is damaged."""
     from audit import plainjson
     from audit.api import open as open_store
 
-    with open_store(store) as opened, ProgressBar("verifying") as bar:
+    with open_store(store, allow_damaged=True) as opened, ProgressBar("verifying") as bar:
         damage = opened.verify(run, progress=bar.show)
         parts = (
             sum(len(opened.manifest(row.run_id).parts) for row in opened.runs())
@@ -102,7 +103,7 @@ def remove(run: str, yes: bool, store: str | None) -> None:
     """Delete one run."""
     from audit.api import open as open_store
 
-    with open_store(store) as opened:
+    with open_store(store, allow_damaged=True) as opened:
         found = opened.run(run)
         if not yes:
             click.confirm(f"Delete run {found.run_id} ({found.samples:,} samples) for good?", abort=True)

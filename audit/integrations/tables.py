@@ -42,7 +42,7 @@ def _write(reader: Reader, run: Run, table: str, path: Path, *, text: bool = Fal
 
 def _payloads(reader: Reader, run: Run, folder: Path) -> list[Path]:
     """As they are in the store: they may be larger than memory."""
-    from audit.store.manifest import run_folder
+    from audit.store.commits import run_folder
 
     written = []
     parts = [part for part in reader.manifest(run.run_id).parts if part.table == "payloads"]

@@ -160,7 +160,7 @@ class LocalFilesystem(Filesystem):
         """A flushed file beside `target`; after the block the directory is flushed too."""
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             with open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -189,7 +189,7 @@ class LocalFilesystem(Filesystem):
     def lock(self, path: str) -> Iterator[None]:
         target = self._at(path)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise _write_error(self.location, target, error) from error
@@ -240,6 +240,17 @@ def filesystem_for(location: str) -> Filesystem:
     from audit.store.bucket.filesystem import object_filesystem
 
     return object_filesystem(location)
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it; each survives a power cut only once its parent is flushed."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        _flush_directory(folder.parent)
 
 
 def _flush_directory(path: Path) -> None:

@@ -1,24 +1,36 @@
-"""run.json: a run's row and the parts that belong to it. A part that no manifest lists does not exist.
+"""A run's manifest: its row and the parts that belong to it. A part that no manifest lists does not exist.
 
-The manifest is replaced as a whole, so a reader sees one commit or the next, never a mixture.
+It is read from run.json and, while the run is being written, from the log of commits after it (see `commits`). A reader
+sees one commit or the next, never a mixture.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 from audit.errors import NotAStore, NotFound, StoreDamaged, StoreError, StoreNotFound, StoreTooNew, UsageError
-from audit.records import Part, Run
+from audit.records import Part, Run, Status
+from audit.store.commits import (
+    LOG_FOLDER,
+    RUNS_FOLDER,
+    log_path,
+    logged_commits,
+    manifest_path,
+    run_folder,
+    unseal,
+)
 from audit.store.filesystem import Filesystem, LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 
 MARKER = "audit.json"
-RUNS_FOLDER = "runs"
+#: How often a manifest is read again that is replaced while it is being read.
+_MOST_LOOKS = 50
 
 #: A run's id is a folder's name and part of the names that DuckDB sees.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -33,33 +45,90 @@ class Manifest:
     run: Run
     parts: list[Part] = field(default_factory=list)
     commit: int = 0
-
-    def dump(self) -> bytes:
-        """The bytes of run.json."""
-        content = {
-            "format": {"name": FORMAT_NAME, "version": FORMAT_VERSION},
-            "commit": self.commit,
-            "run": self.run.as_json(),
-            "parts": [asdict(part) for part in self.parts],
-        }
-        return json.dumps(content, indent=1, ensure_ascii=True).encode()
+    #: Digests of this commit and of the one before it.
+    head: str | None = None
+    previous: str | None = None
+    #: The commit that run.json holds; later ones are in the log of a run that is open.
+    snapshot: int = 0
+    is_open: bool = False
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
         """run.json read back; `where` is for the error. What a later minor version added is left aside."""
-        try:
-            content: dict[str, Any] = json.loads(data)
-            check_version(content["format"], where)
-            return cls(
+        with _readable(where):
+            stamp = _stamp(data)
+            check_version(stamp, where)
+            if stamp["version"] == 1:
+                content, digest, is_open = json.loads(data), hashlib.sha256(data).hexdigest(), False
+            else:
+                content, digest = unseal(data)
+                is_open = content["run"]["status"] == "running"
+            manifest = cls(
                 run=Run.from_json(content["run"]),
                 parts=[_part(row) for row in content["parts"]],
                 commit=int(content["commit"]),
+                head=content.get("record") or digest,
+                previous=content.get("previous"),
+                snapshot=int(content["commit"]),
+                is_open=is_open,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise StoreDamaged(
-                f"{where} is not a readable manifest: {error}.",
-                hint="Restore it from a copy, or remove the run with: audit store remove RUN",
-            ) from error
+            _check_listing(manifest)
+        return manifest
+
+    def apply(self, data: bytes, where: str) -> None:
+        """Take the next commit of the log on; StoreDamaged where it is not the next."""
+        with _readable(where):
+            content, digest = unseal(data)
+            check_version(content["format"], where)
+            if content["commit"] != self.commit + 1 or content["previous"] != self.head:
+                raise ValueError("it does not follow the commit before it")
+            self.run = Run.from_json(content["run"])
+            if "parts" in content:
+                self.parts = [_part(row) for row in content["parts"]]
+            else:
+                self.parts.extend(_part(row) for row in content["added"])
+            self.commit, self.previous, self.head = content["commit"], self.head, digest
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Tell whatever makes a manifest unreadable as one error."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(f"{where} is not a readable manifest: {error}.") from error
+    except NotAStore as error:
+        # The store itself is one: it is this file of it that is not as it was written.
+        raise _damaged(error.message) from error
+
+
+def _damaged(message: str) -> StoreDamaged:
+    return StoreDamaged(
+        message,
+        hint="Restore it from a copy, or delete the run's folder; --allow-damaged (allow_damaged=True) reads the other runs.",
+    )
+
+
+def _stamp(data: bytes) -> dict[str, Any]:
+    stamp = json.loads(data)["format"]
+    if not isinstance(stamp, dict):
+        raise ValueError("it has no format")
+    return stamp
+
+
+def _check_listing(manifest: Manifest) -> None:
+    """Raise ValueError for a listing that does not add up."""
+    files = {part.file for part in manifest.parts}
+    if len(files) != len(manifest.parts):
+        raise ValueError("it lists a part twice")
+    run = manifest.run
+    if run.status not in get_args(Status):
+        raise ValueError(f"its status is {run.status!r}")
+    if not 0 <= run.wrong <= run.graded or not 0 <= run.failed <= run.samples:
+        raise ValueError("its counts contradict each other")
+    rows = sum(part.rows for part in manifest.parts if part.table == "samples")
+    if rows != run.samples:
+        raise ValueError(f"it counts {run.samples} samples, but its parts hold {rows}")
 
 
 def check_run_id(run_id: str) -> str:
@@ -77,16 +146,6 @@ def _part(row: dict[str, Any]) -> Part:
     if found is None or found[1] != part.table:
         raise ValueError(f"{part.file!r} is not a part of {part.table}")
     return part
-
-
-def run_folder(run_id: str) -> str:
-    """Where a run lives in the store."""
-    return f"{RUNS_FOLDER}/{run_id}"
-
-
-def manifest_path(run_id: str) -> str:
-    """Where a run's manifest lives."""
-    return f"{run_folder(run_id)}/run.json"
 
 
 def lock_path(run_id: str) -> str:
@@ -159,15 +218,48 @@ def read_manifest(filesystem: Filesystem, run_id: str, data: bytes | Exception |
     """One run's manifest; `data` where its bytes, or what kept them from being read, are known already."""
     path = manifest_path(run_id)
     where = f"{filesystem.location}/{path}"
-    if isinstance(data, Exception):
-        raise data
-    manifest = Manifest.parse(filesystem.read(path) if data is None else data, where)
-    if manifest.run.run_id != run_id or not _RUN_ID.fullmatch(run_id):
-        raise StoreDamaged(
-            f"{where} says that it belongs to the run {manifest.run.run_id!r}.",
-            hint="A run's folder must have the name of its id.",
-        )
-    return manifest
+    for _ in range(_MOST_LOOKS):
+        if isinstance(data, Exception):
+            raise data
+        data = filesystem.read(path) if data is None else data
+        manifest = Manifest.parse(data, where)
+        if manifest.run.run_id != run_id or not _RUN_ID.fullmatch(run_id):
+            raise StoreDamaged(
+                f"{where} says that it belongs to the run {manifest.run.run_id!r}.",
+                hint="A run's folder must have the name of its id.",
+            )
+        if not manifest.is_open:
+            return manifest
+        later = [number for number in logged_commits(filesystem, run_id) if number > manifest.commit]
+        is_gapless = later == list(range(manifest.commit + 1, manifest.commit + 1 + len(later)))
+        if later and is_gapless and _take_on(filesystem, manifest, later):
+            return manifest
+        # Nothing follows; or a newer snapshot has taken this one's place, and records that it holds were deleted.
+        again = filesystem.read(path)
+        if again == data and is_gapless:
+            return manifest
+        if again == data:
+            missing = next(number for number in range(manifest.commit + 1, later[-1]) if number not in later)
+            raise _damaged(
+                f"{filesystem.location}/{log_path(run_id, missing)} is missing, but later commits are there."
+            )
+        data = again
+    raise StoreError(f"{where} changes faster than it can be read.", hint="Try again.")
+
+
+def _take_on(filesystem: Filesystem, manifest: Manifest, numbers: Sequence[int]) -> bool:
+    """Apply these commits of the log in order; False where one was deleted meanwhile."""
+    run_id = manifest.run.run_id
+    paths = [log_path(run_id, number) for number in numbers]
+    for path, data in zip(paths, filesystem.read_each(paths), strict=True):
+        if isinstance(data, FileNotFoundError):
+            return False
+        if isinstance(data, Exception):
+            raise data
+        manifest.apply(data, f"{filesystem.location}/{path}")
+    with _readable(f"{filesystem.location}/{run_folder(run_id)}/{LOG_FOLDER}"):
+        _check_listing(manifest)
+    return True
 
 
 @contextmanager

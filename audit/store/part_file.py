@@ -29,7 +29,7 @@ def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tu
     digest = hashlib.sha256(buffer).hexdigest()
     # The digest in the name keeps a part of an earlier, uncommitted attempt from being in the way.
     file = f"{name}/{prefix}-{number:05d}-{digest[:8]}.parquet"
-    first, last = _index_bounds(table)
+    first, last = index_bounds(table)
     return Part(name, file, table.num_rows, buffer.size, digest, first, last, SCHEMA_VERSION), memoryview(buffer)
 
 
@@ -65,7 +65,8 @@ def _by_index(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(index))
 
 
-def _index_bounds(table: pa.Table) -> tuple[int | None, int | None]:
+def index_bounds(table: pa.Table) -> tuple[int | None, int | None]:
+    """The least and greatest index among rows; None where there is none."""
     if "index" not in table.column_names:
         return None, None
     bounds = pc.min_max(table["index"]).as_py()

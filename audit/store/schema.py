@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 #: Raised only when a reader of an older version could misread a newer store.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FORMAT_NAME = "audit-lineage"
 #: Version of the columns below. Each part says which version it was written with.
 SCHEMA_VERSION = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from diff_material import PICTURES, ROTATED, Recorder, pipeline_text, write_pictures
 from PIL import Image
+from store_cases import rewrite
 
 from audit.lineage.diff.diff import Diff, diff
 from audit.records import Run
@@ -185,10 +185,8 @@ def test_hidden_state_is_not_explained_away(bench: WorkerContext, monkeypatch: p
     # The same, but for a library that is another version there: that is what differs, and both versions are shown.
     newer = bench.record.file(bench.images, path)
     run_json = Path(bench.record.store) / "runs" / newer.run_id / "run.json"
-    content = json.loads(run_json.read_text())
-    before = content["run"]["versions"]["pillow"]
-    content["run"]["versions"] |= {"pillow": "99.0", "audit": "99.0"}
-    run_json.write_text(json.dumps(content))
+    before = newer.versions["pillow"]
+    rewrite(run_json, lambda content: content["run"]["versions"].update(pillow="99.0", audit="99.0"))
     group = bench.against(newer, first).divergences[0]
     assert (group.reason, group.step.name) == ("library changed", "brighten")
     assert group.detail == f"the same stage and input, but pillow {before} → 99.0"

@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 from places import CHECKPOINT, DIGITS, PIPELINE
+from store_cases import rewrite
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision.transforms import v2
@@ -206,9 +207,7 @@ def test_changed_code_and_libraries_are_named(
     pipeline.write_text(text)
     # A stage whose own description is unchanged, under another version of a library.
     run_json = next((tmp_path / "lineage" / "runs").glob("*/run.json"))
-    content = json.loads(run_json.read_text())
-    content["run"]["versions"]["pillow"] = "1.0"
-    run_json.write_text(json.dumps(content))
+    rewrite(run_json, lambda content: content["run"]["versions"].update(pillow="1.0"))
     found = replayed_anew(tmp_path / "lineage", pipeline)
     assert found["identical"] == 3, "a library that makes no difference is not a difference"
 

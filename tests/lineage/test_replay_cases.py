@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 from places import CHECKPOINT, DIGITS, PIPELINE
+from store_cases import rewrite
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, WeightedRandomSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -357,9 +358,7 @@ def test_library_changed(
     assert {(item["name"], item["reason"]) for item in found["different"]} == {("scaled", "not reproducible")}
     assert found["different"][0]["max_abs_diff"] == pytest.approx(1.0, abs=0.1)
     run_json = next((store / "runs").glob("*/run.json"))
-    content = json.loads(run_json.read_text())
-    content["run"]["versions"]["pillow"] = "1.0"
-    run_json.write_text(json.dumps(content))
+    rewrite(run_json, lambda content: content["run"]["versions"].update(pillow="1.0"))
     found = replayed_anew(store, pipeline, library)
     assert {item["reason"] for item in found["different"]} == {"library changed"}
     assert "pillow 1.0 → " in found["different"][0]["detail"]

@@ -105,7 +105,7 @@ def test_two_writers_of_one_run(service: Service, place: str) -> None:
     second.append(visit_tables(run_id, [2, 3]))
     second.flush()
     first.append(visit_tables(run_id, [2, 3, 4]))
-    with pytest.raises(StoreBusy, match=r"run\.json was changed by another process"):
+    with pytest.raises(StoreBusy, match="Another process has written commit 2 of the run"):
         first.flush()
     first.abandon()
     second.finish("complete")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from audit.records import Run
+from audit.store.commits import seal
 from audit.store.schema import SCHEMAS
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
@@ -159,3 +162,11 @@ def write_forever(place: str, resume: str, told: Any) -> None:
         writer.append(visit_tables(run_id, list(range(at, at + 5))))
         writer.flush()
         at += 5
+
+
+def rewrite(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest or a record of the log, and give it the digest of its new bytes: as a forger would."""
+    content = json.loads(file.read_bytes())
+    content.pop("digest")
+    change(content)
+    file.write_bytes(seal(content)[0])

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from audit.identity import check_run_name
 from audit.records import Part, Run
-from audit.store.manifest import Manifest, locked_manifest, manifest_path, run_folder
+from audit.store.commits import commit_whole, run_folder
+from audit.store.manifest import Manifest, locked_manifest
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
@@ -40,8 +41,7 @@ def _change_row(reader: Reader, run_id: str, change: Callable[[Run], None]) -> N
     filesystem = reader.filesystem
     with locked_manifest(filesystem, run_id) as manifest:
         change(manifest.run)
-        manifest.commit += 1
-        filesystem.replace(manifest_path(run_id), manifest.dump())
+        commit_whole(filesystem, manifest)
     reader.refresh()
 
 
@@ -56,8 +56,7 @@ def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any
         manifest.parts = [part for part in manifest.parts if part.table != _TABLE]
         if rows:
             manifest.parts.append(_write(reader, manifest, rows))
-        manifest.commit += 1
-        filesystem.replace(manifest_path(run_id), manifest.dump())
+        commit_whole(filesystem, manifest)
         _tidy(reader, manifest, before)
     reader.refresh()
 

@@ -16,16 +16,9 @@ import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
+from audit.store.commits import commit_whole, manifest_path, run_folder
 from audit.store.maintain.sorting import ORDER, SORTED, in_order, ordered
-from audit.store.manifest import (
-    Manifest,
-    lock_path,
-    locked_manifest,
-    manifest_path,
-    run_folder,
-    unlisted,
-    withdraw,
-)
+from audit.store.manifest import Manifest, lock_path, locked_manifest, unlisted, withdraw
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 
@@ -74,8 +67,7 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
             raise
         manifest.parts = merged
         if merged != before:
-            manifest.commit += 1
-            filesystem.replace(manifest_path(run_id), manifest.dump())
+            commit_whole(filesystem, manifest)
         # Last, so that nothing is deleted that a damaged part could still be restored from.
         for path in {*left_behind} - {f"{run_folder(run_id)}/{part.file}" for part in merged}:
             filesystem.remove(path)

@@ -1,22 +1,24 @@
-"""Is every committed part what its manifest says? DuckDB does not check, so we do.
+"""Is every committed part what its manifest says, and every manifest what its parts say? DuckDB does not check, so we do.
 
-Size and SHA-256 tell a changed byte; the row count and the page checksums tell whether the file
-can still be read as what it was.
+Size and SHA-256 tell a changed byte; the row count and the page checksums tell whether the file can still be read as what
+it was. What a manifest claims of its rows (counts, accuracy, the range of indices of each part) is computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import pyarrow.parquet as pq
 
-from audit.records import Part, Progress
-from audit.store.manifest import RUNS_FOLDER, manifest_path, run_folder
+from audit.records import Part, Progress, Run
+from audit.store.commits import RUNS_FOLDER, manifest_path, run_folder
+from audit.store.part_file import index_bounds
 from audit.store.read.reader import Reader
-from audit.store.schema import SCHEMAS
+from audit.store.schema import SCHEMAS, add_missing_columns
+from audit.store.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,37 @@ def verify(reader: Reader, run: str | None = None, progress: Callable[[Progress]
     total = sum(len(manifest.parts) for manifest in chosen)
     done = 0
     for manifest in chosen:
+        run_id = manifest.run.run_id
+        tally: Tally | None = Tally()
         for part in manifest.parts:
-            problem = _problem(reader, manifest.run.run_id, part)
+            problem, counted = _examine(reader, run_id, part)
             if problem:
-                damage.append(Damage(manifest.run.run_id, part.file, problem))
+                damage.append(Damage(run_id, part.file, problem))
+            tally = None if tally is None or counted is None else tally + counted
             done += 1
             if progress is not None:
                 progress(Progress(done, total, doing="verifying"))
+        # Of parts that cannot be read nothing can be counted.
+        if tally is not None:
+            damage += [Damage(run_id, "run.json", problem) for problem in _contradictions(manifest.run, tally)]
     return damage
+
+
+def _contradictions(run: Run, tally: Tally) -> Iterator[str]:
+    """What the run's row says of its rows, and they do not."""
+    claims: dict[str, tuple[float | None, float | None]] = {
+        "samples": (run.samples, tally.samples),
+        "failed": (run.failed, tally.failed),
+        "graded": (run.graded, tally.graded),
+        "wrong": (run.wrong, tally.graded - tally.correct),
+    }
+    # Before `last_epoch` was recorded, the accuracy was that of all epochs.
+    overall = tally.correct / tally.graded if tally.graded else None
+    if run.last_epoch is not None or run.accuracy != overall:
+        claims["accuracy"] = (run.accuracy, tally.accuracy(run.last_epoch))
+    for name, (claimed, found) in claims.items():
+        if claimed != found:
+            yield f"says {name} = {claimed}, but its parts hold {found}"
 
 
 def _orphaned(reader: Reader, known: set[str]) -> list[Damage]:
@@ -64,19 +89,32 @@ def _orphaned(reader: Reader, known: set[str]) -> list[Damage]:
     return found
 
 
-def _problem(reader: Reader, run_id: str, part: Part) -> str | None:
+def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally | None]:
+    """What is wrong with a part, and what its rows add to the run's counts; None where they cannot be counted."""
     try:
         data = reader.filesystem.read(f"{run_folder(run_id)}/{part.file}")
     except FileNotFoundError:
-        return "is missing"
+        return "is missing", None
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}", None
     if len(data) != part.bytes:
-        return f"has {len(data)} bytes instead of {part.bytes}"
+        return f"has {len(data)} bytes instead of {part.bytes}", None
     if hashlib.sha256(data).hexdigest() != part.sha256:
-        return "has other bytes than were written (its SHA-256 differs)"
+        return "has other bytes than were written (its SHA-256 differs)", None
     try:
-        rows = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).metadata.num_rows
+        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        wanted = [
+            "index",
+            *({"samples": ["status", "epoch"], "predictions": ["correct", "epoch", "call"]}.get(part.table, [])),
+        ]
+        table = file.read(columns=[name for name in wanted if name in file.schema_arrow.names])
     except Exception as error:
-        return f"is not a readable Parquet file: {error}"
-    return None if rows == part.rows else f"has {rows} rows instead of {part.rows}"
+        return f"is not a readable Parquet file: {error}", None
+    if file.metadata.num_rows != part.rows:
+        return f"has {file.metadata.num_rows} rows instead of {part.rows}", None
+    bounds = index_bounds(table)
+    if bounds != (part.first_index, part.last_index):
+        listed = f"{part.first_index} to {part.last_index}"
+        return f"has indices from {bounds[0]} to {bounds[1]}, and is listed with {listed}", Tally()
+    is_counted = part.table in ("samples", "predictions")
+    return None, Tally.of({part.table: add_missing_columns(part.table, table)}) if is_counted else Tally()

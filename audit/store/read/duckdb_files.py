@@ -22,8 +22,9 @@ from fsspec import AbstractFileSystem
 
 from audit.errors import StoreDamaged, StoreError
 from audit.records import Part
+from audit.store.commits import run_folder
 from audit.store.filesystem import Filesystem, RandomReader
-from audit.store.manifest import Manifest, read_manifest, run_folder
+from audit.store.manifest import Manifest, read_manifest
 from audit.store.schema import is_older
 
 PROTOCOL = "audit"

@@ -11,7 +11,9 @@ import threading
 import time
 from typing import Generic, TypeVar
 
-from audit.store.manifest import RUNS_FOLDER, lock_path, manifest_path
+from audit.store.commits import RUNS_FOLDER, logged_commits, manifest_path
+from audit.store.filesystem import Filesystem
+from audit.store.manifest import lock_path
 from audit.store.read.reader import Reader
 
 R = TypeVar("R", bound=Reader)
@@ -59,9 +61,14 @@ def committed(reader: Reader) -> tuple[object, ...]:
     contents = filesystem.read_each([manifest_path(run_id) for run_id in run_ids])
     # A writer that dies says nothing, but lets go of its lock.
     return tuple(
-        (run_id, _state(data), run_id in open_ended and filesystem.is_locked(lock_path(run_id)))
+        (run_id, _state(data), *(_progress(filesystem, run_id) if run_id in open_ended else ()))
         for run_id, data in zip(run_ids, contents, strict=True)
     )
+
+
+def _progress(filesystem: Filesystem, run_id: str) -> tuple[object, ...]:
+    """What changes about a run that is being written: its log, and whether its writer lives."""
+    return tuple(logged_commits(filesystem, run_id)[-1:]), filesystem.is_locked(lock_path(run_id))
 
 
 def _state(manifest: bytes | Exception) -> object:

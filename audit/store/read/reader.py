@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+from audit.config import allows_damaged
+from audit.errors import StoreError
 from audit.identity import resolve_run
 from audit.records import Part, Run
 from audit.store.filesystem import Filesystem, filesystem_for
@@ -20,9 +22,14 @@ __all__ = ["Reader", "Relation"]
 
 
 class Reader:
-    """A store as it was committed when it was opened; `refresh` looks again."""
+    """A store as it was committed when it was opened; `refresh` looks again.
 
-    def __init__(self, location: str) -> None:
+    A manifest that cannot be read, or does not add up, is an error: fewer rows would be a wrong answer. With
+    `allow_damaged` the other runs are read, and `damaged` says what was left aside.
+    """
+
+    def __init__(self, location: str, *, allow_damaged: bool | None = None) -> None:
+        self._allow_damaged = allows_damaged(allow_damaged)
         self._filesystem: Filesystem = filesystem_for(location)
         check_store(self._filesystem)
         self._sessions: dict[tuple[str, ...] | None, Session] = {}
@@ -44,6 +51,8 @@ class Reader:
         """Look again at what has been committed."""
         self.close()
         manifests, damaged = read_manifests(self._filesystem)
+        if damaged and not self._allow_damaged:
+            raise _with_number(damaged)
         self.damaged = list(damaged)
         self._manifests = manifests
         for manifest in manifests:
@@ -125,6 +134,14 @@ class Reader:
         session = self._sessions[chosen]
         session.serve(query)
         return session
+
+
+def _with_number(damaged: Sequence[StoreError]) -> StoreError:
+    """The first error, with how many more there are."""
+    first = damaged[0]
+    if len(damaged) > 1:
+        first.message = f"{first.message} {len(damaged) - 1} more manifests are damaged."
+    return first
 
 
 def _source(table: str, found: list[tuple[str, Part]]) -> str:

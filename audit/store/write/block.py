@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from audit.records import Part
+from audit.store.commits import run_folder
 from audit.store.filesystem import filesystem_for
-from audit.store.manifest import run_folder
 from audit.store.part_file import part_of
-from audit.store.write.writer import BLOCK, FLUSH_BYTES, FLUSH_ROWS, Tally
+from audit.store.tally import Tally
+from audit.store.write.writer import BLOCK, FLUSH_BYTES, FLUSH_ROWS
 
 
 @dataclass(frozen=True, slots=True)

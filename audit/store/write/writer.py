@@ -7,17 +7,17 @@ commit holds whole visits: what a reader sees after a crash has no sample withou
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from audit.errors import NotFound, StoreError, plainly
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
+from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
 from audit.store.filesystem import Filesystem, filesystem_for
 from audit.store.manifest import (
     Manifest,
@@ -25,14 +25,13 @@ from audit.store.manifest import (
     check_store,
     create_store,
     lock_path,
-    manifest_path,
     read_manifest,
     read_manifests,
-    run_folder,
     unlisted,
     withdraw,
 )
 from audit.store.part_file import part_of
+from audit.store.tally import Tally
 
 #: A part is written when this much has gathered, or when enough time has passed.
 FLUSH_BYTES = 32 * 2**20
@@ -43,71 +42,6 @@ LONGEST_INTERVAL = 60.0
 ALL_FAILED = "Every sample failed, so the run counts as failed."
 #: How the names of parts begin that other processes wrote for this run's writer to adopt.
 BLOCK = "block"
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What rows add to their run's counts."""
-
-    samples: int = 0
-    failed: int = 0
-    graded: int = 0
-    correct: int = 0
-    #: Of each epoch: how many predictions were graded, and how many of them were correct.
-    epochs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, tables: Mapping[str, pa.Table]) -> Tally:
-        """The tally of rows that belong together."""
-        samples, predictions = tables.get("samples"), tables.get("predictions")
-        if predictions is not None:
-            # Of several predictions of a visit the first counts, as in the view `graded_predictions`.
-            predictions = predictions.filter(pc.equal(pc.fill_null(predictions["call"], 0), 0))
-        return cls(
-            samples.num_rows if samples is not None else 0,
-            (pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0) if samples is not None else 0,
-            predictions.num_rows - predictions["correct"].null_count if predictions is not None else 0,
-            (pc.sum(predictions["correct"]).as_py() or 0) if predictions is not None else 0,
-            _by_epoch(samples, predictions),
-        )
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.samples + other.samples,
-            self.failed + other.failed,
-            self.graded + other.graded,
-            self.correct + other.correct,
-            {epoch: _sum(self.epochs, other.epochs, epoch) for epoch in {*self.epochs, *other.epochs}},
-        )
-
-    def last_epoch(self, *, ended: bool) -> int | None:
-        """Return the last epoch that is complete: the newest of a run that has ended, else the one before it."""
-        known = sorted(self.epochs)
-        return next(iter(reversed(known if ended else known[:-1])), None)
-
-    def accuracy(self, epoch: int | None) -> float | None:
-        """Return the accuracy of one epoch; without one, that of the newest epoch as far as it has come."""
-        graded, correct = self.epochs.get(max(self.epochs, default=0) if epoch is None else epoch, (0, 0))
-        return correct / graded if graded else None
-
-
-def _sum(a: Mapping[int, tuple[int, int]], b: Mapping[int, tuple[int, int]], epoch: int) -> tuple[int, int]:
-    (graded, correct), (more, right) = a.get(epoch, (0, 0)), b.get(epoch, (0, 0))
-    return graded + more, correct + right
-
-
-def _by_epoch(samples: pa.Table | None, predictions: pa.Table | None) -> dict[int, tuple[int, int]]:
-    found = dict.fromkeys(_distinct_epochs(samples), (0, 0))
-    if predictions is None:
-        return found
-    for epoch in _distinct_epochs(predictions):
-        correct = predictions["correct"].filter(pc.equal(predictions["epoch"], epoch))
-        found[epoch] = (len(correct) - correct.null_count, pc.sum(correct).as_py() or 0)
-    return found
-
-
-def _distinct_epochs(table: pa.Table | None) -> list[int]:
-    return [] if table is None else [epoch for epoch in table["epoch"].unique().to_pylist() if epoch is not None]
 
 
 class RunWriter:
@@ -133,6 +67,9 @@ class RunWriter:
         self._tally = Tally(run.samples, run.failed, run.graded, right, {0: (run.graded, right)} if run.samples else {})
         #: Of the rows that a part in the manifest holds.
         self._listed = self._tally
+        #: Parts in the manifest that no commit holds yet, and how many parts each table has.
+        self._uncommitted: list[Part] = []
+        self._numbers = Counter(part.table for part in manifest.parts)
 
     @classmethod
     def create(cls, location: str, run: Run | None = None) -> RunWriter:
@@ -150,7 +87,7 @@ class RunWriter:
         held.enter_context(filesystem.lock(lock_path(run.run_id)))
         writer = cls(filesystem, Manifest(run), held)
         try:
-            filesystem.create(manifest_path(run.run_id), writer._manifest.dump())
+            create_run(filesystem, writer._manifest)
         except BaseException:
             held.close()
             raise
@@ -193,7 +130,7 @@ class RunWriter:
     @property
     def committed_tables(self) -> set[str]:
         """The tables that have a part already."""
-        return {part.table for part in self._manifest.parts}
+        return set(self._numbers)
 
     def commit_every(self, seconds: float) -> None:
         """Commit at least this often from now on, instead of ever more rarely."""
@@ -295,10 +232,13 @@ class RunWriter:
             run.warnings.append(reason)
         # Whatever keeps it from being written: what stopped the run is the error to be told.
         with suppress(Exception):
-            self._commit()
+            self._note_seconds()
+            close_after_failure(self._filesystem, self._manifest)
 
     def _list(self, parts: Sequence[Part], tally: Tally) -> None:
         self._manifest.parts.extend(parts)
+        self._uncommitted.extend(parts)
+        self._numbers.update(part.table for part in parts)
         self._listed += tally
 
     def _forget(self) -> None:
@@ -318,8 +258,7 @@ class RunWriter:
         run.accuracy = tally.accuracy(run.last_epoch)
 
     def _write_part(self, name: str, table: pa.Table) -> Part:
-        number = sum(part.table == name for part in self._manifest.parts)
-        part, data = part_of(name, table, number)
+        part, data = part_of(name, table, self._numbers[name])
         path = f"{run_folder(self.run.run_id)}/{part.file}"
         try:
             self._filesystem.create(path, data)
@@ -329,9 +268,12 @@ class RunWriter:
         return part
 
     def _commit(self) -> None:
+        self._note_seconds()
+        commit_parts(self._filesystem, self._manifest, self._uncommitted)
+        self._uncommitted = []
+
+    def _note_seconds(self) -> None:
         self.run.seconds = round(self._seconds_before + time.monotonic() - self._begun, 3)
-        self._manifest.commit += 1
-        self._filesystem.replace(manifest_path(self.run.run_id), self._manifest.dump())
 
 
 def _size(filesystem: Filesystem, path: str) -> int | None:

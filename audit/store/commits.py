@@ -1,0 +1,172 @@
+"""Commits of a run: sealed records in an append-only log, and run.json, the snapshot that a reader begins with.
+
+While a run is being written, each commit is one new file in its log, put there only if nobody else has written that
+commit: it holds what the commit added, so that it costs the same however long the run is. Now and then, and when the run
+ends, run.json is replaced by a snapshot of the whole. A run whose snapshot is not `running` has no log to be read; whoever
+changes it replaces the snapshot.
+
+Every record and snapshot ends with the SHA-256 of all its bytes before, and names the digest of the commit before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from audit.errors import StoreBusy, StoreError
+from audit.records import Part
+from audit.store.filesystem import Filesystem, LocalFilesystem
+from audit.store.schema import FORMAT_NAME, FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from audit.store.manifest import Manifest
+
+RUNS_FOLDER = "runs"
+LOG_FOLDER = "log"
+
+_SEAL = b',\n "digest": "%s"\n}'
+_SEAL_LENGTH = len(_SEAL % (b"0" * 64))
+#: A snapshot is written when this many commits, and this share of all of them, lie in the log: on average a commit
+#: rewrites eight parts' entries, and a reader opens at most an eighth of the commits as files.
+_LEAST_TAIL = 64
+_TAIL_SHARE = 8
+
+
+def run_folder(run_id: str) -> str:
+    """Where a run lives in the store."""
+    return f"{RUNS_FOLDER}/{run_id}"
+
+
+def manifest_path(run_id: str) -> str:
+    """Where a run's snapshot lives."""
+    return f"{run_folder(run_id)}/run.json"
+
+
+def log_path(run_id: str, commit: int) -> str:
+    """Where the record of one commit lives."""
+    return f"{run_folder(run_id)}/{LOG_FOLDER}/{commit:010d}.json"
+
+
+def logged_commits(filesystem: Filesystem, run_id: str) -> list[int]:
+    """The numbers of the commits that have a record in the run's log, in order."""
+    names = filesystem.list(f"{run_folder(run_id)}/{LOG_FOLDER}")
+    stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def seal(content: dict[str, Any]) -> tuple[bytes, str]:
+    """The bytes of a record or snapshot, and the digest that they end with."""
+    body = json.dumps(content, indent=1, ensure_ascii=True).encode()[:-2]
+    digest = hashlib.sha256(body).hexdigest()
+    return body + _SEAL % digest.encode(), digest
+
+
+def unseal(data: bytes) -> tuple[dict[str, Any], str]:
+    """The content of a record or snapshot and its digest; ValueError where they do not belong together."""
+    body = data[:-_SEAL_LENGTH]
+    digest = hashlib.sha256(body).hexdigest()
+    if data[-_SEAL_LENGTH:] != _SEAL % digest.encode():
+        raise ValueError("its bytes do not have the digest that it ends with")
+    content = json.loads(data)
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    return content, digest
+
+
+def create_run(filesystem: Filesystem, manifest: Manifest) -> None:
+    """Write the first snapshot of a new run, or FileExistsError."""
+    data, digest = seal(_snapshot(manifest, None))
+    filesystem.create(manifest_path(manifest.run.run_id), data)
+    manifest.head, manifest.is_open = digest, manifest.run.status == "running"
+
+
+def commit_parts(filesystem: Filesystem, manifest: Manifest, added: Sequence[Part]) -> None:
+    """Commit the run's row and parts that were added to the manifest since its last commit.
+
+    Of an open run this appends to the log; a snapshot follows when the log has grown long, or when the run has ended.
+    """
+    if not manifest.is_open:
+        commit_whole(filesystem, manifest)
+        return
+    _append(filesystem, manifest, {"added": [asdict(part) for part in added]})
+    tail = manifest.commit - manifest.snapshot
+    if manifest.run.status != "running" or tail >= max(_LEAST_TAIL, manifest.commit // _TAIL_SHARE):
+        _write_snapshot(filesystem, manifest, manifest.head)
+
+
+def commit_whole(filesystem: Filesystem, manifest: Manifest) -> None:
+    """Commit the run's row and parts as they are now, whatever they were before."""
+    if manifest.is_open:
+        # The number is claimed in the log first: a writer that was paused and goes on finds it taken.
+        _append(filesystem, manifest, {"parts": [asdict(part) for part in manifest.parts]})
+        _write_snapshot(filesystem, manifest, manifest.head)
+        return
+    before = manifest.commit, manifest.previous, manifest.head
+    manifest.commit, manifest.previous = manifest.commit + 1, manifest.head
+    try:
+        _write_snapshot(filesystem, manifest, None)
+    except BaseException:
+        manifest.commit, manifest.previous, manifest.head = before
+        raise
+
+
+def close_after_failure(filesystem: Filesystem, manifest: Manifest) -> None:
+    """Commit a run's last row where an earlier commit has failed, perhaps after its record had been written."""
+    try:
+        commit_whole(filesystem, manifest)
+    except (StoreError, OSError):
+        # Under a lock that nobody else can hold, the record in the way is our own.
+        if not isinstance(filesystem, LocalFilesystem) or not manifest.is_open:
+            raise
+        manifest.is_open = False
+        commit_whole(filesystem, manifest)
+
+
+def remove_old_records(filesystem: Filesystem, run_id: str, commit: int, *, is_open: bool) -> None:
+    """Delete records that a snapshot has made superfluous. Only who holds the run's lock may do it."""
+    folder = f"{run_folder(run_id)}/{LOG_FOLDER}"
+    # Oldest first: whoever lists the log meanwhile sees that its beginning is gone, and starts again.
+    for number in logged_commits(filesystem, run_id):
+        if number <= commit:
+            filesystem.remove(log_path(run_id, number))
+    if not is_open and filesystem.exists(folder):
+        filesystem.remove(folder)
+
+
+def _append(filesystem: Filesystem, manifest: Manifest, parts: dict[str, Any]) -> None:
+    run_id, commit = manifest.run.run_id, manifest.commit + 1
+    content = {**_header(commit, manifest.head), "run": manifest.run.as_json(), **parts}
+    data, digest = seal(content)
+    try:
+        filesystem.create(log_path(run_id, commit), data)
+    except FileExistsError:
+        raise StoreBusy(
+            f"Another process has written commit {commit} of the run {run_id} in the store {filesystem.location}.",
+            hint="Two processes wrote the same run; what both committed before is safe. Let only one go on.",
+        ) from None
+    manifest.commit, manifest.previous, manifest.head = commit, manifest.head, digest
+
+
+def _write_snapshot(filesystem: Filesystem, manifest: Manifest, record: str | None) -> None:
+    """Replace run.json. `record` is the digest of this commit's record; None where the snapshot is the commit itself."""
+    run = manifest.run
+    data, digest = seal(_snapshot(manifest, record))
+    filesystem.replace(manifest_path(run.run_id), data)
+    manifest.head = record or digest
+    manifest.snapshot, manifest.is_open = manifest.commit, run.status == "running"
+    # In a bucket a lock is none for ever: there the records stay, so that no number can be claimed twice.
+    if isinstance(filesystem, LocalFilesystem):
+        remove_old_records(filesystem, run.run_id, manifest.commit, is_open=manifest.is_open)
+
+
+def _snapshot(manifest: Manifest, record: str | None) -> dict[str, Any]:
+    parts = [asdict(part) for part in manifest.parts]
+    header = _header(manifest.commit, manifest.previous)
+    return {**header, "record": record, "run": manifest.run.as_json(), "parts": parts}
+
+
+def _header(commit: int, previous: str | None) -> dict[str, Any]:
+    return {"format": {"name": FORMAT_NAME, "version": FORMAT_VERSION}, "commit": commit, "previous": previous}
