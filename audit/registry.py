@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
@@ -34,10 +34,6 @@ class Registry(Generic[T]):
         self._things[name] = thing
         return thing
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """`add` as a decorator."""
-        return lambda thing: self.add(name, thing)
-
     def get(self, name: str) -> T:
         """The thing of that name, or an error that names the nearest ones."""
         self._load_plugins()
@@ -55,10 +51,6 @@ class Registry(Generic[T]):
     def __contains__(self, name: object) -> bool:
         self._load_plugins()
         return name in self._things
-
-    def __len__(self) -> int:
-        self._load_plugins()
-        return len(self._things)
 
     def values(self) -> list[T]:
         """Every registered thing, built-ins first."""

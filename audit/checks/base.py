@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Severity = Literal["info", "warning", "error"]
 Status = Literal["pass", "fail", "skip", "error"]
 #: What a run must have for a check to say anything; without it the check is skipped, visibly.
-Need = Literal["model", "labels", "pictures", "files", "activations", "baseline", "replay"]
+Need = Literal["model", "labels", "pictures", "files", "activations", "baseline"]
 
 #: From least to worst.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

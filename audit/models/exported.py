@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from audit.errors import ModelError
+from audit.models.complete import complete_model, identify
 from audit.models.files import digest_of, members, require_file
-from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
+from audit.models.loaded import LoadedModel, LoadOptions
 
 kind = "an exported PyTorch program (.pt2)"
 executes_code = True
@@ -43,7 +44,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
             f"The program was exported for batches of exactly {loaded.batch_size}; export it with a dynamic first "
             "dimension to lift that."
         )
-    return finished(loaded, *identify(module, options.arch), device=options.device)
+    return complete_model(loaded, *identify(module, options.arch), device=options.device)
 
 
 def _fixed_batch(program: torch.export.ExportedProgram) -> int | None:

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError
-from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
+from audit.models.complete import complete_model, identify
+from audit.models.loaded import LoadedModel, LoadOptions
 from audit.usercode import import_named, load_module, reporting
 
 kind = "a function"
@@ -42,7 +43,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     names = getattr(module, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         loaded.classes = list(names)
-    return finished(loaded, *identify(module, options.arch), device=options.device)
+    return complete_model(loaded, *identify(module, options.arch), device=options.device)
 
 
 def weights_digest(module: nn.Module) -> str:

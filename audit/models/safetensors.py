@@ -5,8 +5,9 @@ from __future__ import annotations
 from audit.errors import MissingExtra, ModelError
 from audit.models.checkpoint import hinted_arch
 from audit.models.classes import classes_of
+from audit.models.complete import complete_model
 from audit.models.files import digest_of, head, require_file
-from audit.models.loaded import LoadedModel, LoadOptions, finished
+from audit.models.loaded import LoadedModel, LoadOptions
 from audit.models.weights import State, fit
 
 kind = "a safetensors file"
@@ -48,4 +49,4 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         notes=fitted.notes,
         extras=metadata,
     )
-    return finished(loaded, fitted.architecture, fitted.num_classes, device=options.device)
+    return complete_model(loaded, fitted.architecture, fitted.num_classes, device=options.device)

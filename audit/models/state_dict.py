@@ -21,8 +21,9 @@ from torch import nn
 from audit.errors import ModelError, NeedsTrust
 from audit.models.checkpoint import find_weights, hinted_arch, is_state_dict, plain_facts
 from audit.models.classes import classes_of
+from audit.models.complete import complete_model, identify
 from audit.models.files import digest_of, is_legacy_torch, is_pickle, members, require_file
-from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
+from audit.models.loaded import LoadedModel, LoadOptions
 from audit.models.weights import fit
 
 kind = "a file of torch.save"
@@ -80,7 +81,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         notes=[*notes, *fitted.notes],
         extras=plain_facts(about),
     )
-    return finished(loaded, fitted.architecture, fitted.num_classes, device=options.device)
+    return complete_model(loaded, fitted.architecture, fitted.num_classes, device=options.device)
 
 
 def _tensors(weights: Any) -> dict[str, torch.Tensor]:
@@ -96,7 +97,7 @@ def _whole_module(
     loaded = LoadedModel(module=module, spec=spec, digest=digest, format="checkpoint")
     loaded.classes, loaded.extras = classes_of(about), plain_facts(about)
     loaded.notes.append(f"The file holds a whole pickled {type(module).__name__}, which was used as it is.")
-    return finished(loaded, *identify(module, options.arch), device=options.device)
+    return complete_model(loaded, *identify(module, options.arch), device=options.device)
 
 
 def _read(path: Path, trust: bool) -> object:

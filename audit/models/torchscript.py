@@ -7,8 +7,9 @@ import warnings
 import torch
 
 from audit.errors import ModelError
+from audit.models.complete import complete_model, identify
 from audit.models.files import digest_of, members, require_file
-from audit.models.loaded import LoadedModel, LoadOptions, finished, identify
+from audit.models.loaded import LoadedModel, LoadOptions
 
 kind = "a TorchScript archive"
 executes_code = True
@@ -32,4 +33,4 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{path} is {kind} that cannot be loaded: {reason}", hint="Save it again.") from error
     loaded = LoadedModel(module=module, spec=spec, digest=digest, format="torchscript")
-    return finished(loaded, *identify(module, options.arch), device=options.device)
+    return complete_model(loaded, *identify(module, options.arch), device=options.device)

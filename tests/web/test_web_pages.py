@@ -340,7 +340,7 @@ def test_a_run_still_being_written(tmp_path: Path) -> None:
         run = writer.run.run_id
         first = client.get(f"/run/{run}")
         assert "Still being written" in first.text
-        assert "every 3s" in first.text
+        assert 'data-when="every 3"' in first.text
         assert client.get(f"/run/{run}?format=json").json()["run"]["samples"] == 1
         write_samples(writer, [{"index": 7, "label": 0, "predicted": 1, "label_name": "a"}])
         writer.finish("complete")
@@ -348,7 +348,7 @@ def test_a_run_still_being_written(tmp_path: Path) -> None:
         after = client.get(f"/run/{run}?format=json").json()
         assert after["run"]["samples"] == 2
         assert after["counts"]["wrong"] == 1
-        assert "every 3s" not in client.get(f"/run/{run}").text
+        assert 'data-when="every 3"' not in client.get(f"/run/{run}").text
 
 
 def test_a_run_without_a_model(tmp_path: Path) -> None:

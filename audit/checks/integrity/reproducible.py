@@ -18,7 +18,6 @@ class Reproducible(Check):
     name = "reproducible"
     group = "integrity"
     description = "Replaying a few visits from their sources gives exactly the recorded stage outputs."
-    needs = ("replay",)
     options = settings(visits=Option(3, "How many samples are replayed, evenly chosen."))
 
     def run(self, context: Context) -> Iterable[Finding]:

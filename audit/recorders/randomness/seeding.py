@@ -71,8 +71,3 @@ class Seeder:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_dataset": self._dataset, "_seed": self._seed, "_roster": None}
-
-
-def find_generators(thing: Any) -> list[tuple[str, Any]]:
-    """Generators held below an object, with the path that leads to each, in a stable order."""
-    return [(place.path, place.generator) for place in GeneratorSearch(thing).places]
