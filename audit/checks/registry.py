@@ -10,15 +10,20 @@ from audit.registry import Registry
 
 #: One module for each check: the folder is the group, the file is the name.
 BUILT_IN: dict[str, tuple[str, ...]] = {
-    "integrity": ("coverage", "alignment", "unreadable", "source_unchanged", "reproducible", "store", "hooks"),
-    "values": ("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "augmentation"),
+    "integrity": (
+        *("coverage", "alignment", "unreadable", "source_unchanged", "model_unchanged", "code_unchanged"),
+        *("stable_load", "reproducible", "store", "hooks"),
+    ),
+    "values": (
+        *("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "augmentation", "repeated_draws"),
+    ),
     "data": (
         *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
-        *("alpha_dropped", "class_balance", "missing_classes"),
+        *("alpha_dropped", "class_balance", "missing_classes", "shortcuts"),
     ),
     "model": (
         *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),
-        *("dead_layers", "exploding_layers"),
+        *("head", "evaluation_mode", "dead_layers", "exploding_layers"),
     ),
     "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "drift"),
     "yours": ("sql",),

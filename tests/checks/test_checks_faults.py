@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from checks_contracts import check_check, check_outcome, outcome_of
-from checks_faults import FAULTS, Fault
-from checks_world import world
+from checks_faults import FAULTS, Fault, _revisit, draw, many_classes, steps
+from checks_world import World, digest, world
 
 from audit.checks.base import Check
 from audit.checks.registry import all_checks
 from audit.checks.runner import run_checks
 
 #: Checks whose faults need files, payloads or torch, and are planted in their own test file.
-ELSEWHERE = {"near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"}
+ELSEWHERE = {
+    *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
+    *("model_unchanged", "code_unchanged"),
+}
 
 
 def test_there_are_many_faults() -> None:
@@ -66,6 +71,8 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
     assert {outcome.check for outcome in report.with_status("skip")} == {
         *("dead_layers", "exploding_layers", "hooks"),  # no layer was recorded
         *("exif_orientation", "source_unchanged", "reproducible", "near_duplicates"),  # no file is there
+        *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
+        *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode
         "leakage",  # one split
         "calibration",  # too few samples
     }
@@ -80,3 +87,64 @@ def test_clean_layers_pass(tmp_path: Path) -> None:
     store = clean.write(tmp_path / "lineage")
     for name in ("hooks", "dead_layers", "exploding_layers"):
         assert outcome_of(store, name).status == "pass"
+
+
+TWINS: dict[str, Callable[[World], None]] = {
+    "stable_load": lambda w: _revisit(w),
+    "repeated_draws": lambda w: draw(w, lambda index: index, epochs=2),
+    "evaluation_mode": lambda w: steps(w, "eval"),
+    "class_order": lambda w: many_classes(w, 40, samples=1, order=lambda label: label),
+}
+
+
+@pytest.mark.parametrize("check", TWINS)
+def test_the_clean_twin_of_a_fault_passes(check: str, tmp_path: Path) -> None:
+    clean = world()
+    TWINS[check](clean)
+    outcome = outcome_of(clean.write(tmp_path / "lineage"), check)
+    assert (outcome.status, outcome.findings) == ("pass", []), outcome.message
+
+
+def test_training_mode_in_training_is_no_fault(tmp_path: Path) -> None:
+    clean = world()
+    steps(clean, "train", learning_rate=0.1)
+    for row in clean.tables["samples"]:
+        row["split"] = "train"
+    assert outcome_of(clean.write(tmp_path / "lineage"), "evaluation_mode").status == "pass"
+
+
+def test_random_loading_is_left_alone(tmp_path: Path) -> None:
+    clean = world()
+    draw(clean, lambda index: index, epochs=2)
+    for row in clean.outputs(0):
+        row["digest"] = digest(row["index"], row["epoch"])
+    assert outcome_of(clean.write(tmp_path / "lineage"), "stable_load").status == "pass"
+
+
+def test_labels_off_by_one_are_not_blamed_on_shifted_rows(tmp_path: Path) -> None:
+    """In a folder's order the next label is the next class: only places where the label stays tell the two apart."""
+    wrong = world()
+    many_classes(wrong, 20, samples=6, order=lambda label: (label + 1) % 20)
+    store = wrong.write(tmp_path / "lineage")
+    assert outcome_of(store, "class_order").status == "fail"
+    assert not [f for f in outcome_of(store, "alignment").findings if "shifted" in f.message]
+
+
+def test_a_checkpoint_and_code_that_changed_are_named(tmp_path: Path) -> None:
+    checkpoint, helper = tmp_path / "model.pt", tmp_path / "helpers.py"
+    checkpoint.write_bytes(b"weights")
+    helper.write_text("SIZE = 224\n")
+    recorded = world()
+    sha256 = hashlib.sha256(helper.read_bytes()).hexdigest()
+    recorded.run.recipe = {"model": str(checkpoint), "code": [{"file": str(helper), "sha256": sha256}]}
+    recorded.run.model_digest = hashlib.sha256(b"weights").hexdigest()
+    store = recorded.write(tmp_path / "lineage")
+    for check, file, change in (("model_unchanged", checkpoint, b"other"), ("code_unchanged", helper, b"SIZE = 256\n")):
+        assert outcome_of(store, check).status == "pass"
+        file.write_bytes(change)
+        outcome = outcome_of(store, check)
+        assert (outcome.status, outcome.severity) == ("fail", "warning")
+        assert str(file) in outcome.findings[0].message
+        check_outcome(store, outcome)
+    checkpoint.unlink()
+    assert "is gone" in outcome_of(store, "model_unchanged").findings[0].message

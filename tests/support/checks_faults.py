@@ -122,6 +122,20 @@ def _(w: World) -> None:
         grade(row, row["label"], logits[place - 1])
 
 
+def _revisit(w: World, epochs: int = 2) -> None:
+    """Every sample once more in each further epoch, with the same outputs."""
+    for table in ("samples", "stage_outputs", "predictions"):
+        rows = w.tables[table]
+        w.tables[table] = [row | {"epoch": epoch} for epoch in range(epochs) for row in rows]
+
+
+@fault("stable_load", "a cached sample changed in place", index=22, stage=0, says="in place")
+def _(w: World) -> None:
+    _revisit(w)
+    row = next(row for row in w.outputs(0) if row["index"] == 22 and row["epoch"] == 1)
+    row["digest"] = digest("changed in place")
+
+
 @fault("unreadable", "truncated file", index=3, stage=0, says="truncated")
 def _(w: World) -> None:
     w.fail(3, "load", "OSError: image file is truncated")
@@ -517,6 +531,105 @@ def _(w: World) -> None:
 def _(w: World) -> None:
     for row in w.tables["samples"]:
         row["source"] = f"elsewhere/{row['source']}"
+
+
+def draw(w: World, state: Callable[[int], object], epochs: int = 1) -> None:
+    """Let every visit draw from one generator, whose state each time is what `state` makes of the sample's index."""
+    if epochs > 1:
+        _revisit(w, epochs)
+    w.tables["rng"] = [
+        {name: row[name] for name in ("epoch", "index", "visit")}
+        | {"generator": "held:rng", "state": repr(state(row["index"] + 60 * row["epoch"])).encode()}
+        for row in w.tables["samples"]
+    ]
+
+
+@fault("repeated_draws", "copies of a generator in two workers", index=0, says="2 workers")
+def _(w: World) -> None:
+    draw(w, lambda index: index // 2)
+
+
+@fault("repeated_draws", "a generator that begins anew", says="begins anew", severity="warning")
+def _(w: World) -> None:
+    draw(w, lambda index: index % 60, epochs=2)
+
+
+@fault("shortcuts", "one class is darker", stage=0, says="brightness", severity="warning")
+def _(w: World) -> None:
+    for row in w.outputs(0):
+        row["mean"] = 40.0 + 60.0 * (row["index"] % 3) + row["index"] / 10
+
+
+@fault("shortcuts", "each class has its format", stage=0, says="file format")
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        row["source"] = row["source"].replace(".png", (".png", ".jpg", ".webp")[row["label"]])
+
+
+@fault("shortcuts", "each class has its size", stage=0, says="the width")
+def _(w: World) -> None:
+    for row in w.outputs(0):
+        row["shape"] = [48, 64 + 8 * (row["index"] % 3), 3]
+
+
+@fault("head", "more outputs than classes", says="5 outputs and the dataset 3 classes")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], [*row["logits"], -9.0, -9.0])
+
+
+@fault("head", "fewer outputs than classes", says="3 outputs and the dataset 4 classes")
+def _(w: World) -> None:
+    w.run.classes = [*CLASSES, "fish"]
+
+
+@fault("head", "one output takes everything", says="one output takes everything")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], [4.0, 0.0, 0.0])
+
+
+def steps(w: World, phase: str, learning_rate: float | None = None) -> None:
+    """The steps of the world's predictions, in one mode."""
+    numbers = sorted({row["step"] for row in w.tables["predictions"]})
+    w.tables["steps"] = [
+        {"epoch": 0, "step": number, "phase": phase, "learning_rate": learning_rate} for number in numbers
+    ]
+
+
+@fault("evaluation_mode", "a test split in training mode", says="training mode", severity="error")
+def _(w: World) -> None:
+    steps(w, "train", learning_rate=0.1)
+
+
+@fault("evaluation_mode", "training mode where nothing is trained", says="no optimizer", severity="warning")
+def _(w: World) -> None:
+    steps(w, "train")
+    _split(w, "all")
+
+
+@fault("class_order", "two classes of many changed places", says="changed places")
+def _(w: World) -> None:
+    many_classes(w, 20, samples=6, order=lambda label: {4: 7, 7: 4}.get(label, label))
+
+
+@fault("class_order", "shifted by one with one sample of a class", says="shifted by one")
+def _(w: World) -> None:
+    many_classes(w, 40, samples=1, order=lambda label: (label + 1) % 40)
+
+
+def many_classes(w: World, classes: int, *, samples: int, order: Callable[[int], int]) -> None:
+    """A dataset of many classes and few samples of each; class n is predicted as `order(n)`."""
+    w.run.classes = [f"class {n}" for n in range(classes)]
+    keys, predictions = w.tables["samples"], w.tables["predictions"]
+    w.tables["samples"], w.tables["predictions"] = [], []
+    for index in range(classes * samples):
+        label, key = index // samples, {"epoch": 0, "index": index, "visit": 0}
+        w.tables["samples"].append(keys[0] | key | {"source": f"{index}.png", "label": label, "label_name": None})
+        predicted = order(label)
+        facts = {"label": label, "predicted": predicted, "correct": label == predicted, "logits": None}
+        w.tables["predictions"].append(predictions[0] | key | facts | {"probabilities": None})
+    w.run.expected = classes * samples
 
 
 @fault("drift", "pictures became darker", stage=0, says="mean of load", baseline=True)

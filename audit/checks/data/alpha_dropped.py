@@ -9,6 +9,8 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 
+#: So many indices are named in a query; more are all asked for.
+_NAMED = 10_000
 _ALPHA = "('RGBA', 'LA', 'PA', 'RGBa', 'La')"
 
 
@@ -33,8 +35,10 @@ class AlphaDropped(Check):
         # A loader that converts to RGB drops it before anything is recorded; only the file knows.
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
         plain = f"index IN (SELECT index FROM {context.sources_decoded} WHERE mode IN ('RGB', 'L'))"
-        for file, found in opened(chosen_files(context, context.options["files"], f"{may} AND {plain}")):
-            if (file.index, file.source) not in told and (mode := _dropped(found, self._loaded(context, file.index))):
+        files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
+        loaded = self._loaded(context, files)
+        for file, found in opened(files):
+            if (file.index, file.source) not in told and (mode := _dropped(found, loaded.get(file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 
     def _recorded(self, context: Context) -> Iterable[dict[str, Any]]:
@@ -57,8 +61,16 @@ class AlphaDropped(Check):
             if isinstance(found, OSError) or _dropped(found, [made] if made["before"] == 0 else None):
                 yield file.row
 
-    def _loaded(self, context: Context, index: int) -> list[dict[str, Any]]:
-        return context.reader.rows("stage_outputs", context.run.run_id, index=index, where="stage = 0")
+    def _loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[dict[str, Any]]]:
+        """What was loaded of each file, asked once for all of them."""
+        listed = ", ".join(str(file.index) for file in files)
+        chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _NAMED else ""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for row in (
+            context.rows(f"SELECT index, mode, shape, digest FROM {context.sources_decoded}{chosen}") if files else ()
+        ):
+            found.setdefault(row["index"], []).append(row)
+        return found
 
 
 def _dropped(found: Opened | OSError, made: Sequence[Mapping[str, Any]] | None) -> str | None:

@@ -120,12 +120,16 @@ def _shifted(context: Context) -> Iterable[Finding]:
     )
     sides = " UNION ALL ".join(
         f"SELECT '{side}' AS side, count(*) AS places, avg((predicted = label)::INT) AS now, "
-        f"avg((predicted = {side})::INT) AS shifted FROM shown WHERE label <> {side}"
+        f"avg((predicted = {side})::INT) AS shifted, (SELECT {{'places': count(*), 'matching': avg((predicted = label)::INT)}} "
+        f"FROM shown WHERE label = {side}) AS beside FROM shown WHERE label <> {side}"
         for side in ("before", "after")
     )
     query = f"WITH shown AS MATERIALIZED ({query}) {sides}"
     for row in context.rows(query):
         if row["places"] < 8:
+            continue
+        # Rows that are shifted are right where the neighbour has the same label; wrong labels are wrong there too.
+        if row["beside"]["places"] >= 8 and row["beside"]["matching"] < row["shifted"] / 2:
             continue
         gain = row["shifted"] - row["now"]
         if gain > max(context.options["shift_gain"], 2 / math.sqrt(row["places"])):

@@ -34,17 +34,21 @@ class ClassOrder(Check):
         labels = {row["label"] for row in rows}
         size = max((max(row["label"], row["predicted"]) for row in rows), default=-1) + 1
         total = sum(row["count"] for row in rows)
-        if len(labels) < 2 or size > 2_000 or total < 5 * len(labels):
+        if len(labels) < 2:
             return
         before = sum(row["count"] for row in rows if row["label"] == row["predicted"]) / total
-        if before > 1 - context.options["gain"]:
+        if shifted := _shifted(context, rows, size, before, query):
+            yield shifted
+            return
+        if size > 2_000 or total < 5 * len(labels) or before > 1 - context.options["gain"]:
+            yield from _swapped(context, rows, query)
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
         # Of a model that guesses, some permutation is better by chance: the fewer samples, the better.
-        if after - before < max(context.options["gain"], 3 / math.sqrt(total)):
-            return
-        if after < context.options["permuted_accuracy"]:
+        gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
+        if not gained or after < context.options["permuted_accuracy"]:
+            yield from _swapped(context, rows, query)
             return
         seen = {row["predicted"] for row in rows}
         moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]
@@ -58,6 +62,49 @@ class ClassOrder(Check):
             threshold=before,
             sql=query,
         )
+
+
+def _shifted(context: Context, rows: list[dict[str, Any]], size: int, before: float, query: str) -> Finding | None:
+    """Every class taken for its neighbour: it shows in few samples, because chance makes that of none."""
+    total = sum(row["count"] for row in rows)
+    if size < 5 or total < 10:
+        return None
+    for step in (1, -1):
+        share = sum(row["count"] for row in rows if row["predicted"] == (row["label"] + step) % size) / total
+        if share >= context.options["permuted_accuracy"] and share - before >= context.options["gain"]:
+            classes = context.run.classes or []
+            return Finding(
+                f"Classes are shifted by one: {share:.0%} of {total:,} predictions are the class "
+                f"{'after' if step > 0 else 'before'} the label, such as {_name(classes, step % size)} for "
+                f"{_name(classes, 0)}, and {before:.0%} the label itself. Labels and outputs count from different "
+                "numbers, or one class was left out.",
+                value=share,
+                threshold=before,
+                sql=query,
+            )
+    return None
+
+
+def _swapped(context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Finding]:
+    """Pairs of classes that are taken for each other, however little that changes the accuracy of all."""
+    counts = {(row["label"], row["predicted"]): row["count"] for row in rows}
+    totals: dict[int, int] = {}
+    for row in rows:
+        totals[row["label"]] = totals.get(row["label"], 0) + row["count"]
+    share = context.options["permuted_accuracy"]
+    classes = context.run.classes or []
+    for (label, predicted), count in sorted(counts.items()):
+        other = counts.get((predicted, label), 0)
+        if label >= predicted or min(totals[label], totals.get(predicted, 0)) < 5:
+            continue
+        if count >= share * totals[label] and other >= share * totals[predicted]:
+            yield Finding(
+                f"{_name(classes, label)} and {_name(classes, predicted)} are taken for each other, in {count} of "
+                f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes have changed places.",
+                value=(count + other) / (totals[label] + totals[predicted]),
+                threshold=share,
+                sql=query,
+            )
 
 
 def _names(context: Context) -> Iterable[Finding]:

@@ -1,0 +1,36 @@
+"""`code_unchanged`: the code files that made the run, helpers included, are still what was executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+from audit.usercode import changed_files
+
+
+class CodeUnchanged(Check):
+    """Compares files with the digests of the bytes that were executed; runs nothing."""
+
+    name = "code_unchanged"
+    group = "integrity"
+    description = "The pipeline's own code files, with the helpers they import, are those that were executed."
+    severity = "warning"
+    options = settings(gone=Option(False, "Tell files that are not here, too."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        recorded = context.run.recipe.get("code") or []
+        if not recorded:
+            raise Skip("the run executed no code file of its own, or did not record it")
+        sql = f"SELECT recipe FROM runs WHERE run_id = {context.run_literal}"
+        for file, before, now in changed_files(recorded):
+            yield Finding(
+                f"{file} has changed since the run: its digest is {now[:16]}…, and was {before[:16]}….", sql=sql
+            )
+        for one in recorded if context.options["gone"] else ():
+            if one.get("file") and not os.path.exists(str(one["file"])):
+                yield Finding(f"{one['file']} is gone.", sql=sql)
+
+
+CHECK = CodeUnchanged

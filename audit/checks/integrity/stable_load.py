@@ -1,0 +1,48 @@
+"""`stable_load`: a sample that loads to another value at a later visit, though its source is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Skip
+from audit.checks.context import Context
+
+
+class StableLoad(Check):
+    """A sample that is kept in memory and changed in place shows in its second visit. Random loading is left alone."""
+
+    name = "stable_load"
+    group = "integrity"
+    description = "A sample loads to the same value at every visit, unless it draws random numbers."
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        if context.facts.once:
+            raise Skip("no sample was visited twice")
+        stage = next((row for row in context.facts.stages if row["stage"] == 0), None)
+        if stage is None or stage["random"]:
+            raise Skip("what is loaded is random, or was not recorded")
+        query = (
+            "SELECT index, source, count(DISTINCT digest) AS different, count(*) AS visits, "
+            "min(epoch) AS first, max(epoch) AS last "
+            f"FROM (SELECT epoch, index, visit, digest FROM {context.outputs} WHERE stage = 0) "
+            f"JOIN (SELECT epoch, index, visit, split, source, source_digest FROM {context.samples}) "
+            "USING (epoch, index, visit) "
+            # A visit that drew random numbers may have drawn them while it loaded.
+            f"ANTI JOIN (SELECT epoch, index, visit FROM rng WHERE run_id = {context.run_literal}) "
+            "USING (epoch, index, visit) "
+            "GROUP BY split, index, source, source_digest HAVING count(DISTINCT digest) > 1"
+        )
+        for row in context.offenders(query):
+            yield Finding(
+                f"{row['source']} (index {row['index']}) was loaded {row['visits']} times and gave {row['different']} "
+                "different values, without drawing random numbers: a stage may change it in place.",
+                index=row["index"],
+                source=row["source"],
+                stage=0,
+                value=row["different"],
+                threshold=1,
+                sql=context.evidence("stage_outputs", row["index"], "stage = 0"),
+            )
+
+
+CHECK = StableLoad

@@ -1,0 +1,85 @@
+"""`repeated_draws`: one state of a random generator used for several visits, so that they got the same random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+
+
+class RepeatedDraws(Check):
+    """Judges the generator states that visits drew from: two of them are never equal by chance."""
+
+    name = "repeated_draws"
+    group = "values"
+    description = "No two visits drew from the same state of a random generator, in any worker or epoch."
+    options = settings(
+        share=Option(0.05, "Told when this share of the visits repeats the state of another."),
+        epochs=Option(True, "Tell states that come again in a later epoch, too."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        if not context.facts.counts.get("rng"):
+            raise Skip("no visit drew from a generator whose state was recorded")
+        # What is noted of whole batches is no generator.
+        drawn = (
+            "SELECT epoch, index, visit, generator, hash(state, block_digest) AS state FROM rng "
+            f"WHERE run_id = {context.run_literal} AND generator <> 'batch'"
+        )
+        yield from self._within_epochs(context, drawn)
+        if context.options["epochs"]:
+            yield from self._between_epochs(context, drawn)
+
+    def _within_epochs(self, context: Context, drawn: str) -> Iterable[Finding]:
+        states = (
+            "SELECT generator, epoch, state, count(*) AS visits, count(DISTINCT worker) AS workers, "
+            f"min(index) AS index FROM ({drawn}) JOIN (SELECT epoch, index, visit, worker FROM samples "
+            f"WHERE run_id = {context.run_literal}) USING (epoch, index, visit) GROUP BY ALL"
+        )
+        query = (
+            "SELECT generator, sum(visits)::BIGINT AS visits, (sum(visits) - count(*))::BIGINT AS repeated, "
+            "max(workers) AS workers, min(index) FILTER (visits > 1) AS index "
+            f"FROM ({states}) GROUP BY generator ORDER BY generator"
+        )
+        for row in context.rows(query):
+            share = row["repeated"] / row["visits"]
+            if share < context.options["share"]:
+                continue
+            why = (
+                f"each of {row['workers']} workers has a copy of it"
+                if row["workers"] > 1
+                else "it is set back on the way"
+            )
+            yield Finding(
+                f"The random generator {row['generator']} gave {row['repeated']:,} of {row['visits']:,} visits the "
+                f"numbers of another visit in the same epoch: {why}. Seed it for each worker, or draw from torch.",
+                index=row["index"],
+                value=share,
+                threshold=context.options["share"],
+                sql=f"FROM ({states}) WHERE visits > 1 ORDER BY visits DESC",
+            )
+
+    def _between_epochs(self, context: Context, drawn: str) -> Iterable[Finding]:
+        states = (
+            f"SELECT generator, state, count(DISTINCT epoch) AS epochs, min(index) AS index FROM ({drawn}) GROUP BY ALL"
+        )
+        query = (
+            "SELECT generator, count(*) AS states, count(*) FILTER (epochs > 1) AS repeated, max(epochs) AS epochs, "
+            f"min(index) FILTER (epochs > 1) AS index FROM ({states}) GROUP BY generator ORDER BY generator"
+        )
+        for row in context.rows(query):
+            share = row["repeated"] / row["states"]
+            if share >= context.options["share"]:
+                yield Finding(
+                    f"The random generator {row['generator']} gives the same numbers in each of {row['epochs']} epochs "
+                    f"({share:.0%} of its states come again): it begins anew with every epoch.",
+                    index=row["index"],
+                    value=share,
+                    threshold=context.options["share"],
+                    sql=f"FROM ({states}) WHERE epochs > 1",
+                    severity="warning",
+                )
+
+
+CHECK = RepeatedDraws
