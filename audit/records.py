@@ -18,6 +18,18 @@ LEVELS: tuple[Level, ...] = ("digest", "preview", "full")
 DIGEST_VERSION = 2
 
 
+#: What a model's output may be declared to be, with the task that each stands for.
+OUTPUT_TASKS = {
+    "logits": "classification",
+    "probabilities": "classification",
+    "sigmoid": "classification",
+    "log_probabilities": "classification",
+    "multilabel": "multilabel",
+    "regression": "regression",
+    "embedding": "embedding",
+}
+
+
 @dataclass(slots=True)
 class Run:
     """One row of `runs`: a recorded execution of a pipeline."""
@@ -52,6 +64,9 @@ class Run:
     tags: dict[str, str] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     expected: int | None = None
+    output: str | None = None
+    task: str | None = None
+    output_evidence: str | None = None
     warnings: list[str] = field(default_factory=list)
 
     @property

@@ -78,7 +78,9 @@ class RunFacts:
 
     @cached_property
     def regression(self) -> bool:
-        """Whether the model gives one number and most labels are neither 0 nor 1, so that they are no classes."""
+        """Whether what the model gives is no class: a measured value, or a vector."""
+        if self.run.task is not None:
+            return self.run.task not in ("classification", "multilabel")
         predictions = f"(FROM graded_predictions WHERE run_id = {literal(self.run.run_id)})"
         outputs = self.query(f"SELECT len(logits) AS outputs FROM {predictions} LIMIT 1")
         if not outputs or outputs[0]["outputs"] != 1:

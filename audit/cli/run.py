@@ -15,7 +15,7 @@ from audit.cli.bar import ProgressBar
 from audit.cli.boundary import INTERRUPTED
 from audit.cli.options import common, console, json_option, parse_tags
 from audit.config import store_location
-from audit.records import LEVELS, Run
+from audit.records import LEVELS, OUTPUT_TASKS, Run
 
 if TYPE_CHECKING:
     from audit.lineage.failures import FailureGroup
@@ -88,6 +88,9 @@ class Size(click.ParamType[int]):
 )
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs.")
+@click.option(
+    "--output", type=click.Choice(list(OUTPUT_TASKS)), help="What the model's numbers are. [default: what is evident]"
+)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Each sample is seeded from (seed, epoch, index).")
 @click.option("--strict", is_flag=True, help="Stop at the first sample that fails.")

@@ -9,7 +9,7 @@ import torch
 from audit import values
 from audit.errors import AuditError, ModelError
 from audit.models import LoadedModel
-from audit.models.outputs import logits_of
+from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.seeded_dataset import Batch
 from audit.store import wire as rows
@@ -24,7 +24,8 @@ class Forward:
         """The architecture, else the name of the class."""
         return self._model.arch or type(self._model.module).__name__
 
-    def __init__(self, model: LoadedModel, named: str | None, device: str) -> None:
+    def __init__(self, model: LoadedModel, named: str | None, device: str, output: str | None = None) -> None:
+        self.reader = OutputReader(model.module, model.arch or type(model.module).__name__, output, None)
         self._model = model
         self._named = named
         self._device = device
@@ -34,8 +35,16 @@ class Forward:
         inputs = fetched.inputs
         if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
             # Samples of different shapes cannot share a batch: each goes alone.
-            return torch.cat([self._call(value[None], 1) for value in inputs])
-        return self._call(inputs, len(fetched.ok))
+            values = torch.cat([self._call(value[None], 1) for value in inputs])
+        else:
+            values = self._call(inputs, len(fetched.ok))
+        self.reader.find_meaning(values, fetched.labels, None)
+        return values
+
+    @property
+    def kind(self) -> str:
+        """What the numbers mean."""
+        return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
 
     def _call(self, inputs: Any, count: int) -> torch.Tensor:
         moved = inputs.to(self._device, non_blocking=True) if isinstance(inputs, torch.Tensor) else inputs
@@ -50,16 +59,17 @@ class Forward:
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
                 hint="Check that the pipeline makes what this model expects.",
             ) from error
-        return logits_of(output, batch=count).float().cpu()
+        return self.reader.values(output, count).float().cpu()
 
 
 class Rows:
     """A batch and its logits as rows of the store, the same whichever process makes them."""
 
     def __init__(
-        self, run_id: str, classes: list[str] | None, selection: Selection | None, model: str | None = None
+        self, run_id: str, classes: list[str] | None, selection: Selection | None, forward: Forward | None = None
     ) -> None:
-        self.model = model
+        self.model = forward.model_name if forward is not None else None
+        self._forward = forward
         self._run_id = run_id
         self._classes = classes
         self._selection = selection
@@ -93,7 +103,8 @@ class Rows:
 
     def _predictions(self, fetched: Batch, number: int, logits: torch.Tensor, digests: list[str | None]) -> Any:
         count = len(fetched.ok)
-        columns = prediction_columns(logits, fetched.labels, self._classes)
+        kind = self._forward.kind if self._forward is not None else "logits"
+        columns = prediction_columns(logits, fetched.labels, self._classes, kind)
         return rows.table_of(
             "predictions",
             columns
@@ -123,7 +134,9 @@ def input_digests(fetched: Batch) -> list[str | None]:
     return [values.digest(inputs)] * len(fetched.ok)
 
 
-def labels_outside(fetched: Batch, logits: torch.Tensor) -> int:
+def labels_outside(fetched: Batch, logits: torch.Tensor, forward: Forward) -> int:
     """How many labels no output of the model stands for."""
+    if forward.reader.meaning is not None and forward.reader.meaning.task != "classification":
+        return 0
     width = max(int(logits.shape[1]), 2)
     return sum(label is not None and not 0 <= label < width for label in fetched.labels)

@@ -51,9 +51,9 @@ class LocalRun(RunExecutor):
         self.undecided = False
         self.background: BackgroundWriter | None = None
         model = self.assembly.model
-        self.forward = Forward(model, self.request.model, self.request.device) if model else None
-        name = self.forward.model_name if self.forward is not None else None
-        self.rows = Rows(self.writer.run.run_id, self.assembly.classes, plan.selection, name)
+        request = self.request
+        self.forward = Forward(model, request.model, request.device, request.output) if model else None
+        self.rows = Rows(self.writer.run.run_id, self.assembly.classes, plan.selection, self.forward)
 
     def end(self, status: Status) -> Run:
         if self.background is not None:
@@ -171,7 +171,7 @@ class LocalRun(RunExecutor):
         assert self.background is not None
         if self.background.error is not None:
             raise self.background.error
-        logits = self.forward(fetched) if self.forward and fetched.ok else None
+        logits = self._predict(fetched)
         digests = input_digests(fetched) if logits is not None else []
         number, made = next(self.numbers), self.rows
 
@@ -181,6 +181,19 @@ class LocalRun(RunExecutor):
         self.background.submit(write, fetched.records.numel())
         self._count(fetched, logits)
 
+    def _predict(self, fetched: Batch) -> torch.Tensor | None:
+        if self.forward is None or not fetched.ok:
+            return None
+        is_first = self.forward.reader.meaning is None
+        values = self.forward(fetched)
+        meaning = self.forward.reader.meaning
+        if is_first and meaning is not None:
+            run = self.writer.run
+            run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
+            if meaning.doubt is not None:
+                self.warn(f"The output of the model {self.forward.model_name}: {meaning.doubt}")
+        return values
+
     def _count(self, fetched: Batch, logits: torch.Tensor | None) -> None:
         if self.undecided:
             self._settle(fetched)
@@ -188,7 +201,7 @@ class LocalRun(RunExecutor):
             len(fetched.indices),
             len(fetched.indices) - len(fetched.ok),
             fetched.payload_bytes,
-            labels_outside(fetched, logits) if logits is not None else 0,
+            labels_outside(fetched, logits, self.forward) if logits is not None and self.forward is not None else 0,
             int(logits.shape[1]) if logits is not None else None,
             fetched.problems,
             fetched.failures,

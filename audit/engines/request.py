@@ -15,7 +15,20 @@ from audit.records import LEVELS, Progress
 ENGINES = ("local", "ray")
 DEFAULT_BUDGET = 2 * 2**30
 #: The options that decide what a sample becomes, and so belong to the recipe. No other key of one becomes an option.
-_RECIPE = ("dataset", "pipeline", "model", "arch", "trust", "mode", "seed", "limit", "batch_size", "workers", "device")
+_RECIPE = (
+    "dataset",
+    "pipeline",
+    "model",
+    "arch",
+    "trust",
+    "mode",
+    "seed",
+    "limit",
+    "batch_size",
+    "workers",
+    "device",
+    "output",
+)
 #: What a pipeline's first stage is given: pictures as RGB, as torchvision's ImageFolder does it, or in their own mode.
 MODES = ("rgb", "keep")
 
@@ -40,6 +53,7 @@ class RunRequest:
     start_method: str | None = None
     batch_size: int = 32
     device: str = "cpu"
+    output: str | None = None
     limit: int | None = None
     seed: int = 0
     strict: bool = False

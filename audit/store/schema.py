@@ -223,6 +223,9 @@ RUNS = _table(
     ("recipe", pa.string()),
     ("warnings", pa.list_(pa.string())),
     ("sequence", pa.int64()),
+    ("output", pa.string()),
+    ("task", pa.string()),
+    ("output_evidence", pa.string()),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from audit.store import comparison
+from audit.store.task_views import VIEWS as TASK_VIEWS
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
 
 #: What a prediction adds to its sample.
@@ -38,6 +39,7 @@ VIEWS: dict[str, str] = {
     """,
 }
 
+VIEWS |= TASK_VIEWS
 VIEWS |= TRAINING_VIEWS
 
 
@@ -79,6 +81,16 @@ MACROS: dict[str, str] = {
     # The same, but one that is not there is an error: a name mistyped in CI must not look as if nothing differed.
     "known_run(reference)": """
         coalesce(run_of(reference), error(format('There is no run ''{}'' here.', reference)))
+    """,
+    # The samples whose recorded vectors are nearest to that of one sample, in the last epoch of a run.
+    "neighbours(reference, sample)": """TABLE
+        WITH vectors AS (
+            SELECT index, visit, output FROM graded_predictions
+            WHERE run_id = known_run(reference) AND output IS NOT NULL
+              AND epoch = (SELECT max(epoch) FROM predictions WHERE run_id = known_run(reference))
+        ), own AS (SELECT any_value(output) AS output FROM vectors WHERE index = sample)
+        SELECT v.index, v.visit, list_cosine_similarity(v.output, own.output) AS similarity
+        FROM vectors v, own WHERE v.index <> sample ORDER BY similarity DESC, v.index
     """,
     # Which visit of one run is which of another. A visit without a partner has NULLs.
     "matches(a, b)": f"""TABLE

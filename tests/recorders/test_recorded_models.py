@@ -93,7 +93,10 @@ def test_a_traced_model(tmp_path: Path) -> None:
             # Traces twice and compares the graphs: nothing of ours may be in either.
             traced = torch.jit.trace(model, x)
             assert torch.equal(traced(x), model(x))
-    assert Asked(tmp_path / "lineage")("SELECT count(*) FROM predictions") == [(12,)]
+    # The tracer calls the model once more to compare: a call like any other.
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT count(*), count(DISTINCT index) FROM graded_predictions") == [(12, 12)]
+    assert ask("SELECT count(DISTINCT logits) FROM predictions GROUP BY index") == [(1,)] * 12
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

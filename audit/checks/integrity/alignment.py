@@ -83,7 +83,10 @@ def _labels(context: Context) -> Iterable[Finding]:
 
 
 def _recomputed(context: Context) -> Iterable[Finding]:
-    best = "CASE WHEN len(logits) = 1 THEN (logits[1] > 0)::INT ELSE list_position(logits, list_max(logits)) - 1 END"
+    half = 0.5 if context.run.output in ("probabilities", "sigmoid") else 0
+    best = (
+        f"CASE WHEN len(logits) = 1 THEN (logits[1] > {half})::INT ELSE list_position(logits, list_max(logits)) - 1 END"
+    )
     query = (
         f"SELECT epoch, index, visit, predicted, best, label, correct FROM "
         f"(SELECT *, {best} AS best, list_max(logits) = logits[predicted + 1] AS tied FROM {context.all_predictions} "

@@ -19,17 +19,19 @@ class Probabilities(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         tolerance = context.options["tolerance"]
+        # Scores of classes that do not exclude each other need not add up to anything.
+        alone = context.run.output in ("sigmoid", "multilabel")
         query = (
             "SELECT index, epoch, visit, list_sum(probabilities) AS sum, list_min(probabilities) AS low, "
             f"list_max(probabilities) AS high, confidence FROM {context.all_predictions} "
             "WHERE len(probabilities) > 0 AND isfinite(list_sum(probabilities))"
         )
         query = (
-            f"FROM ({query}) WHERE abs(sum - 1) > {tolerance} OR low < -{tolerance} "
+            f"FROM ({query}) WHERE {'false' if alone else f'abs(sum - 1) > {tolerance}'} OR low < -{tolerance} "
             f"OR high > 1 + {tolerance} OR abs(confidence - high) > {tolerance}"
         )
         for row in context.offenders(query):
-            if abs(row["sum"] - 1) > tolerance:
+            if not alone and abs(row["sum"] - 1) > tolerance:
                 said, value, threshold = f"add up to {row['sum']:.4g}", row["sum"], 1.0
             elif row["low"] < -tolerance or row["high"] > 1 + tolerance:
                 said, value, threshold = f"reach from {row['low']:.4g} to {row['high']:.4g}", row["high"], 1.0
@@ -44,7 +46,8 @@ class Probabilities(Check):
                 threshold=threshold,
                 sql=context.evidence("predictions", row["index"]),
             )
-        yield from _twice(context)
+        if context.run.output in (None, "logits"):
+            yield from _twice(context)
 
 
 def _twice(context: Context) -> Iterable[Finding]:

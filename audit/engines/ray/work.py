@@ -139,35 +139,35 @@ class WorkerContext:
             model = load_model(request)
             assert model is not None
             self._job.check("model", model.digest)
-            self._forward = Forward(model, request.model, request.device)
+            self._forward = Forward(model, request.model, request.device, request.output)
         return self._forward
 
     def write(self, batches: Iterable[tuple[int, Batch]]) -> Written:
         """Run the model, if there is one, and write all rows of these batches as parts of one attempt."""
         job = self._job
         selection = Selection(job.capture_where) if job.capture_where else None
-        name = self.forward().model_name if job.recipe["model"] is not None else None
-        rows = Rows(job.run_id, job.classes, selection, name)
+        forward = self.forward() if job.recipe["model"] is not None else None
+        rows = Rows(job.run_id, job.classes, selection, forward)
         writer: BlockWriter | None = None
         numbers: list[int] = []
         total = Recorded(0, 0, problems=[], failures=[])
         with torch.inference_mode():
             for number, fetched in batches:
                 writer = writer or BlockWriter(job.location, job.run_id, number)
-                logits = self.forward()(fetched) if job.recipe["model"] is not None and fetched.ok else None
+                logits = forward(fetched) if forward is not None and fetched.ok else None
                 digests = input_digests(fetched) if logits is not None else []
                 writer.append(rows.tables(fetched, number, logits, digests))
                 numbers.append(number)
-                _add(total, fetched, logits)
+                _add(total, fetched, logits, forward)
         assert writer is not None, "a task was given no batch"
         return Written(numbers, writer.finish(), total)
 
 
-def _add(total: Recorded, fetched: Batch, logits: torch.Tensor | None) -> None:
+def _add(total: Recorded, fetched: Batch, logits: torch.Tensor | None, forward: Forward | None) -> None:
     total.samples += len(fetched.indices)
     total.failed += len(fetched.indices) - len(fetched.ok)
     total.payload_bytes += fetched.payload_bytes
-    total.outside += labels_outside(fetched, logits) if logits is not None else 0
+    total.outside += labels_outside(fetched, logits, forward) if logits is not None and forward is not None else 0
     total.outputs = int(logits.shape[1]) if logits is not None else total.outputs
     total.problems = [*total.problems, *fetched.problems][:_TOLD]
     total.failures = [*total.failures, *fetched.failures][:_TOLD]

@@ -67,6 +67,7 @@ class Intake:
         )
         statuses = unpacked["samples"]["status"].to_pylist()
         places: list[int | None] = [*range(envelope.count)]
+        ok = [place for place, status in enumerate(statuses) if status == "ok"]
         return UnpredictedBatch(
             stamp.apply(unpacked),
             epoch,
@@ -74,7 +75,7 @@ class Intake:
             visits,
             self._labels(envelope),
             envelope.digests,
-            [place for place, status in enumerate(statuses) if status == "ok"],
+            ok,
             self._run.classes,
             envelope.records.numel(),
             [number] * envelope.count,
@@ -82,6 +83,7 @@ class Intake:
             loose=number is None,
             data=envelope.data,
             origin=weakref.ref(iteration) if iteration is not None else None,
+            targets=_batch_targets(envelope.data, len(ok)),
         )
 
     def _look_at(self, envelope: Envelope) -> None:
@@ -89,7 +91,8 @@ class Intake:
             if self._problems.strict:
                 raise RuntimeError(problem)
             self._problems.mark(f"A value could not be recorded: {problem}")
-        if envelope.unlabelled and all(label is None for label in envelope.labels):
+        has_labels = any(label is not None for label in envelope.labels)
+        if envelope.unlabelled and not has_labels and _batch_targets(envelope.data, envelope.count) is None:
             self._problems.mark(
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
                 "Say where it is with label=: a key, a position, or a function of the item."
@@ -108,13 +111,25 @@ class Intake:
         return _batch_labels(envelope.data, envelope.count)
 
 
+def _second(data: Any) -> Any:
+    """The part of a collated batch that holds the labels or targets."""
+    if isinstance(data, Mapping):
+        return next((data[key] for key in LABEL_KEYS if key in data), None)
+    return data[1] if isinstance(data, (tuple, list)) and len(data) >= 2 else None
+
+
+def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
+    """Targets that are no class numbers: real numbers, or a row of them for each sample."""
+    found = _second(data)
+    if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2) or found.shape[0] != count:
+        return None
+    # As they are now: the loop may change them.
+    return found.detach().to("cpu", copy=True) if found.is_floating_point() or found.dim() == 2 else None
+
+
 def _batch_labels(data: Any, count: int) -> list[int | None]:
     """Labels from the collated batch, where the items themselves had none."""
-    found: Any = None
-    if isinstance(data, Mapping):
-        found = next((data[key] for key in LABEL_KEYS if key in data), None)
-    elif isinstance(data, (tuple, list)) and len(data) >= 2:
-        found = data[1]
+    found = _second(data)
     if not isinstance(found, torch.Tensor) or found.dim() != 1 or found.shape[0] != count or found.is_floating_point():
         return [None] * count
     return [int(label) for label in found]

@@ -27,6 +27,7 @@ from audit.recorders.loop.ranks import rank_tags
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
+from audit.recorders.model.output_reader import OutputReader, Picker
 from audit.recorders.problems import RecordingWarning
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.items import whole_number
@@ -188,6 +189,8 @@ class Recording:
         model: nn.Module,
         *,
         name: str | None = None,
+        output: str | None = None,
+        logits: Picker = None,
         layers: Sequence[str | type[nn.Module]] | None = None,
         keep: Any = "stats",
         backward: bool = False,
@@ -199,7 +202,9 @@ class Recording:
     ) -> nn.Module:
         """The same model: its logits are recorded, and what the chosen layers saw. Nothing else about it changes.
 
-        `name` is what its predictions are known by; without it, the name of its class. `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor; `every` N steps,
+        `name` is what its predictions are known by; without it, the name of its class. `output` says what the numbers mean
+        (logits, probabilities, sigmoid, log_probabilities, multilabel, regression, embedding); `logits` picks the tensor
+        by a key, a position or a function where the model returns several, and is False to record none. `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor; `every` N steps,
         only these `indices`, only `when` an SQL condition over the prediction (or a function of it) holds.
         """
         self._require_open()
@@ -215,11 +220,9 @@ class Recording:
             )
         hooks = LayerHooks(model, policy) if layers else None
         ledger = self._ledger
-        ledger.watch(
-            RecordedModel(
-                model, self._model_name(model, name), hooks, ledger.before_call, ledger.after_call, ledger.tracker
-            )
-        )
+        known = self._model_name(model, name)
+        reader = OutputReader(model, known, output, logits)
+        ledger.watch(RecordedModel(model, known, reader, hooks, ledger.before_call, ledger.after_call, ledger.tracker))
         run = self._ledger.run
         if hooks is not None:
             # What was asked for: the check `hooks` compares it with what was heard.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from audit.errors import plainly
+from audit.models.meaning import OutputMeaning
 from audit.models.outputs import logits_of
 from audit.recorders.envelope import Envelope
 from audit.recorders.loop.capture_plan import CapturePlan
@@ -31,7 +32,7 @@ from audit.recorders.loop.unmatched_calls import UnmatchedCalls
 from audit.recorders.model import mixing
 from audit.recorders.model.activations import activation_table
 from audit.recorders.model.hooks import RecordedModel
-from audit.recorders.model.match import BatchMatcher, Unmatched, UnpredictedBatch, row_digests
+from audit.recorders.model.match import BatchMatcher, Unmatched, UnpredictedBatch, row_digests, targets_of
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
@@ -256,16 +257,29 @@ class RecordingState:
             return
         with self.problems.caught(), self._lock:
             self._take_step(watched, step)
-            logits = logits_of(output, batch=step.size).detach()[step.inputs].float().cpu().clone()
+            if not watched.reader.is_read:
+                return
+            values = watched.reader.values(output, step.size)[step.inputs].float().cpu().clone()
             labels = [pending.labels[place] for pending, place in step.rows]
+            targets = targets_of(step.rows)
+            meaning, is_new = watched.reader.find_meaning(values, labels, targets)
+            if is_new:
+                self._note_meaning(watched, meaning)
             digests = step.digests or row_digests(given, step.rows, step.inputs)
-            step.predict(logits, labels, digests)
+            step.predict(values, labels, digests, meaning.kind, targets)
             for pending in {id(pending): pending for pending, _ in step.rows}.values():
                 if pending.written:
                     # The loop came back to a batch that it had left.
                     self._submit({"predictions": step.predictions_of(pending)})
                 else:
                     pending.predictions.append(step)
+
+    def _note_meaning(self, watched: RecordedModel, meaning: OutputMeaning) -> None:
+        """Keep on the run what the graded model's output means, and tell the user where that is not evident."""
+        if watched is self.models[0] or self.run.output is None:
+            self.run.output, self.run.task, self.run.output_evidence = meaning.kind, meaning.task, meaning.evidence
+        if meaning.doubt is not None:
+            self.problems.mark(f"The output of the model {watched.name}: {meaning.doubt}")
 
     def _take_step(self, watched: RecordedModel, step: ModelStep) -> None:
         """The call went through: its samples are this model's, and nobody predicts them again."""

@@ -15,6 +15,7 @@ from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.inert_hook import Hook
 from audit.recorders.model.layers import LayerHooks
 from audit.recorders.model.match import all_tensors
+from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.step import ModelStep
 from audit.recorders.visit.items import INPUT_KEYS
 
@@ -31,6 +32,7 @@ class RecordedModel:
         self,
         model: nn.Module,
         name: str,
+        reader: OutputReader,
         layers: LayerHooks | None,
         before: Before,
         after: After,
@@ -38,6 +40,7 @@ class RecordedModel:
     ) -> None:
         self.model = model
         self.name = name
+        self.reader = reader
         self._tracker = tracker
         self.layers = layers
         self.calls = 0

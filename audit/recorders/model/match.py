@@ -61,6 +61,8 @@ class UnpredictedBatch:
     #: How many predictions each place has.
     calls: dict[int, int] = field(default_factory=dict)
     written: bool = False
+    #: What the model's output is to be, a row for each sample that did not fail: real numbers, or several for each.
+    targets: torch.Tensor | None = None
     #: Objects of the batch that are no tensors: a graph, a structure of the user's own.
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
@@ -101,6 +103,16 @@ class BatchMatch:
     evidence: str
     digests: list[str | None] | None = None
     operations: tuple[str, ...] = ()
+
+
+def targets_of(rows: list[Place]) -> torch.Tensor | None:
+    """The targets of these samples; None unless all have one, of the same shape."""
+    found: list[torch.Tensor] = []
+    for pending, place in rows:
+        if pending.targets is None or place not in pending.ok:
+            return None
+        found.append(pending.targets[pending.ok.index(place)])
+    return torch.stack(found) if found and len({one.shape for one in found}) == 1 else None
 
 
 class Unmatched(Exception):

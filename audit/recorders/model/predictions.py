@@ -1,4 +1,4 @@
-"""Logits become rows: probabilities and all that follows from them, for a whole batch at once.
+"""A model's output becomes rows: probabilities and all that follows from them, for a whole batch at once.
 
 Non-finite logits are kept as they are. A row that has any gets no predicted class and no confidence, because
 an argmax over NaN means nothing; with a label it counts as wrong.
@@ -12,15 +12,86 @@ from typing import Any
 import numpy as np
 import torch
 
+from audit.errors import UnclearOutput
 from audit.models.outputs import probabilities_of
 
 
 def prediction_columns(
-    logits: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None
+    values: torch.Tensor,
+    labels: Sequence[int | None],
+    classes: Sequence[str] | None,
+    kind: str = "logits",
+    targets: torch.Tensor | None = None,
 ) -> dict[str, Any]:
-    """The columns of `predictions` that follow from logits (N, C) and labels."""
-    logits = logits.detach().to("cpu", torch.float32)
-    probabilities = probabilities_of(logits).numpy().astype(np.float64)
+    """The columns of `predictions` that follow from an output (N, C) of this kind, labels and targets."""
+    values = values.detach().to("cpu", torch.float32)
+    if kind in ("regression", "embedding"):
+        return _measured(
+            values, labels, classes, targets if kind == "regression" else None, graded=kind == "regression"
+        )
+    if kind == "multilabel":
+        return _multilabel(values, labels, classes, targets)
+    return _classified(values, labels, classes, kind)
+
+
+def _measured(
+    values: torch.Tensor,
+    labels: Sequence[int | None],
+    classes: Sequence[str] | None,
+    targets: torch.Tensor | None,
+    *,
+    graded: bool,
+) -> dict[str, Any]:
+    """Numbers that are no classes: their loss is the mean square of what they are off."""
+    count = len(values)
+    if targets is None and graded and all(label is not None for label in labels):
+        targets = torch.tensor(list(labels), dtype=torch.float32)
+    wanted = None if targets is None else targets.reshape(count, -1).float()
+    if wanted is not None and wanted.shape[1] != values.shape[1]:
+        raise UnclearOutput(
+            f"The model gave {values.shape[1]} numbers for each sample, and its target has {wanted.shape[1]}.",
+            hint="Pick the output that belongs to the target with logits=: a key, a position or a function.",
+        )
+    loss = None if wanted is None else ((values.double() - wanted.double()) ** 2).mean(1).tolist()
+    return {
+        "label": list(labels),
+        "label_name": _names(classes, list(labels)),
+        "loss": loss or [None] * count,
+        "target": wanted.numpy() if wanted is not None else [None] * count,
+        "output": values.numpy(),
+    }
+
+
+def _multilabel(
+    values: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, targets: torch.Tensor | None
+) -> dict[str, Any]:
+    """Each class by itself: a sample is correct when every class is."""
+    count = len(values)
+    is_score = bool(((values >= 0) & (values <= 1)).all())
+    scores = values if is_score else torch.sigmoid(values)
+    columns: dict[str, Any] = {
+        "label": list(labels),
+        "label_name": _names(classes, list(labels)),
+        "logits": values.numpy(),
+        "probabilities": scores.numpy(),
+        "output": scores.numpy(),
+    }
+    if targets is not None and targets.reshape(count, -1).shape[1] == values.shape[1]:
+        wanted = targets.reshape(count, -1).float()
+        if is_score:
+            losses = torch.nn.functional.binary_cross_entropy(scores, wanted.clamp(0, 1), reduction="none")
+        else:
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(values, wanted, reduction="none")
+        columns["loss"] = losses.mean(1).tolist()
+        columns["correct"] = ((scores > 0.5) == (wanted > 0.5)).all(1).tolist()
+        columns["target"] = wanted.numpy()
+    return columns
+
+
+def _classified(
+    logits: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, kind: str
+) -> dict[str, Any]:
+    probabilities = _probabilities(logits, kind).numpy().astype(np.float64)
     count, width = probabilities.shape
     rows = np.arange(count)
     finite: np.ndarray[Any, Any] = np.asarray(np.isfinite(probabilities).all(axis=1))
@@ -44,7 +115,7 @@ def prediction_columns(
         "predicted_name": _names(classes, predicted),
         "confidence": _where(finite, top.astype(np.float32)),
         "correct": _where(known, finite & inside & (best == label)),
-        "loss": _where(inside, _loss(logits, at)),
+        "loss": _where(inside, _loss(logits, probabilities, at, kind)),
         "margin": _where(finite, (top - second).astype(np.float32)),
         "entropy": _where(finite, entropy.astype(np.float32)),
         "label_rank": _where(inside & finite, rank.astype(np.int32)),
@@ -53,8 +124,21 @@ def prediction_columns(
     }
 
 
-def _loss(logits: torch.Tensor, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _probabilities(values: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind in ("probabilities", "sigmoid"):
+        return torch.cat([1 - values, values], dim=1) if values.shape[1] == 1 else values
+    return values.exp() if kind == "log_probabilities" else probabilities_of(values)
+
+
+def _loss(
+    logits: torch.Tensor, probabilities: np.ndarray[Any, Any], at: np.ndarray[Any, Any], kind: str
+) -> np.ndarray[Any, Any]:
     """Cross entropy of each row, from the logits: the logarithm of a rounded probability would lose digits."""
+    if kind != "logits":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if kind == "log_probabilities":
+                return np.asarray(-logits.numpy()[np.arange(len(at)), at])
+            return np.asarray(-np.log(probabilities[np.arange(len(at)), at]))
     target = torch.from_numpy(at)
     if logits.shape[1] == 1:
         losses = torch.nn.functional.binary_cross_entropy_with_logits(logits[:, 0], target.float(), reduction="none")

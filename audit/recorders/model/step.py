@@ -65,10 +65,17 @@ class ModelStep:
             "visit": [pending.visits[place] for pending, place in self.rows],
         }
 
-    def predict(self, logits: torch.Tensor, labels: Sequence[int | None], digests: list[str | None]) -> None:
-        """The logits are known, and with them all that follows."""
+    def predict(
+        self,
+        logits: torch.Tensor,
+        labels: Sequence[int | None],
+        digests: list[str | None],
+        kind: str = "logits",
+        targets: torch.Tensor | None = None,
+    ) -> None:
+        """The output is known, and with it all that follows."""
         classes = self.rows[0][0].classes if self.rows else None
-        self.columns = prediction_columns(logits, labels, classes) | self.columns
+        self.columns = prediction_columns(logits, labels, classes, kind, targets) | self.columns
         self.columns |= {
             "input_digest": digests,
             "batch": [pending.batches[place] for pending, place in self.rows],

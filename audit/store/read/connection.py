@@ -24,6 +24,7 @@ from audit.store.manifest import Manifest
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, older_version
 from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, schema_at
+from audit.store.task_views import VIEWS as TASK_VIEWS
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.store.views import MACROS, VIEWS, latest_view
 
@@ -38,10 +39,11 @@ _SETTINGS = {
 }
 
 
+_SELDOM = {**TASK_VIEWS, **TRAINING_VIEWS}
 #: Made only for a query that names one of them, or that asks what there is: they take as long as all the rest.
-_LATER = [f"CREATE VIEW {name} AS {body}" for name, body in TRAINING_VIEWS.items()]
+_LATER = [f"CREATE VIEW {name} AS {body}" for name, body in _SELDOM.items()]
 _LATER += [f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()]
-_NAMES = (*TRAINING_VIEWS, *(signature.split("(")[0] for signature in MACROS))
+_NAMES = (*_SELDOM, *(signature.split("(")[0] for signature in MACROS))
 _NEED_THEM = (*_NAMES, "show", "describe", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
 
 
@@ -91,7 +93,7 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
             source = f"read_parquet({literal(all_parts(table))}, hive_partitioning = false)"
         connection.execute(f'CREATE VIEW "{table}" AS SELECT {columns} FROM {source}')
     complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
-    views = {name: body for name, body in VIEWS.items() if name not in TRAINING_VIEWS}
+    views = {name: body for name, body in VIEWS.items() if name not in _SELDOM}
     for view, body in {**views, "latest": latest_view(complete[-1] if complete else None)}.items():
         connection.execute(f"CREATE VIEW {view} AS {body}")
     # Only now: DuckDB lists all files of a table for every view that is made over it.

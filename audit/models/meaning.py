@@ -1,0 +1,96 @@
+"""What the numbers mean that a model returns: logits, probabilities, measured values or a vector.
+
+The user says it, or it is evident from the model and its first output. What is neither is graded as logits, and the
+user is told how to say what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from audit.errors import UsageError
+from audit.records import OUTPUT_TASKS
+
+#: How far the sum of probabilities may be from 1, in the precision that models compute in.
+_NEAR = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMeaning:
+    """What a model's output is, and how that is known."""
+
+    kind: str
+    evidence: str
+    #: What to tell the user where it is not evident.
+    doubt: str | None = None
+
+    @property
+    def task(self) -> str:
+        """The task that such an output solves."""
+        return OUTPUT_TASKS[self.kind]
+
+
+def check_kind(kind: str | None) -> str | None:
+    """Return the kind as it was given; an error that lists all kinds where it is none."""
+    if kind is not None and kind not in OUTPUT_TASKS:
+        raise UsageError(f"output is {kind!r}.", hint=f"Use one of: {', '.join(OUTPUT_TASKS)}.")
+    return kind
+
+
+def find_meaning(
+    values: torch.Tensor,
+    *,
+    declared: str | None = None,
+    module: nn.Module | None = None,
+    labels: list[int | None] | None = None,
+    targets: torch.Tensor | None = None,
+) -> OutputMeaning:
+    """Return what values (N, C) mean, from what was declared or from what is evident in the first output."""
+    if declared is not None:
+        return OutputMeaning(declared, "It was declared.")
+    values = values.detach().float().cpu()
+    return _from_targets(values, labels or [], targets) or _from_values(values, module)
+
+
+def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch.Tensor | None) -> OutputMeaning | None:
+    width = values.shape[1]
+    if targets is not None:
+        wide = targets.reshape(len(targets), -1).float()
+        is_binary = bool(((wide == 0) | (wide == 1)).all())
+        if wide.shape[1] == width and width > 1 and is_binary and bool((wide.sum(1) != 1).any()):
+            return OutputMeaning("multilabel", "The targets are rows of 0 and 1, as wide as the output.")
+        if wide.shape[1] == width and targets.is_floating_point() and not is_binary:
+            soft = width > 1 and bool((wide >= 0).all()) and bool(((wide.sum(1) - 1).abs() < _NEAR).all())
+            if not soft:
+                return OutputMeaning("regression", "The targets are real numbers, as many as the outputs.")
+    known = [label for label in labels if label is not None]
+    if width == 1 and known and sum(label not in (0, 1) for label in known) > len(known) / 2:
+        return OutputMeaning("regression", "The model has one output, and most labels are neither 0 nor 1.")
+    return None
+
+
+def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeaning:
+    last = _last_module(module)
+    inside = bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
+    if inside and values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < _NEAR).all()):
+        said = "The last module is a Softmax, and each" if isinstance(last, nn.Softmax) else "Each"
+        return OutputMeaning("probabilities", f"{said} row lies between 0 and 1 and adds up to 1.")
+    if inside and isinstance(last, nn.Sigmoid):
+        return OutputMeaning("sigmoid", "The last module is a Sigmoid, and each value lies between 0 and 1.")
+    if isinstance(last, nn.LogSoftmax) and bool((values <= 0).all()):
+        return OutputMeaning("log_probabilities", "The last module is a LogSoftmax, and no value is above 0.")
+    doubt = None
+    if inside and len(values) > 1:
+        doubt = (
+            "every value lies between 0 and 1, but nothing shows that they are probabilities. They are graded as logits. "
+            "Say what they are with output (--output): sigmoid, probabilities, logits, regression or embedding."
+        )
+    return OutputMeaning("logits", "The values are not probabilities.", doubt)
+
+
+def _last_module(module: nn.Module | None) -> nn.Module | None:
+    leaves = [one for one in module.modules() if not list(one.children())] if module is not None else []
+    return leaves[-1] if leaves else None

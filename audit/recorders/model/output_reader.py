@@ -1,0 +1,72 @@
+"""Reads one model's outputs: which tensor is meant, what its numbers mean, and whether that stays so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from audit.errors import UnclearOutput, UsageError
+from audit.models.meaning import OutputMeaning, check_kind, find_meaning
+from audit.models.outputs import logits_of
+
+#: A key, a position or a function that picks the tensor out of what a model returns; False for none at all.
+Picker = str | int | bool | Callable[[Any], Any] | None
+
+
+class OutputReader:
+    """What `run.model(output=…, logits=…)` says, and what the first output shows."""
+
+    def __init__(self, module: nn.Module, name: str, kind: str | None, pick: Picker) -> None:
+        self._module = module
+        self._name = name
+        self._declared = check_kind(kind)
+        if pick is True or not (pick is None or isinstance(pick, (str, int)) or callable(pick)):
+            raise UsageError(f"logits is {pick!r}.", hint="Give a key, a position, a function, or False for none.")
+        self._pick = pick
+        self.meaning: OutputMeaning | None = None
+        self._width: int | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anything of the output is recorded."""
+        return self._pick is not False
+
+    def values(self, output: Any, size: int) -> torch.Tensor:
+        """Return the values (N, C) that are recorded."""
+        tensor = logits_of(self._picked(output), batch=size).detach()
+        if self._width is not None and tensor.shape[1] != self._width:
+            was, now = self._width, tensor.shape[1]
+            raise UnclearOutput(
+                f"The model {self._name} gave {was} numbers for each sample, and now {now}: these are not recorded.",
+                hint="Pick an output that keeps its form with logits=: a key, a position or a function.",
+            )
+        self._width = tensor.shape[1]
+        return tensor
+
+    def _picked(self, output: Any) -> Any:
+        pick = self._pick
+        if pick is None:
+            return output
+        if callable(pick):
+            return pick(output)
+        try:
+            return output[pick] if isinstance(pick, int) or isinstance(output, Mapping) else getattr(output, str(pick))
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise UnclearOutput(
+                f"The model {self._name} returned a {type(output).__name__} without {pick!r}.",
+                hint="Give logits= a key, a position or a function that fits what the model returns.",
+            ) from error
+
+    def find_meaning(
+        self, values: torch.Tensor, labels: list[int | None], targets: torch.Tensor | None
+    ) -> tuple[OutputMeaning, bool]:
+        """Return what the values mean, and whether that was found out just now."""
+        is_new = self.meaning is None
+        if self.meaning is None:
+            self.meaning = find_meaning(
+                values, declared=self._declared, module=self._module, labels=labels, targets=targets
+            )
+        return self.meaning, is_new

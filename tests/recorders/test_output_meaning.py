@@ -1,0 +1,206 @@
+"""What a model's numbers mean: declared or evident, and graded accordingly; otherwise the user is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recording_material import WIDTH, Asked
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import audit
+from audit.recorders.problems import RecordingWarning
+
+
+class Items(Dataset):  # type: ignore[type-arg]
+    def __init__(self, targets: torch.Tensor) -> None:
+        self.targets = targets
+        self.inputs = torch.randn(len(targets), WIDTH, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> Any:
+        target = self.targets[index]
+        return self.inputs[index], int(target) if not target.dim() and not target.is_floating_point() else target
+
+
+CLASSES = torch.arange(12) % 3
+
+
+def record(path: Path, model: nn.Module, targets: torch.Tensor = CLASSES, **options: Any) -> Asked:
+    with audit.record(path / "lineage", strict=True) as run:
+        run.model(model, **options)
+        for x, _ in run.loader(DataLoader(Items(targets), batch_size=4)):
+            model(x)
+    return Asked(path / "lineage")
+
+
+def loop(path: Path, model: nn.Module) -> None:
+    with audit.record(path / "lineage") as run:
+        run.model(model)
+        for x, _ in run.loader(DataLoader(Items(CLASSES), batch_size=4)):
+            model(x)
+
+
+def ends_in(last: nn.Module | None, outputs: int = 3) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(WIDTH, outputs), *([last] if last is not None else []))
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [("logits", None), ("probabilities", nn.Softmax(1)), ("log_probabilities", nn.LogSoftmax(1))],
+)
+def test_the_same_model_is_graded_the_same_whatever_it_ends_in(
+    tmp_path: Path, kind: str, last: nn.Module | None, declared: bool
+) -> None:
+    plain = record(tmp_path / "a", ends_in(None))
+    ask = record(tmp_path / "b", ends_in(last), **({"output": kind} if declared else {}))
+    query = "SELECT index, predicted, correct, confidence, loss, probabilities FROM predictions ORDER BY index"
+    for a, b in zip(plain(query), ask(query), strict=True):
+        assert a[:3] == b[:3]
+        assert b[3:5] == pytest.approx(a[3:5], rel=1e-4)
+        assert b[5] == pytest.approx(a[5], rel=1e-4)
+    assert ask("SELECT output, task FROM runs") == [(kind, "classification")]
+    (evidence,) = ask("SELECT output_evidence FROM runs")[0]
+    assert (evidence == "It was declared.") == declared
+    with audit.open(tmp_path / "b" / "lineage") as store:
+        assert store.check().outcome("probabilities").status == "pass"
+
+
+def test_a_sigmoid_of_one_output(tmp_path: Path) -> None:
+    binary = torch.arange(12) % 2
+    plain = record(tmp_path / "a", ends_in(None, 1), binary)
+    ask = record(tmp_path / "b", ends_in(nn.Sigmoid(), 1), binary)
+    query = "SELECT index, predicted, correct, loss FROM predictions ORDER BY index"
+    for a, b in zip(plain(query), ask(query), strict=True):
+        assert a[:3] == b[:3]
+        assert b[3] == pytest.approx(a[3], rel=1e-4)
+    assert ask("SELECT output FROM runs") == [("sigmoid",)]
+    with audit.open(tmp_path / "b" / "lineage") as store:
+        assert store.check().outcome("alignment").status == "pass"
+
+
+class Squeezed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = ends_in(None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).sigmoid()
+
+
+def test_what_is_not_evident_is_told_with_the_option(tmp_path: Path) -> None:
+    with pytest.warns(RecordingWarning, match=r"between 0 and 1.*--output"):
+        loop(tmp_path, Squeezed())
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT output FROM runs") == [("logits",)]
+    assert record(tmp_path / "b", Squeezed(), output="sigmoid").warnings == []
+
+
+def test_several_labels_for_each_sample(tmp_path: Path) -> None:
+    targets = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]] * 4)
+    model = ends_in(None)
+    ask = record(tmp_path, model, targets)
+    scores = torch.sigmoid(model(Items(targets).inputs)).detach()
+    assert ask("SELECT output, task FROM runs") == [("multilabel", "multilabel")]
+    rows = ask("SELECT index, class, target, score, correct FROM label_scores ORDER BY index, class")
+    assert len(rows) == 36
+    for index, number, target, score, correct in rows:
+        assert score == pytest.approx(float(scores[index, number]), rel=1e-5)
+        assert target == float(targets[index, number])
+        assert correct == ((score > 0.5) == (target > 0.5))
+    hits = (scores > 0.5) & (targets > 0.5)
+    assert ask("SELECT tp FROM per_label ORDER BY class") == [(int(n),) for n in hits.sum(0)]
+    exact = ((scores > 0.5) == (targets > 0.5)).all(1)
+    assert ask("SELECT correct FROM lineage ORDER BY index") == [(bool(one),) for one in exact]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_regression(tmp_path: Path, width: int) -> None:
+    targets = torch.randn(12, width, generator=torch.Generator().manual_seed(3)).squeeze(1)
+    model = ends_in(None, width)
+    ask = record(tmp_path, model, targets)
+    expected = model(Items(targets).inputs).detach()
+    assert ask("SELECT output, task, accuracy FROM runs") == [("regression", "regression", None)]
+    rows = ask("SELECT index, target, output, residual, loss FROM residuals")
+    losses = [row[4] for row in rows]
+    assert losses == sorted(losses, reverse=True)
+    assert len(rows) == 12
+    for index, target, output, residual, loss in rows:
+        assert output == pytest.approx(expected[index].tolist(), rel=1e-5)
+        assert target == pytest.approx(targets[index].reshape(-1).tolist())
+        assert residual == pytest.approx([a - b for a, b in zip(output, target, strict=True)], rel=1e-4, abs=1e-6)
+        assert loss == pytest.approx(sum(r * r for r in residual) / width, rel=1e-4)
+    assert audit.open(tmp_path / "lineage").trace(index=0).as_json()["prediction"]["output"] is not None
+
+
+def test_embeddings_and_their_neighbours(tmp_path: Path) -> None:
+    model = ends_in(None, 5)
+    ask = record(tmp_path, model, output="embedding")
+    vectors = nn.functional.normalize(model(Items(CLASSES).inputs).detach(), dim=1)
+    nearest = (vectors @ vectors[4]).argsort(descending=True)[1:4].tolist()
+    assert [row[0] for row in ask("SELECT index FROM neighbours('latest', 4) LIMIT 3")] == nearest
+    assert ask("SELECT count(*) FROM predictions WHERE correct IS NOT NULL OR predicted IS NOT NULL") == [(0,)]
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.aux = nn.Linear(WIDTH, 3), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"main": self.main(x), "aux": self.aux(x)}
+
+
+@pytest.mark.parametrize("pick", ["aux", lambda output: output["aux"]])
+def test_one_of_several_outputs_is_picked(tmp_path: Path, pick: Any) -> None:
+    model = Heads()
+    ask = record(tmp_path, model, logits=pick)
+    expected = model(Items(CLASSES).inputs)["aux"].detach()
+    for index, logits in ask("SELECT index, logits FROM predictions"):
+        assert logits == pytest.approx(expected[index].tolist(), rel=1e-5)
+
+
+def test_no_output_is_recorded_where_none_is_wanted(tmp_path: Path) -> None:
+    ask = record(tmp_path, Heads(), logits=False)
+    assert ask("SELECT (SELECT count(*) FROM predictions), (SELECT count(*) FROM calls)") == [(0, 3)]
+    assert ask.warnings == []
+
+
+class Odd(nn.Module):
+    """Returns something else from its second call on."""
+
+    def __init__(self, later: Any) -> None:
+        super().__init__()
+        self.inner, self.later, self.calls = nn.Linear(WIDTH, 3), later, 0
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.calls += 1
+        return self.inner(x) if self.calls == 1 else self.later(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        (lambda x: x[:, :2], "gave 3 numbers for each sample, and now 2"),
+        (lambda x: None, "returned None"),
+        (lambda x: (row for row in x), "returned a generator"),
+        (lambda x: x[:1], "for a batch of 4"),
+    ],
+)
+def test_an_output_that_changes_its_form(tmp_path: Path, later: Any, said: str) -> None:
+    with pytest.warns(RecordingWarning, match=said):
+        loop(tmp_path, Odd(later))
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT count(*), max(index) FROM predictions") == [(4, 3)]
+
+
+def test_a_kind_that_there_is_not(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage") as run, pytest.raises(audit.AuditError, match="output is 'logit'"):
+        run.model(ends_in(None), output="logit")
