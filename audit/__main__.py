@@ -7,7 +7,7 @@ def main() -> None:
     """The command line."""
     from audit.cli.main import cli
 
-    cli()
+    cli(prog_name="audit")  # also as `python -m audit`, so that help and completion speak of one program
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from audit import __version__
 from audit.cli.baseline import baseline
 from audit.cli.boundary import Boundary
 from audit.cli.check import check
+from audit.cli.completion import completion
 from audit.cli.config import config
 from audit.cli.diff import diff
 from audit.cli.export import export
@@ -57,5 +58,5 @@ def _configured_options() -> dict[str, dict[str, Any]]:
     return configured
 
 
-for command in (run, runs, sql, trace, replay, diff, check, baseline, report, export, ui, store, config):
+for command in (run, runs, sql, trace, replay, diff, check, baseline, report, export, ui, store, config, completion):
     cli.add_command(command)
