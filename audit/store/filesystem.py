@@ -71,6 +71,10 @@ class Filesystem(ABC):
     def size(self, path: str) -> int:
         """The file's length in bytes."""
 
+    def stamp(self, path: str) -> tuple[int, ...] | None:
+        """What changes when the file does, cheaply asked; None where only reading it would tell."""
+        return None
+
     @abstractmethod
     def list(self, path: str) -> list[str]:
         """The names in a folder, sorted; a missing folder is empty."""
@@ -137,6 +141,10 @@ class LocalFilesystem(Filesystem):
 
     def size(self, path: str) -> int:
         return self._at(path).stat().st_size
+
+    def stamp(self, path: str) -> tuple[int, ...] | None:
+        status = os.stat(f"{self.location}/{path}")
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def list(self, path: str) -> list[str]:
         try:

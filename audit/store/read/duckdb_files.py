@@ -25,6 +25,7 @@ from audit.records import Part
 from audit.store.commits import run_folder
 from audit.store.filesystem import Filesystem, RandomReader
 from audit.store.manifest import Manifest, read_manifest
+from audit.store.read.part_digests import is_intact
 from audit.store.schema import is_older
 
 PROTOCOL = "audit"
@@ -103,6 +104,9 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
             if reader.size != part.bytes:
                 reader.close()
                 raise self._damaged(where, f"has {reader.size} bytes instead of {part.bytes}")
+            if not is_intact(self._filesystem, where, part, reader):
+                reader.close()
+                raise self._damaged(where, "has other bytes than were written (its SHA-256 differs)")
         return PartFile(self, reader, where)
 
     @contextmanager

@@ -1,0 +1,45 @@
+"""Each part is checked against its digest once per process, before anything is answered from it.
+
+DuckDB does not verify page checksums: a flipped bit would be a wrong value with no error. A part that was checked is known
+by its size and time; when these change it is checked again. In a bucket a check reads the whole object, so there it is done
+only when $AUDIT_VERIFY_READS is 1; 0 turns it off everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+
+from audit.records import Part
+from audit.store.filesystem import Filesystem, RandomReader
+
+VERIFY_VARIABLE = "AUDIT_VERIFY_READS"
+
+_BLOCK = 2**20
+_checked: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {}
+_lock = threading.Lock()
+
+
+def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomReader) -> bool:
+    """Whether the bytes of an open part have the digest that its manifest lists, as far as parts are checked here."""
+    stamp = filesystem.stamp(where)
+    wanted = os.environ.get(VERIFY_VARIABLE)
+    if wanted == "0" or (stamp is None and wanted != "1"):
+        return True
+    key, state = (filesystem.location, where), (stamp or (part.bytes,), part.sha256)
+    with _lock:
+        if _checked.get(key) == state:
+            return True
+    if _digest(reader) != part.sha256:
+        return False
+    with _lock:
+        _checked[key] = state
+    return True
+
+
+def _digest(reader: RandomReader) -> str:
+    digest = hashlib.sha256()
+    for offset in range(0, reader.size, _BLOCK):
+        digest.update(reader.read_at(offset, _BLOCK))
+    return digest.hexdigest()
