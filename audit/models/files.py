@@ -107,6 +107,12 @@ def is_legacy_torch(path: Path) -> bool:
     return is_pickle(path) and head(path, 2 + len(_LEGACY_TORCH))[2:] == _LEGACY_TORCH
 
 
+_FROM_ONNX = (
+    "Convert it to a PyTorch module, for instance with onnx2torch.convert(FILE) in a function of your own, and pass "
+    "--model FILE.py:function; or pass the checkpoint that it was exported from."
+)
+
+
 def not_a_model(path: Path) -> ModelError:
     """The error for a file that is of no known format, saying what it looks like."""
     start = head(path)
@@ -115,6 +121,8 @@ def not_a_model(path: Path) -> ModelError:
             return ModelError(f"{path} is a zip archive, but not one that PyTorch wrote.", hint=_WANTED)
         hint = "It was probably not copied or written to its end: copy or save it again."
         return ModelError(f"{path} is a damaged or truncated zip archive.", hint=hint)
+    if path.suffix.lower() == ".onnx":
+        return ModelError(f"{path} is an ONNX model, which audit does not run.", hint=_FROM_ONNX)
     for magic, kind in _KINDS:
         if start.startswith(magic):
             return ModelError(f"{path} is not a model file: it looks like {kind}.", hint=_WANTED)
