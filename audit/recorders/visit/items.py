@@ -13,13 +13,15 @@ INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "i
 
 
 def split_item(item: Any) -> tuple[Any, Any]:
-    """(input, label) of one item; the label is None when the item has none."""
+    """(input, label) of one item; the label is None when the item has none, or when its place is not certain."""
     if isinstance(item, Mapping):
         label = next((item[key] for key in LABEL_KEYS if key in item), None)
         named = next((item[key] for key in INPUT_KEYS if key in item), None)
         return (item if named is None else named), label
     if isinstance(item, (tuple, list)) and len(item) >= 2:
-        return item[0], item[1]
+        # Of several whole numbers, as in (x, index, y), nothing says which is the label.
+        numbers = [part for part in item[1:] if label_number(part) is not None]
+        return item[0], item[1] if len(item) == 2 or len(numbers) < 2 else None
     if isinstance(item, (tuple, list)) and len(item) == 1:
         return item[0], None
     return item, None
@@ -33,7 +35,7 @@ def parts_of(item: Any) -> list[Any]:
 
 
 def label_number(label: Any) -> int | None:
-    """A label as a class number; None for what is not a single whole number (boxes, masks, soft labels)."""
+    """A label as a class number; None for what is not a single integer (boxes, masks, soft labels, measurements)."""
     if label is None or isinstance(label, (str, bytes)):
         return None
     try:
@@ -42,7 +44,8 @@ def label_number(label: Any) -> int | None:
         if hasattr(label, "size") and not callable(label.size) and label.size != 1:
             return None
         value = label.item() if hasattr(label, "item") else label
-        return int(value) if isinstance(value, (bool, int)) or float(value).is_integer() else None
+        # 3.0 may be a class or a measurement: only an integer is certainly a class.
+        return operator.index(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
 

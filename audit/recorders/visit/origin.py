@@ -1,17 +1,20 @@
 """Which file an index means, for any dataset that can tell.
 
 Ours have `source(index)`. torchvision's folders keep `samples`; Subset and ConcatDataset pass the
-question on. A dataset that cannot tell has the source `dataset://<index>`.
+question on. A dataset that cannot tell has the source `dataset://<index>`: of a Subset the index in the dataset it is of,
+so that the parts of a random split do not share identities.
 """
 
 from __future__ import annotations
 
 import bisect
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Subset
+
+from audit.recorders.visit.items import label_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,12 @@ class Origin:
 def origin_of(dataset: Any, index: int) -> Origin:
     """The origin of one sample; never raises."""
     try:
-        return _origin(dataset, index) or Origin(f"dataset://{index}")
+        return _origin(dataset, index)
     except Exception:
         return Origin(f"dataset://{index}")
 
 
-def _origin(dataset: Any, index: int) -> Origin | None:
+def _origin(dataset: Any, index: int) -> Origin:
     kind = type(dataset).__name__
     if callable(getattr(dataset, "source", None)):
         source = dataset.source(index)
@@ -46,7 +49,9 @@ def _origin(dataset: Any, index: int) -> Origin | None:
     if kind == "ConcatDataset" and hasattr(dataset, "cumulative_sizes"):
         number = bisect.bisect_right(dataset.cumulative_sizes, index)
         before = dataset.cumulative_sizes[number - 1] if number else 0
-        return _origin(dataset.datasets[number], index - before)
+        found = _origin(dataset.datasets[number], index - before)
+        # Two of the joined datasets may have a sample of one number: theirs is no identity here.
+        return found if found.root is not None else replace(found, source=f"dataset://{index}")
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
         path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
@@ -60,7 +65,15 @@ def _origin(dataset: Any, index: int) -> Origin | None:
     wrapped = getattr(dataset, "dataset", None)
     if wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)
-    return None
+    return Origin(f"dataset://{index}", label=_target(dataset, index))
+
+
+def _target(dataset: Any, index: int) -> int | None:
+    """What the dataset's own list of targets says, as torchvision's datasets have one."""
+    targets = getattr(dataset, "targets", None)
+    if not isinstance(targets, (list, tuple)) and not hasattr(targets, "shape"):
+        return None
+    return label_number(targets[index]) if len(targets) == len(dataset) else None
 
 
 def _raw(path: str) -> bytes | None:

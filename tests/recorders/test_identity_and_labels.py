@@ -1,0 +1,96 @@
+"""A sample keeps its identity in every part of a split, and a label is not guessed."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+
+import audit
+from audit.recorders.visit.items import label_number, split_item
+from audit.recorders.visit.origin import origin_of
+
+
+class Items(Dataset):  # type: ignore[type-arg]
+    """Ten items without files, of a form of one's own."""
+
+    def __init__(self, form: Any = lambda n: (torch.full((2,), float(n)), n % 3), targets: Any = None) -> None:
+        self.form = form
+        if targets is not None:
+            self.targets = targets
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return self.form(index)
+
+
+def labels_of(tmp_path: Path, dataset: Any, **options: Any) -> tuple[list[int | None], list[str]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(tmp_path / "lineage") as run:
+            list(run.loader(DataLoader(dataset, batch_size=4), **options))
+    with audit.open(tmp_path / "lineage") as store:
+        labels = [label for (label,) in store.sql("SELECT label FROM samples ORDER BY index").fetchall()]
+        return labels, list(store.runs()[-1].warnings)
+
+
+def test_the_parts_of_a_split_do_not_share_identities(tmp_path: Path) -> None:
+    train, val = random_split(Items(), [6, 4], generator=torch.Generator().manual_seed(0))
+    with audit.record(tmp_path / "lineage") as run:
+        for split, part in (("train", train), ("val", val)):
+            list(run.loader(DataLoader(part, batch_size=4), split=split))
+    with audit.open(tmp_path / "lineage") as store:
+        rows = store.sql("SELECT split, index, source FROM samples").fetchall()
+    expected = {("train", n, f"dataset://{i}") for n, i in enumerate(train.indices)}
+    assert set(rows) == expected | {("val", n, f"dataset://{i}") for n, i in enumerate(val.indices)}
+    assert len({source for _, _, source in rows}) == 10
+
+
+def test_identities_through_nested_and_joined_datasets() -> None:
+    base = Items()
+    assert origin_of(Subset(Subset(base, [3, 7, 9]), [2, 0]), 0).source == "dataset://9"
+    joined = ConcatDataset([base, Items()])
+    assert [origin_of(joined, index).source for index in (0, 10)] == ["dataset://0", "dataset://10"]
+    assert origin_of(Subset(joined, [15]), 0).source == "dataset://15"
+
+
+def test_of_several_numbers_none_is_taken_for_the_label(tmp_path: Path) -> None:
+    dataset = Items(lambda n: (torch.ones(2), n, n % 3))
+    labels, told = labels_of(tmp_path, dataset)
+    assert labels == [None] * 10
+    assert any("label=" in message for message in told), told
+    assert labels_of(tmp_path / "named", dataset, label=2)[0] == [n % 3 for n in range(10)]
+
+
+def test_the_targets_of_the_dataset_say_which_it_is(tmp_path: Path) -> None:
+    dataset = Items(lambda n: (torch.ones(2), n, n % 3), targets=[n % 3 for n in range(10)])
+    assert labels_of(tmp_path, dataset)[0] == [n % 3 for n in range(10)]
+    assert labels_of(tmp_path / "subset", Subset(dataset, [5, 4]))[0] == [2, 1]
+
+
+@pytest.mark.parametrize("label", [None, 1])
+def test_a_float_is_no_class(tmp_path: Path, label: int | None) -> None:
+    labels, told = labels_of(tmp_path, Items(lambda n: (torch.ones(2), float(n))), label=label)
+    assert labels == [None] * 10
+    assert any("label=" in message for message in told), told
+
+
+@pytest.mark.parametrize(
+    ("label", "number"),
+    [(3, 3), (True, 1), (np.int64(2), 2), (torch.tensor(4), 4), (torch.tensor([4]), 4), (np.array([5]), 5)]
+    + [(3.0, None), (torch.tensor(3.0), None), (np.float32(1), None), ("3", None), (torch.tensor([1, 2]), None)],
+)
+def test_class_numbers(label: Any, number: int | None) -> None:
+    assert label_number(label) == number
+
+
+def test_one_number_among_other_things_is_the_label_at_its_usual_place() -> None:
+    assert split_item(("x", 3, "path")) == ("x", 3)
+    assert split_item(("x", 3, 4)) == ("x", None)
