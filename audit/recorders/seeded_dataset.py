@@ -20,6 +20,7 @@ from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
 from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
 from audit.recorders.visit.items import label_number, split_item
+from audit.recorders.visit.opened_files import noting_opened_files
 from audit.recorders.visit.origin import class_names, origin_of
 from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.visit import Visit, inside_stage
@@ -65,7 +66,7 @@ class Instrument:
             self._pairs = self._build()
         pairs = (self._pairs or []) if not self.changed else []
         visit = Visit(self.pipeline if not self.changed else find_pipeline(None), level, refuse_none=refuse_none)
-        with self._observing_calls(visit):
+        with self._observing_calls(visit), noting_opened_files(visit.opened):
             for slot, stand_in in pairs:
                 slot.put(stand_in)
             set_current_visit(visit)

@@ -56,7 +56,7 @@ def test_the_parts_of_a_split_do_not_share_identities(tmp_path: Path) -> None:
 def test_identities_through_nested_and_joined_datasets() -> None:
     base = Items()
     assert origin_of(Subset(Subset(base, [3, 7, 9]), [2, 0]), 0).source == "dataset://9"
-    joined = ConcatDataset([base, Items()])
+    joined: Any = ConcatDataset([base, Items()])
     assert [origin_of(joined, index).source for index in (0, 10)] == ["dataset://0", "dataset://10"]
     assert origin_of(Subset(joined, [15]), 0).source == "dataset://15"
 
@@ -84,8 +84,10 @@ def test_a_float_is_no_class(tmp_path: Path, label: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("label", "number"),
-    [(3, 3), (True, 1), (np.int64(2), 2), (torch.tensor(4), 4), (torch.tensor([4]), 4), (np.array([5]), 5)]
-    + [(3.0, None), (torch.tensor(3.0), None), (np.float32(1), None), ("3", None), (torch.tensor([1, 2]), None)],
+    [
+        *((3, 3), (True, 1), (np.int64(2), 2), (torch.tensor(4), 4), (torch.tensor([4]), 4), (np.array([5]), 5)),
+        *((3.0, None), (torch.tensor(3.0), None), (np.float32(1), None), ("3", None), (torch.tensor([1, 2]), None)),
+    ],
 )
 def test_class_numbers(label: Any, number: int | None) -> None:
     assert label_number(label) == number

@@ -104,6 +104,9 @@ class ReplayPipeline:
             origin = origin_of(self.dataset, index)
             if (origin.root, origin.source) == (root, source):
                 return index
+            if origin.root is None:
+                # The dataset does not tell its files: this one was seen while the sample was made.
+                return index
         if self._sources is None:
             self._sources = _Sources(self.dataset, len(self))
         return self._sources.place_of(index, source, root)

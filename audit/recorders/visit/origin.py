@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ class Origin:
     split: str | None = None
     label: int | None = None
     path: str | None = None
+    #: The folder that a dataset which does not tell its files names as its root.
+    folder: str | None = None
 
 
 def origin_of(dataset: Any, index: int) -> Origin:
@@ -42,7 +45,9 @@ def _origin(dataset: Any, index: int) -> Origin:
     if callable(getattr(dataset, "source", None)):
         source = dataset.source(index)
         split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
-        label = dataset.label(index) if hasattr(dataset, "label") else None
+        label = dataset.label(index) if callable(getattr(dataset, "label", None)) else None
+        if not hasattr(source, "path"):
+            return _named(source, dataset, split, label)
         return Origin(source.path, source.root, source.raw, split, label)
     if isinstance(dataset, Subset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
@@ -52,6 +57,28 @@ def _origin(dataset: Any, index: int) -> Origin:
         found = _origin(dataset.datasets[number], index - before)
         # Two of the joined datasets may have a sample of one number: theirs is no identity here.
         return found if found.root is not None else replace(found, source=f"dataset://{index}")
+    return _listed(dataset, index) or _wrapped(dataset, index)
+
+
+def _named(source: Any, dataset: Any, split: Any, label: Any) -> Origin:
+    """The origin by what a dataset of the user's own calls its source: a path, several, or a mapping by role."""
+    if isinstance(source, Mapping):
+        source = list(source.values())
+    if isinstance(source, (list, tuple)):
+        source = source[0]
+    path = os.path.abspath(os.fsdecode(source))
+    folder = _folder(dataset)
+    root = os.path.abspath(folder) if folder is not None else ""
+    if not root or not path.startswith(os.path.join(root, "")):
+        root = os.path.dirname(path)
+    relative = os.path.relpath(path, root)
+    return Origin(
+        printable_path(relative), root, raw_path(relative), split if isinstance(split, str) else None, label, path
+    )
+
+
+def _listed(dataset: Any, index: int) -> Origin | None:
+    """By the list `samples` that torchvision's folders keep."""
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
         path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
@@ -59,24 +86,37 @@ def _origin(dataset: Any, index: int) -> Origin:
             root = os.path.abspath(getattr(dataset, "root", os.path.dirname(path)))
             relative = os.path.relpath(os.path.abspath(path), root)
             given = label if isinstance(label, int) else None
-            return Origin(
-                relative.encode("utf-8", "backslashreplace").decode(), root, _raw(relative), None, given, path
-            )
+            return Origin(printable_path(relative), root, raw_path(relative), None, given, path)
+    return None
+
+
+def _wrapped(dataset: Any, index: int) -> Origin:
     wrapped = getattr(dataset, "dataset", None)
     if wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)
-    return Origin(f"dataset://{index}", label=_target(dataset, index))
+    return Origin(f"dataset://{index}", label=_target(dataset, index), folder=_folder(dataset))
+
+
+def _folder(dataset: Any) -> str | None:
+    root = getattr(dataset, "root", None)
+    return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
 
 
 def _target(dataset: Any, index: int) -> int | None:
     """What the dataset's own list of targets says, as torchvision's datasets have one."""
-    targets = getattr(dataset, "targets", None)
+    targets: Any = getattr(dataset, "targets", None)
     if not isinstance(targets, (list, tuple)) and not hasattr(targets, "shape"):
         return None
     return label_number(targets[index]) if len(targets) == len(dataset) else None
 
 
-def _raw(path: str) -> bytes | None:
+def printable_path(path: str) -> str:
+    """A path as text that can be stored; bytes that are not UTF-8 are shown as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def raw_path(path: str) -> bytes | None:
+    """The bytes of a path whose text is not exactly them; None for all others."""
     data = os.fsencode(path)
     try:
         data.decode("utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch.utils.data import get_worker_info
 
+from audit.recorders.visit.opened_files import observed_origin
 from audit.recorders.visit.origin import Origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
@@ -21,6 +22,10 @@ def add_sample(
     classes: Sequence[str] | None,
 ) -> None:
     """Append it. `label` is the item's own; where it has none, the origin may know one."""
+    observed = observed_origin(origin, visit.opened)
+    if visit.source_digest is None and observed.path is not None:
+        visit.hash_file(observed.path)
+    origin = observed
     label = origin.label if label is None else label
     worker = get_worker_info()
     samples.add(

@@ -52,6 +52,8 @@ class Visit:
         self.problem: str | None = None
         self.source_digest: str | None = None
         self.source_bytes: int | None = None
+        #: Files that were opened for reading while the item was made.
+        self.opened: list[str] = []
 
     # -- called by the stand-ins ---------------------------------------------------------------
 
@@ -69,6 +71,14 @@ class Visit:
         """Note the digest of exactly the buffer that is decoded."""
         self.source_digest = hashlib.sha256(data).hexdigest()
         self.source_bytes = len(data)
+
+    def hash_file(self, path: str) -> None:
+        """Note the digest of a file that the dataset read by itself; none where it cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                self.hash_source(file.read())
+        except OSError:
+            return
 
     def load(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Stage 0: the decoded source."""
