@@ -193,6 +193,17 @@ class LocalFilesystem(Filesystem):
         except OSError as error:
             raise _write_error(self.location, target, error) from error
 
+    def hide(self, path: str) -> str:
+        """Give a file or folder a name that begins with a dot, in one step that survives a power cut; gives that name."""
+        target = self._at(path)
+        hidden = target.parent / f".removed-{target.name}-{secrets.token_hex(4)}"
+        try:
+            os.rename(target, hidden)
+            _flush_directory(target.parent)
+        except OSError as error:
+            raise _write_error(self.location, target, error) from error
+        return str(hidden.relative_to(self._root))
+
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:
         target = self._at(path)
@@ -205,6 +216,11 @@ class LocalFilesystem(Filesystem):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise StoreError(
+                        f"The file system of the store {self.location} cannot lock files: {error.strerror}.",
+                        hint="Mount it with locks (for NFS, a running lock service), or record to a local folder or a bucket.",
+                    ) from error
                 raise StoreBusy(
                     f"Another process is writing {target.parent.name} in the store {self.location}.",
                     hint="Wait until it has finished, or stop it, and try again.",

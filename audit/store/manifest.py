@@ -285,7 +285,7 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     """
     manifests: list[Manifest] = []
     damaged: list[StoreError] = []
-    run_ids = filesystem.list(RUNS_FOLDER)
+    run_ids = [name for name in filesystem.list(RUNS_FOLDER) if not name.startswith(".")]
     contents = filesystem.read_each([manifest_path(run_id) for run_id in run_ids])
     for run_id, data in zip(run_ids, contents, strict=True):
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -12,7 +14,7 @@ import pytest
 from store_cases import record, rewrite, stage_table, visit_tables
 
 import audit
-from audit.errors import StoreBusy, StoreDamaged
+from audit.errors import StoreBusy, StoreDamaged, StoreError
 from audit.store import commits
 from audit.store.commits import logged_commits
 from audit.store.filesystem import LocalFilesystem
@@ -226,3 +228,30 @@ def test_new_folders_are_flushed_into_their_parents(tmp_path: Path, monkeypatch:
     run = record(place, samples=1)
     made = [tmp_path, tmp_path / "a", place, place / "runs", place / "runs" / run.run_id]
     assert {str(folder) for folder in made} <= flushed
+
+
+def test_killed_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is no run and no damage, and the other runs are whole."""
+    keep, drop = record(tmp_path, samples=3), record(tmp_path, samples=5)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with audit.open(tmp_path) as store:
+        monkeypatch.setattr(LocalFilesystem, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(drop.run_id)
+        monkeypatch.undo()
+    with audit.open(tmp_path) as store:
+        assert [run.run_id for run in store.runs()] == [keep.run_id]
+        assert store.verify() == []
+        committed(store)
+
+
+def test_a_file_system_without_locks_has_its_own_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(StoreError, match="cannot lock files"):
+        record(tmp_path, samples=1)

@@ -81,7 +81,7 @@ def _orphaned(reader: Reader, known: set[str]) -> list[Damage]:
     filesystem = reader.filesystem
     found = []
     for run_id in filesystem.list(RUNS_FOLDER):
-        if run_id in known or filesystem.exists(manifest_path(run_id)):
+        if run_id in known or run_id.startswith(".") or filesystem.exists(manifest_path(run_id)):
             continue
         tables = [name for name in filesystem.list(run_folder(run_id)) if name in SCHEMAS]
         if any(filesystem.list(f"{run_folder(run_id)}/{table}") for table in tables):

@@ -57,7 +57,7 @@ def committed(reader: Reader) -> tuple[object, ...]:
     """A value that changes when a run was begun, committed, finished, checked, compacted or removed."""
     filesystem = reader.filesystem
     open_ended = {run.run_id for run in reader.runs() if run.status != "complete"}
-    run_ids = filesystem.list(RUNS_FOLDER)
+    run_ids = [name for name in filesystem.list(RUNS_FOLDER) if not name.startswith(".")]
     contents = filesystem.read_each([manifest_path(run_id) for run_id in run_ids])
     # A writer that dies says nothing, but lets go of its lock.
     return tuple(
