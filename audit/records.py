@@ -68,6 +68,7 @@ class Run:
     task: str | None = None
     output_evidence: str | None = None
     warnings: list[str] = field(default_factory=list)
+    unrecorded: list[str] | None = None
 
     @property
     def digest_version(self) -> int:

@@ -12,7 +12,7 @@ from audit.registry import Registry
 BUILT_IN: dict[str, tuple[str, ...]] = {
     "integrity": (
         *("coverage", "alignment", "unreadable", "source_unchanged", "model_unchanged", "code_unchanged"),
-        *("stable_load", "reproducible", "store", "hooks"),
+        *("stable_load", "reproducible", "store", "hooks", "stage_coverage"),
     ),
     "values": (
         *("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "augmentation", "repeated_draws"),

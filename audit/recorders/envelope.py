@@ -37,6 +37,8 @@ class Envelope:
     unlabelled: str | None = None
     #: The class of a dataset that made samples where the recording could not see it.
     unseen: str | None = None
+    #: Changes of the values that no stage explains, each told once by each process.
+    unrecorded: list[str] = field(default_factory=list)
 
     def pin_memory(self, device: Any = None) -> Envelope:
         """What the loader's pinning thread calls: the user's part is pinned as it would have been."""

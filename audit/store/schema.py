@@ -226,6 +226,7 @@ RUNS = _table(
     ("output", pa.string()),
     ("task", pa.string()),
     ("output_evidence", pa.string()),
+    ("unrecorded", pa.list_(pa.string())),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -46,12 +47,23 @@ def test_shapes(shape: Shape, tmp_path: Path) -> None:
     dataset = shape.build()
     codes = {id(function): function.__code__ for function in CallSearch(dataset).functions.values()}
     functions = list(CallSearch(dataset).functions.values())
-    with audit.record(tmp_path / "lineage", strict=True) as run:
-        recorded = make_items(run.dataset(dataset))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with audit.record(tmp_path / "lineage", strict=True) as run:
+            recorded = make_items(run.dataset(dataset))
     assert difference(plain, recorded) is None
     assert difference(after, generator_states()) is None
     assert [function.__code__ for function in functions] == [codes[id(function)] for function in functions]
     assert found_stages(tmp_path / "lineage") == shape.stages
+    told = [str(one.message) for one in warned if "did not see every change" in str(one.message)]
+    if shape.unseen is None:
+        assert (run.run.unrecorded, told) == ([], [])
+    else:
+        (text,) = run.run.unrecorded or []
+        assert shape.unseen in text
+        assert "dataset_shapes.py:" in text
+        assert len(told) == 1
+        assert text in told[0]
     if not isinstance(dataset, IterableDataset):
         with audit.open(tmp_path / "lineage") as lineage:
             replayed = lineage.replay(dataset=shape.build())
@@ -129,6 +141,30 @@ def test_a_run_recorded_without_calls_replays_as_it_was(tmp_path: Path) -> None:
     assert found_stages(tmp_path / "lineage") == []
     with audit.open(tmp_path / "lineage") as lineage:
         assert lineage.replay(dataset=dataset).identical == 8
+
+
+def test_another_profiler_is_left_alone(tmp_path: Path) -> None:
+    (shape,) = (shape for shape in SHAPES if shape.name == "arithmetic")
+    (library,) = (shape for shape in SHAPES if shape.name == "functions of a library")
+    events: list[str] = []
+
+    def profiler(frame: Any, event: str, arg: Any) -> None:
+        events.append(event)
+
+    for number, one in enumerate((shape, library)):
+        sys.setprofile(profiler)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with audit.record(tmp_path / str(number), strict=True) as run:
+                    make_items(run.dataset(one.build()))
+            assert sys.getprofile() is profiler
+        finally:
+            sys.setprofile(None)
+        if one is library:
+            (text,) = run.run.unrecorded or []
+            assert "another profiler is active" in text
+    assert events
 
 
 # -- the slot in a function ----------------------------------------------------------------------

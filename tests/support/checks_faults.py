@@ -146,6 +146,18 @@ def _(w: World) -> None:
     w.fail(44, "Resize", "ValueError: height and width must be > 0")
 
 
+@fault("stage_coverage", "a change that no stage explains", says="Pictures.make (data.py:31)", severity="warning")
+def _(world: World) -> None:
+    world.run.unrecorded = ["Pictures: no stage was seen; Pictures.make (data.py:31): torch.from_numpy (line 33)"]
+
+
+@fault("stage_coverage", "load is the finished tensor", says="Of 60 visits", stage=0, severity="warning")
+def _(world: World) -> None:
+    world.tables["stage_outputs"] = [row for row in world.tables["stage_outputs"] if row["stage"] == 0]
+    for row in world.tables["stage_outputs"]:
+        row["kind"] = "tensor"
+
+
 @fault("hooks", "a layer never fired", says="layer4")
 def _(w: World) -> None:
     w.run.recipe = {"layers": ["conv1", "layer4"]}

@@ -21,7 +21,7 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 COUNT = 8
-SlotSnapshot = list[tuple[str, str]]
+Found = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Shape:
 
     name: str
     build: Callable[[], Any]
-    stages: SlotSnapshot
-    #: What of the item is made by the dataset's own code, where no stage can be seen.
-    unseen: bool = False
+    stages: Found
+    #: A call by which the dataset's own code changes the value, where no stage can be seen.
+    unseen: str | None = None
 
 
 def picture(index: int) -> Image.Image:
@@ -407,7 +407,7 @@ def pictures_of(batch: dict[str, Any]) -> dict[str, Any]:
 _STANDARD = [("1", "RandomCrop"), ("2", "RandomHorizontalFlip"), ("3", "ToTensor")]
 
 
-def _at(prefix: str, stages: SlotSnapshot = _STANDARD) -> SlotSnapshot:
+def _at(prefix: str, stages: Found = _STANDARD) -> Found:
     return [(f"{prefix}.{path}", name) for path, name in stages]
 
 
@@ -442,7 +442,12 @@ SHAPES = [
             ("call.prepare.resize", "resize"), ("call.prepare.to_tensor", "to_tensor"),
         ],
     ),
-    Shape("functions of a library", LibraryFunctions, [("call.resize", "resize"), ("call.normalize", "normalize")]),
+    Shape(
+        "functions of a library",
+        LibraryFunctions,
+        [("call.resize", "resize"), ("call.normalize", "normalize")],
+        unseen="torch.from_numpy",
+    ),
     Shape("closure", closure_shape, _at("call.transform")),
     Shape("module's global", GlobalObject, _at("call.GLOBAL_TRANSFORM")),
     Shape("module's registry", GlobalRegistry, [("call.REGISTRY.flip", "flip"), ("call.REGISTRY.tensor", "ToTensor")]),
@@ -468,7 +473,7 @@ SHAPES = [
     Shape("made on the spot", MadeOnTheSpot, _at("call.Compose", [("1", "Resize"), ("2", "ToTensor")])),
     # Recorded item by item: what follows the stage that came late has a second ordinal.
     Shape("conditional", Conditional, [("call.tf", "ToTensor"), ("call.flip", "flip"), ("call.tf", "ToTensor")]),
-    Shape("two views", TwoViews, [*_at("call.view"), *_at("call.view#2"), ("inside.item", "item")]),
+    Shape("two views", TwoViews, [*_at("call.view"), *_at("call.view#2"), ("inside.item", "item")], unseen="torch.cat"),
     Shape(
         "image and mask",
         Segmentation,
@@ -489,8 +494,8 @@ SHAPES = [
         _at("call.tf"),
     ),
     Shape("ConcatDataset", lambda: ConcatDataset([NamedAttribute("tf"), NamedAttribute("tf")]), _at("call.tf")),
-    Shape("arithmetic", Arithmetic, [], unseen=True),
-    Shape("function made in the call", Unreachable, [], unseen=True),
+    Shape("arithmetic", Arithmetic, [], unseen="torch.from_numpy"),
+    Shape("function made in the call", Unreachable, [], unseen="Tensor.float"),
 ]  # fmt: skip
 #: Datasets that make whole batches by code of their own.
 BATCHED = [

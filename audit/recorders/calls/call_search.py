@@ -21,6 +21,7 @@ from audit.recorders.calls.callables import (
     function_of,
     held_callables,
     held_values,
+    is_a,
     is_library,
     is_stage_like,
     is_standard_library,
@@ -87,11 +88,11 @@ class CallSearch:
             self._add_entries(type(value))
             for name, held in held_values(value):
                 self._objects.append((name, held, depth + 1))
-        elif isinstance(value, (list, tuple, dict)):
+        elif is_a(value, (list, tuple, dict)):
             self._seen.add(id(value))
             self._alive.append(value)
             for name, item in items_of(value):
-                if is_stage_like(item) or is_dataset(item) or is_users(item) or isinstance(item, (list, tuple, dict)):
+                if is_stage_like(item) or is_dataset(item) or is_users(item) or is_a(item, (list, tuple, dict)):
                     self._objects.append((f"{label}.{name}" if label else name, item, depth + 1))
 
     def _take_callable(self, label: str, value: Any, depth: int) -> None:
@@ -155,28 +156,28 @@ class CallSearch:
 
     def _add_named(self, label: str, value: Any, names: set[str]) -> None:
         """Add a global or captured variable: a function, an object, a class, or a module with functions in it."""
-        if isinstance(value, ModuleType):
+        if is_a(value, ModuleType):
             if not is_standard_library(value) and value.__name__ not in _ARITHMETIC:
                 for name in sorted(names & vars(value).keys()):
                     self._add_member(name, vars(value)[name], names)
-        elif isinstance(value, (FunctionType, type)):
+        elif is_a(value, (FunctionType, type)):
             self._add_member(label, value, names)
-        elif not isinstance(value, MethodType) or not is_standard_library(value):
+        elif not is_a(value, MethodType) or not is_standard_library(value):
             self._objects.append((label, value, 1))
 
     def _add_member(self, label: str, value: Any, names: set[str]) -> None:
-        if isinstance(value, ModuleType):
+        if is_a(value, ModuleType):
             # `transforms.functional.resize`: a module within a module that is named.
             if label != value.__name__:
                 self._add_named(value.__name__, value, names - {label})
             return
         if is_standard_library(value) or not _is_transform(value):
             return
-        if isinstance(value, type):
+        if is_a(value, type):
             # An object of it may be made and called on the spot.
             if not is_dataset_class(value):
                 self._add(function_of(value))
-        elif isinstance(value, FunctionType):
+        elif is_a(value, FunctionType):
             self._alive.append(value)
             self.labels.setdefault(key_of(value), label)
             self._add(value)
@@ -191,12 +192,12 @@ def is_dataset_class(kind: type) -> bool:
     # A container of transforms may be indexed, too; but it is called.
     if _package_of(kind) in _ARITHMETIC or find_in_class(kind, "__call__") is not None:
         return False
-    return any(isinstance(find_in_class(kind, name), FunctionType) for name in _ENTRIES)
+    return any(is_a(find_in_class(kind, name), FunctionType) for name in _ENTRIES)
 
 
 def is_dataset(value: Any) -> bool:
     """Return whether an object makes items."""
-    return not isinstance(value, (type, ModuleType, str, bytes)) and is_dataset_class(type(value))
+    return not is_a(value, (type, ModuleType, str, bytes)) and is_dataset_class(type(value))
 
 
 def _is_transform(value: Any) -> bool:

@@ -8,23 +8,31 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 #: Tells two callables apart. A bound method is made anew each time that it is asked for, so its parts stand for it.
 Key = tuple[int, int]
+
+T = TypeVar("T")
 
 _MOST_ITEMS = 64
 _LIBRARY = tuple(
     os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "purelib", "platlib")
 )
 _OWN_PACKAGE = __name__.partition(".")[0]
+_OWN_FOLDER = os.path.join(os.path.dirname(sys.modules[_OWN_PACKAGE].__file__ or ""), "")
+
+
+def is_a(value: Any, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+    """Return whether a value is of a class by its type alone; `isinstance` would ask a stand-in for something else."""
+    return issubclass(type(value), kinds)
 
 
 def key_of(target: Any) -> Key:
     """Return what identifies a callable while it is alive."""
-    if isinstance(target, MethodType):
+    if is_a(target, MethodType):
         return (id(target.__func__), id(target.__self__))
-    if isinstance(target, functools.partial):
+    if is_a(target, functools.partial):
         return key_of(target.func)
     return (id(target), 0)
 
@@ -34,20 +42,20 @@ def function_of(target: Any) -> FunctionType | None:
 
     For a class it is the function that a call of its instances runs.
     """
-    if isinstance(target, FunctionType):
+    if is_a(target, FunctionType):
         return target
-    if isinstance(target, MethodType):
+    if is_a(target, MethodType):
         return function_of(target.__func__)
-    if isinstance(target, functools.partial):
+    if is_a(target, functools.partial):
         return function_of(target.func)
-    kind = target if isinstance(target, type) else type(target)
+    kind = target if is_a(target, type) else type(target)
     # Every torch module is called through one function; what differs is `forward`.
     name = "forward" if hasattr(kind, "_wrapped_call_impl") else "__call__"
-    own = None if isinstance(target, type) else getattr(target, "__dict__", {}).get(name)
+    own = None if is_a(target, type) else (_dict_of(target) or {}).get(name)
     if name == "forward" and own is not None:
         return function_of(own)
     found = find_in_class(kind, name)
-    return found if isinstance(found, FunctionType) else None
+    return found if is_a(found, FunctionType) else None
 
 
 def find_in_class(kind: type, name: str) -> Any:
@@ -60,13 +68,13 @@ def find_in_class(kind: type, name: str) -> Any:
 
 def unwrap(defined: Any) -> FunctionType | None:
     """Return the function behind a method, static method, class method or property."""
-    if isinstance(defined, (staticmethod, classmethod)):
+    if is_a(defined, staticmethod) or is_a(defined, classmethod):
         defined = defined.__func__
-    elif isinstance(defined, property):
+    elif is_a(defined, property):
         defined = defined.fget
-    elif isinstance(defined, functools.cached_property):
+    elif is_a(defined, functools.cached_property):
         defined = defined.func
-    return defined if isinstance(defined, FunctionType) else None
+    return defined if is_a(defined, FunctionType) else None
 
 
 def is_library(function: FunctionType) -> bool:
@@ -74,32 +82,33 @@ def is_library(function: FunctionType) -> bool:
     module = function.__module__ or ""
     if module.partition(".")[0] in (_OWN_PACKAGE, *sys.builtin_module_names):
         return True
-    return _is_library_file(function.__code__.co_filename)
+    return is_library_file(function.__code__.co_filename)
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_library_file(path: str) -> bool:
-    return path.startswith("<frozen") or os.path.realpath(path).startswith(_LIBRARY)
+def is_library_file(path: str) -> bool:
+    """Return whether a file of code belongs to an installed package, or to Python itself."""
+    return path.startswith(("<frozen", _OWN_FOLDER)) or os.path.realpath(path).startswith(_LIBRARY)
 
 
 def is_standard_library(value: Any) -> bool:
     """Return whether a module, or what defines `__module__`, belongs to Python itself."""
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return isinstance(name, str) and name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+    name = value.__name__ if is_a(value, ModuleType) else getattr(value, "__module__", None)
+    return is_a(name, str) and name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
 def held_values(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield everything that an object or a function holds, with the name it is held by."""
-    if isinstance(owner, MethodType):
+    if is_a(owner, MethodType):
         yield from held_values(owner.__self__)
-    elif isinstance(owner, functools.partial):
+    elif is_a(owner, functools.partial):
         yield "func", owner.func
         yield from ((str(place), value) for place, value in enumerate(owner.args, 1))
         yield from owner.keywords.items()
-    elif isinstance(owner, FunctionType):
+    elif is_a(owner, FunctionType):
         yield from closure_of(owner)
         yield from defaults_of(owner)
-    elif not isinstance(owner, (type, ModuleType)):
+    elif not is_a(owner, (type, ModuleType)):
         yield from _attributes_of(owner)
 
 
@@ -121,33 +130,41 @@ def defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    attributes = getattr(owner, "__dict__", None)
-    if isinstance(attributes, dict):
+    attributes = _dict_of(owner)
+    if is_a(attributes, dict):
         for name, value in list(attributes.items()):
-            if name == "_modules" and isinstance(value, dict):
+            if name == "_modules" and is_a(value, dict):
                 yield from ((str(key), child) for key, child in value.items())
             else:
                 yield name, value
     for base in type(owner).__mro__:
         slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for name in (slots,) if is_a(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and (found := _slot_value(owner, base, name)) is not None:
                 yield name, found
+
+
+def _dict_of(owner: Any) -> Any:
+    try:
+        return owner.__dict__
+    except Exception:
+        # An object that has none, or that must not be asked now.
+        return None
 
 
 def _slot_value(owner: Any, base: type, name: str) -> Any:
     mangled = f"_{base.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
     try:
         return vars(base)[mangled].__get__(owner)
-    except (AttributeError, KeyError):
+    except Exception:
         return None
 
 
 def items_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the items of a list, tuple or mapping that is short enough to hold transforms."""
-    if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+    if is_a(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         yield from ((str(place), item) for place, item in enumerate(value, 1))
-    elif isinstance(value, Mapping) and isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+    elif is_a(value, Mapping) and is_a(value, dict) and len(value) <= _MOST_ITEMS:
         yield from ((str(key), item) for key, item in list(value.items()))
 
 
@@ -194,20 +211,20 @@ def is_sequential(value: Any) -> bool:
 
 def is_users(value: Any) -> bool:
     """Return whether a function, or an object's class, is the user's own code rather than a library's."""
-    if isinstance(value, MethodType):
+    if is_a(value, MethodType):
         value = value.__func__
-    if isinstance(value, functools.partial):
+    if is_a(value, functools.partial):
         return True
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         return not is_library(value)
     kind = type(value)
-    if isinstance(value, (type, ModuleType)) or kind.__module__ == "builtins":
+    if is_a(value, (type, ModuleType)) or kind.__module__ == "builtins":
         return False
-    return any(isinstance(item, FunctionType) and not is_library(item) for item in vars(kind).values())
+    return any(is_a(item, FunctionType) and not is_library(item) for item in vars(kind).values())
 
 
 def _is_own_method(owner: Any, value: Any) -> bool:
-    return isinstance(value, MethodType) and value.__self__ is owner
+    return is_a(value, MethodType) and value.__self__ is owner
 
 
 def _nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
@@ -220,13 +237,13 @@ def _nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 def is_stage_like(value: Any) -> bool:
     """Return whether a value that something holds can be called as a stage: a callable that is not a class."""
-    return callable(value) and not isinstance(value, type)
+    return callable(value) and not is_a(value, type)
 
 
 def names_in(code: CodeType) -> set[str]:
     """Return the names that code and the functions inside it look up."""
     names = set(code.co_names)
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if is_a(constant, CodeType):
             names |= names_in(constant)
     return names

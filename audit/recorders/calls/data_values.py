@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from audit.recorders.calls.callables import is_a
+
 _DEEPEST = 3
 _MOST_ITEMS = 256
 
 
 def carries_data(value: Any, depth: int = _DEEPEST) -> bool:
     """Return whether a value is a picture, a tensor, an array or a text, or holds one."""
-    if value is None or isinstance(value, (bool, int, float, complex, type)):
+    if value is None or is_a(value, (bool, int, float, complex, type)):
         return False
-    if isinstance(value, str):
+    if is_a(value, str):
         return is_text(value)
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.ndim > 0
+    if is_a(value, torch.Tensor) or is_a(value, np.ndarray):
+        return bool(value.ndim)
     if _is_picture(value):
         return True
-    if depth and isinstance(value, (Mapping, list, tuple)):
+    if depth and is_a(value, (Mapping, list, tuple)):
         return any(carries_data(part, depth - 1) for part in parts_in(value))
     return False
 
@@ -39,14 +41,12 @@ def is_new_value(output: Any, given_text: bool) -> bool:
         return True
     if not given_text:
         return False
-    return (isinstance(output, (list, tuple, Mapping)) and len(output) > 0) or (
-        isinstance(output, str) and output != ""
-    )
+    return (is_a(output, (list, tuple, Mapping)) and len(output) > 0) or (is_a(output, str) and output != "")
 
 
 def parts_in(value: Any) -> Iterator[Any]:
     """Yield the parts of a mapping, list or tuple."""
-    parts = value.values() if isinstance(value, Mapping) else value
+    parts = value.values() if is_a(value, Mapping) else value
     for place, part in enumerate(parts):
         if place >= _MOST_ITEMS:
             return
@@ -55,10 +55,10 @@ def parts_in(value: Any) -> Iterator[Any]:
 
 def ids_in(value: Any, depth: int = _DEEPEST) -> set[int]:
     """Return the identities of a value and of everything in it that carries data."""
-    if value is None or isinstance(value, (bool, int, float, complex)):
+    if value is None or is_a(value, (bool, int, float, complex)):
         return set()
     found = {id(value)}
-    if depth and isinstance(value, (Mapping, list, tuple)):
+    if depth and is_a(value, (Mapping, list, tuple)):
         for part in parts_in(value):
             found |= ids_in(part, depth - 1)
     return found

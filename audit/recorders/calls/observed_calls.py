@@ -7,6 +7,7 @@ a stage's own code does beneath that is the stage's business.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -200,6 +201,28 @@ class VisitCalls:
         side = self._leading_to(ids_in(others))
         for call in self.made:
             call.is_target = id(call) in side and id(call) not in main
+
+    def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
+        """Return pairs of stages between which the value changed without a call: the first one's output went nowhere else.
+
+        Two stages in a row may as well work on two values, of a pair of pictures for instance.
+        """
+        found: list[tuple[str, str]] = []
+        stages = [call for call in self.made if not call.is_target]
+        known = set(stages[0].given) if stages else set()
+        for place, (before, call) in enumerate(itertools.pairwise(stages), 1):
+            made = ids_in(before.output)
+            known |= made
+            if call.given & known or made & ids_in(item):
+                continue
+            if not any(made & later.given for later in stages[place:]):
+                found.append((before.label, call.label))
+        return found
+
+    def holds_part_of(self, value: Any) -> bool:
+        """Return whether a value is, or holds, something that a stage returned, or is part of it."""
+        wanted = ids_in(value)
+        return any(wanted & ids_in(call.output) for call in self.made)
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from audit.recorders.calls.coverage import WHOLE_BATCHES
 from audit.recorders.envelope import Envelope
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.loader import Iteration
@@ -20,6 +21,9 @@ from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import LABEL_KEYS
 from audit.records import Run
 from audit.store import wire as batch
+
+#: A run keeps so many texts on what was not seen.
+_MOST_UNRECORDED = 50
 
 
 class Intake:
@@ -97,13 +101,22 @@ class Intake:
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
                 "Say where it is with label=: a key, a position, or a function of the item."
             )
+        for text in envelope.unrecorded:
+            self._add_unrecorded(text)
         if envelope.unseen:
+            self._add_unrecorded(f"{envelope.unseen}: {WHOLE_BATCHES}")
             self._problems.mark(
                 f"The stages of samples were not recorded: {envelope.unseen} makes whole batches, and audit did not see the "
                 "single samples being made. Their `load` is the finished item. Let __getitems__ call self[index], or name "
                 "the steps with audit.stage."
             )
         self._plan.spend(envelope.payload_bytes, envelope.count, self.expected_epochs * sum(self._lengths.values()))
+
+    def _add_unrecorded(self, text: str) -> None:
+        if self._run.unrecorded is None:
+            self._run.unrecorded = []
+        if text not in self._run.unrecorded and len(self._run.unrecorded) < _MOST_UNRECORDED:
+            self._run.unrecorded.append(text)
 
     def _labels(self, envelope: Envelope) -> list[int | None]:
         if any(label is not None for label in envelope.labels):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from audit.recorders.calls.coverage import Coverage
 from audit.recorders.envelope import Envelope
 from audit.recorders.model.mixing import Weights
 from audit.recorders.packed_rows import parcel
@@ -33,7 +34,7 @@ _TABLES = ("samples", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
 _OWN = (
     *("_watch", "_tables", "indices", "digests", "labels", "problems", "_routes", "_ids", "_unlabelled", "_unseen"),
-    "failing",
+    *("failing", "_coverage"),
 )
 
 
@@ -49,6 +50,7 @@ class ItemRecorder:
         self.clear()
         self._watch: Watch | None = None
         self._ids = StageIds()
+        self._coverage = Coverage(dataset)
         #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
         self._sent: dict[str, None] = {}
 
@@ -59,6 +61,7 @@ class ItemRecorder:
         self.__dict__.update(state)
         self._watch = None
         self._ids = StageIds()
+        self._coverage = Coverage(self.dataset)
         self.clear()
 
     def clear(self) -> None:
@@ -89,7 +92,7 @@ class ItemRecorder:
             return make()
         item: Any = None
         try:
-            item = make()
+            item = self._coverage.run(make)
             self._look_at(index, visit, item)
         except Exception as error:
             visit.fail("dataset" if visit.rows else "load", error)
@@ -149,8 +152,13 @@ class ItemRecorder:
             if 0 not in visit.rows:
                 if visit.problem is None:
                     visit.loaded(value)
+                    self._coverage.add_no_stage()
             elif not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(value):
+                if not visit.explains(value):
+                    self._coverage.add_gap(visit.last_stage or "load", "item")
                 visit.noted("item", value, 0)
+            for before, after in visit.unseen_changes(item):
+                self._coverage.add_gap(before, after)
         except Exception as error:
             self._problem(index, error)
 
@@ -272,6 +280,7 @@ class ItemRecorder:
             stages,
             unlabelled=self._unlabelled if self.label is None else None,
             unseen=self._unseen,
+            unrecorded=self._coverage.take(),
         )
         self.clear()
         return sent

@@ -181,6 +181,7 @@ class Recording:
             known.append(how)
             run.recipe = sign_recipe(run.recipe)
         run.recipe["observed_calls"] = True
+        run.unrecorded = run.unrecorded or []
         run.classes = run.classes or class_names(dataset)
         run.dataset = run.dataset or f"{type(dataset).__module__}.{type(dataset).__qualname__}"
 

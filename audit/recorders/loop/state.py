@@ -17,6 +17,7 @@ import torch
 from audit.errors import plainly
 from audit.models.meaning import OutputMeaning
 from audit.models.outputs import logits_of
+from audit.recorders.calls.coverage import WHOLE_BATCHES, tell_unrecorded
 from audit.recorders.envelope import Envelope
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel
@@ -406,3 +407,5 @@ class RecordingState:
             self.intake.stages.write_rest()
             self._calls.flush()
             self._unseen.tell(self.models, self.problems)
+            if texts := [text for text in self.run.unrecorded or () if not text.endswith(WHOLE_BATCHES)]:
+                self.problems.mark(tell_unrecorded(texts))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from audit import values
+from audit.recorders.calls.data_values import ids_in
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls, arguments_of
 from audit.recorders.stages import drawn
 from audit.recorders.stages.describe import name_of
@@ -144,6 +145,12 @@ class Visit:
         return next((steps[n].stage.name for n in reversed(self._ran) if not steps[n].stage.is_target), None)
 
     @property
+    def last_stage(self) -> str | None:
+        """The path and name of the last stage on the way to the model that ran."""
+        last = next((n for n in reversed(self.rows) if n and not self._is_target(n)), None)
+        return None if last is None else f"{self.path_of(last)} ({self._name_of(last)})"
+
+    @property
     def last_kind(self) -> str | None:
         """The kind of value that the last of them returned, or its class where that is a tv_tensor."""
         ordinals = [n for n in self.rows if not self._is_target(n)]
@@ -170,6 +177,16 @@ class Visit:
     def holds_equal(self, value: Any) -> bool:
         """Whether the last stage gave something with the same content."""
         return self._digest is not None and self._digest_of(value) == self._digest
+
+    def explains(self, value: Any) -> bool:
+        """Return whether the stages seen made a value: it is their output, holds it, or is part of it."""
+        if ids_in(value) & ids_in(self._value):
+            return True
+        return self.calls is not None and self.calls.holds_part_of(value)
+
+    def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
+        """Return pairs of stages between which the value changed without a stage."""
+        return self.calls.unseen_changes(item) if self.calls is not None else []
 
     def noted(self, name: str, value: Any, nanoseconds: int) -> None:
         """A stage that the dataset's own code tells of (see inside.py)."""

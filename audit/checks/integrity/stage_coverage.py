@@ -1,0 +1,47 @@
+"""`stage_coverage`: every change of a value between its source and the model was seen as a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.checks.base import Check, Finding, Skip
+from audit.checks.context import Context
+
+_PICTURES = r"(?i)\.(png|jpe?g|bmp|gif|webp|tiff?|ppm)$"
+
+
+class StageCoverage(Check):
+    """A trace that begins with the finished tensor explains nothing."""
+
+    name = "stage_coverage"
+    group = "integrity"
+    severity = "warning"
+    description = "Every change of a value between its source and the model was seen as a stage."
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        if context.run.unrecorded is None:
+            raise Skip("the recording did not look for changes that no stage explains")
+        for text in context.run.unrecorded:
+            yield Finding(
+                f"Not recorded: {text}.", sql=f"SELECT unrecorded FROM runs WHERE run_id = {context.run_literal}"
+            )
+        finished = f"""
+            SELECT index, any_value(source) AS source, count(*) OVER () AS visits
+            FROM {context.outputs} JOIN {context.samples} USING (run_id, epoch, index, visit)
+            WHERE regexp_matches(source, '{_PICTURES}')
+            GROUP BY run_id, epoch, index, visit
+            HAVING count(*) = 1 AND any_value(kind) = 'tensor'
+            ORDER BY index LIMIT 1
+        """
+        for row in context.rows(finished):
+            yield Finding(
+                f"Of {row['visits']:,} visits the only stage is `load`, which is already the finished tensor: "
+                f"{row['source']} is the first.",
+                index=row["index"],
+                source=row["source"],
+                stage=0,
+                value=row["visits"],
+            )
+
+
+CHECK = StageCoverage

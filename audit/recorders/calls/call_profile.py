@@ -1,0 +1,107 @@
+"""Names the calls by which a dataset's own code changes a value without a stage, with their lines.
+
+One visit of each process runs under a profile function. It sees calls of C functions (`torch.from_numpy`, `cv2.resize`)
+and of methods of the value itself (`image.convert`), where no stand-in can be put.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from audit.recorders.calls.callables import is_library_file
+from audit.recorders.calls.data_values import carries_data
+from audit.recorders.calls.function_slot import FunctionSlot
+
+#: Packages whose C functions change values.
+_PACKAGES = {"numpy", "torch", "cv2", "PIL", "scipy", "skimage"}
+#: Functions that make a value out of none, or ask about one.
+_NO_CHANGES = {
+    *("arange", "default_rng", "empty", "eye", "full", "get_rng_state", "imread", "is_tensor", "linspace", "load"),
+    *("manual_seed", "normal", "ones", "open", "rand", "randint", "randn", "randperm", "seed", "tensor", "zeros"),
+    *("dim", "item", "numel", "size", "tolist", "tobytes", "data_ptr", "getpixel", "close", "verify", "any", "all"),
+    *("load_prepare", "getbands", "getbbox"),
+}
+_MOST_CALLS = 12
+
+
+class CallProfile:
+    """The calls that changed values in the user's own code during one visit."""
+
+    def __init__(self) -> None:
+        #: (function, file, first line) of the user's own code to the names of its calls, with their lines.
+        self.calls: dict[tuple[str, str, int], list[str]] = {}
+        #: Whether another profiler kept this one from running.
+        self.is_blocked = False
+
+    def run(self, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns; its calls are listed. Another profiler that is active is left alone."""
+        if sys.getprofile() is not None:
+            self.is_blocked = True
+            return make()
+        sys.setprofile(self._event)
+        try:
+            return make()
+        finally:
+            sys.setprofile(None)
+
+    def _event(self, frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call":
+            if not is_library_file(frame.f_code.co_filename) and _changes_values(function):
+                self._add(frame, _name_of(function))
+        elif event == "call" and frame.f_back is not None:
+            code = frame.f_code
+            if (
+                is_library_file(code.co_filename)
+                and not is_library_file(frame.f_back.f_code.co_filename)
+                and not _is_observed(code)
+                and code.co_name not in _NO_CHANGES
+                and not code.co_name.startswith("__")
+                and _is_given_data(frame, code)
+            ):
+                self._add(frame.f_back, code.co_qualname)
+
+    def _add(self, caller: FrameType, name: str) -> None:
+        code = caller.f_code
+        calls = self.calls.setdefault((code.co_qualname, code.co_filename, code.co_firstlineno), [])
+        call = f"{name} (line {caller.f_lineno})"
+        if call not in calls and len(calls) < _MOST_CALLS:
+            calls.append(call)
+
+    def describe(self) -> list[str]:
+        """Return a sentence part for each function of the user's that changes values, with its file and line."""
+        return [
+            f"{name} ({os.path.relpath(file)}:{line}): {', '.join(calls)}"
+            for (name, file, line), calls in self.calls.items()
+        ]
+
+
+def _changes_values(function: Any) -> bool:
+    name = getattr(function, "__name__", "")
+    if name in _NO_CHANGES or name.startswith("__"):
+        return False
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
+        return not isinstance(owner, (str, list, tuple, dict)) and carries_data(owner)
+    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
+    return isinstance(module, str) and module.lstrip("_").partition(".")[0] in _PACKAGES
+
+
+def _name_of(function: Any) -> str:
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
+        return f"{type(owner).__name__}.{function.__name__}"
+    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
+    return f"{str(module).lstrip('_').partition('.')[0]}.{function.__name__}"
+
+
+def _is_observed(code: CodeType) -> bool:
+    return any(isinstance(constant, FunctionSlot) for constant in code.co_consts)
+
+
+def _is_given_data(frame: FrameType, code: CodeType) -> bool:
+    values = frame.f_locals
+    return any(carries_data(values.get(name)) for name in code.co_varnames[: code.co_argcount])

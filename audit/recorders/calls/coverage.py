@@ -1,0 +1,72 @@
+"""What the recording of a dataset did not see: changes of the value that no stage explains.
+
+Three kinds: the item is not what the last stage returned, a stage was given what no stage before it returned, or no stage
+was seen at all though the dataset's own code changes values. Each is told once, with the calls that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from audit.recorders.calls.call_profile import CallProfile
+from audit.recorders.calls.callables import find_in_class, is_library_file, unwrap
+
+_HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
+#: How a text ends that a run was marked with already, when the batch came.
+WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
+_ENTRIES = ("__getitem__", "__getitems__", "__iter__")
+
+
+class Coverage:
+    """Collects what one process did not see of one dataset."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._profile: CallProfile | None = None
+        self._gaps: dict[str, str] = {}
+        self._sent: set[str] = set()
+
+    def run(self, make: Callable[[], Any]) -> Any:
+        """Make an item; the first of the process with its calls listed."""
+        if self._profile is None:
+            self._profile = CallProfile()
+            return self._profile.run(make)
+        return make()
+
+    def add_gap(self, after: str, before: str) -> None:
+        """Note that the value changed between two stages."""
+        if before == "item":
+            self._gaps.setdefault(after, f"the value changes between {after} and the item")
+        else:
+            self._gaps.setdefault(f"{after} {before}", f"the value changes between {after} and {before}")
+
+    def add_no_stage(self) -> None:
+        """Note that an item was made without any stage; that says something only where values were changed."""
+        if self._profile is not None and self._profile.calls:
+            self._gaps.setdefault("", "no stage was seen, and `load` is the finished item")
+
+    def take(self) -> list[str]:
+        """Return what has not been told yet."""
+        fresh = [text for key, text in self._gaps.items() if key not in self._sent]
+        self._sent.update(self._gaps)
+        return [f"{type(self._dataset).__name__}: {text}; {self._where()}" for text in fresh]
+
+    def _where(self) -> str:
+        """The calls of the user's own code, or its place where they are not known."""
+        if self._profile is not None and (named := self._profile.describe()):
+            return "; ".join(named)
+        for name in _ENTRIES:
+            function = unwrap(find_in_class(type(self._dataset), name))
+            if function is not None and not is_library_file(function.__code__.co_filename):
+                code = function.__code__
+                reason = ", whose calls are not known: another profiler is active"
+                blocked = reason if self._profile is not None and self._profile.is_blocked else ""
+                return f"in {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}){blocked}"
+        return f"in {type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
+
+
+def tell_unrecorded(texts: list[str]) -> str:
+    """Return one warning for all that a run did not see."""
+    shown = " | ".join(texts[:4]) + (f" | and {len(texts) - 4} more" if len(texts) > 4 else "")
+    return f"audit did not see every change of the values: {shown}. {_HINT}"
