@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from audit.api import Store, open, record, run
+    from audit.api import Store, doctor, open, record, run
     from audit.errors import AuditError
     from audit.lineage.trace import Trace
     from audit.recorders.loop.recording import Recording
@@ -29,6 +29,7 @@ __all__ = [
     "Store",
     "Trace",
     "__version__",
+    "doctor",
     "open",
     "record",
     "run",
@@ -42,6 +43,7 @@ _HOMES = {
     "Run": "audit.records",
     "Store": "audit.api",
     "Trace": "audit.lineage.trace",
+    "doctor": "audit.api",
     "open": "audit.api",
     "record": "audit.api",
     "run": "audit.api",

@@ -13,6 +13,7 @@ from audit.store.read.reader import Reader
 if TYPE_CHECKING:
     from audit.checks.report import Report
     from audit.lineage.diff.diff import Diff
+    from audit.lineage.doctor import Diagnosis
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
     from audit.recorders.loop.recording import Recording
@@ -168,6 +169,22 @@ def open(  # noqa: A001 - audit.open(...) reads well
     A damaged manifest is an error; with `allow_damaged` the other runs are read. [default: $AUDIT_ALLOW_DAMAGED is 1]
     """
     return Store(store_location(store), allow_damaged=allow_damaged)
+
+
+def doctor(dataset: Any, *, samples: int = 4) -> Diagnosis:
+    """Say what a recording of a dataset will hold, and what not, by recording a few samples: the twin of `audit doctor`.
+
+    `dataset` is a Dataset, or what `audit run --dataset` takes. Nothing is kept, and the global random number generators
+    have their states again afterwards.
+    """
+    from audit.lineage.doctor import diagnose
+
+    return diagnose(dataset, samples)
+
+
+def open(store: str | os.PathLike[str] | None = None) -> Store:  # noqa: A001 - audit.open(...) reads well
+    """Open a store to read it: a directory, $AUDIT_STORE, or ./lineage."""
+    return Store(store_location(store))
 
 
 def record(

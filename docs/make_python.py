@@ -32,7 +32,12 @@ def reference() -> str:
 
     pages = [_INTRODUCTION, "## Recording\n"]
     pages += [_function("audit.record", audit.record), *_class("Recording", audit.Recording)]
-    pages += [_function("audit.run", audit.run), _function("audit.stage", audit.stage), *_class("Run", audit.Run)]
+    pages += [
+        _function("audit.run", audit.run),
+        _function("audit.doctor", audit.doctor),
+        _function("audit.stage", audit.stage),
+        *_class("Run", audit.Run),
+    ]
     pages += ["## Asking\n", _function("audit.open", audit.open), *_class("Store", audit.Store)]
     for found in (Relation, audit.Trace, Replay, Diff, Report):
         pages += _class(found.__name__, found)

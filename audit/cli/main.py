@@ -14,6 +14,7 @@ from audit.cli.check import check
 from audit.cli.completion import completion
 from audit.cli.config import config
 from audit.cli.diff import diff
+from audit.cli.doctor import doctor
 from audit.cli.export import export
 from audit.cli.replay import replay
 from audit.cli.report import report
@@ -58,5 +59,9 @@ def _configured_options() -> dict[str, dict[str, Any]]:
     return configured
 
 
+<<<<<<< HEAD
 for command in (run, runs, sql, trace, replay, diff, check, baseline, report, export, ui, store, config, completion):
+=======
+for command in (run, runs, sql, trace, replay, diff, check, baseline, doctor, report, export, ui, store, config):
+>>>>>>> 789e8c9 (Add audit doctor: say before a run what it will record)
     cli.add_command(command)

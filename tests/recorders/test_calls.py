@@ -167,6 +167,12 @@ def test_another_profiler_is_left_alone(tmp_path: Path) -> None:
     assert events
 
 
+def test_the_page_of_shapes() -> None:
+    from datasets_page import PAGE, datasets_page
+
+    assert PAGE.read_text(encoding="utf-8") == datasets_page()
+
+
 # -- the slot in a function ----------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from audit.recorders.calls.coverage import WHOLE_BATCHES
+from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
 from audit.recorders.envelope import Envelope
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.loader import Iteration

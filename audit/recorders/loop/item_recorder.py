@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from audit.recorders.calls.coverage import Coverage
+from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.envelope import Envelope
 from audit.recorders.model.mixing import Weights
 from audit.recorders.packed_rows import parcel
@@ -34,7 +34,7 @@ _TABLES = ("samples", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
 _OWN = (
     *("_watch", "_tables", "indices", "digests", "labels", "problems", "_routes", "_ids", "_unlabelled", "_unseen"),
-    *("failing", "_coverage"),
+    *("failing", "_changes"),
 )
 
 
@@ -50,7 +50,7 @@ class ItemRecorder:
         self.clear()
         self._watch: Watch | None = None
         self._ids = StageIds()
-        self._coverage = Coverage(dataset)
+        self._changes = UnseenChanges(dataset)
         #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
         self._sent: dict[str, None] = {}
 
@@ -61,7 +61,7 @@ class ItemRecorder:
         self.__dict__.update(state)
         self._watch = None
         self._ids = StageIds()
-        self._coverage = Coverage(self.dataset)
+        self._changes = UnseenChanges(self.dataset)
         self.clear()
 
     def clear(self) -> None:
@@ -92,7 +92,7 @@ class ItemRecorder:
             return make()
         item: Any = None
         try:
-            item = self._coverage.run(make)
+            item = self._changes.run(make)
             self._look_at(index, visit, item)
         except Exception as error:
             visit.fail("dataset" if visit.rows else "load", error)
@@ -152,13 +152,13 @@ class ItemRecorder:
             if 0 not in visit.rows:
                 if visit.problem is None:
                     visit.loaded(value)
-                    self._coverage.add_no_stage()
+                    self._changes.add_no_stage()
             elif not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(value):
                 if not visit.explains(value):
-                    self._coverage.add_gap(visit.last_stage or "load", "item")
+                    self._changes.add_gap(visit.last_stage or "load", "item")
                 visit.noted("item", value, 0)
             for before, after in visit.unseen_changes(item):
-                self._coverage.add_gap(before, after)
+                self._changes.add_gap(before, after)
         except Exception as error:
             self._problem(index, error)
 
@@ -280,7 +280,7 @@ class ItemRecorder:
             stages,
             unlabelled=self._unlabelled if self.label is None else None,
             unseen=self._unseen,
-            unrecorded=self._coverage.take(),
+            unrecorded=self._changes.take(),
         )
         self.clear()
         return sent

@@ -17,7 +17,7 @@ import torch
 from audit.errors import plainly
 from audit.models.meaning import OutputMeaning
 from audit.models.outputs import logits_of
-from audit.recorders.calls.coverage import WHOLE_BATCHES, tell_unrecorded
+from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, tell_unrecorded
 from audit.recorders.envelope import Envelope
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel

@@ -18,7 +18,7 @@ WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
 
 
-class Coverage:
+class UnseenChanges:
     """Collects what one process did not see of one dataset."""
 
     def __init__(self, dataset: Any) -> None:

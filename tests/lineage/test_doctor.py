@@ -1,0 +1,88 @@
+"""`audit doctor` and `audit.doctor` say what a recording will hold before it is made."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+from click.testing import CliRunner
+from dataset_shapes import Arithmetic, NamedAttribute, Stream
+
+import audit
+from audit.cli.main import cli
+
+_FILE = """
+import torch
+from torch.utils.data import Dataset
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 6
+
+    def double(self, x):
+        return x * 2
+
+    def __getitem__(self, index):
+        if index == 2 and {fails}:
+            raise ValueError("no such number")
+        return self.double(torch.full((3,), float(index))){more}, index % 2
+
+
+def dataset():
+    return Numbers()
+"""
+
+
+def test_a_dataset_that_is_seen_whole() -> None:
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    found = audit.doctor(NamedAttribute("aug"), samples=3)
+    assert found.is_complete
+    assert found.stages == [
+        *(("0", "load"), ("call.aug.1", "RandomCrop"), ("call.aug.2", "RandomHorizontalFlip")),
+        ("call.aug.3", "ToTensor"),
+    ]
+    assert found.random_stages == ["RandomCrop", "RandomHorizontalFlip"]
+    assert (found.samples, found.identical, found.labels) == (3, 3, [0, 1, 2])
+    assert "torch" in found.generators
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert (states[1], states[2]) == (np.random.get_state()[1].tolist(), random.getstate())
+
+
+def test_what_is_not_seen_is_named() -> None:
+    found = audit.doctor(Arithmetic())
+    assert not found.is_complete
+    assert "torch.from_numpy" in found.unrecorded[0]
+
+
+def test_an_iterable_is_not_replayed() -> None:
+    found = audit.doctor(Stream(), samples=2)
+    assert (found.samples, found.identical) == (2, None)
+    assert [name for _, name in found.stages][1:] == ["RandomCrop", "RandomHorizontalFlip", "ToTensor"]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "numbers_to_diagnose.py"
+    file.write_text(_FILE.format(fails=False, more=""))
+    done = CliRunner().invoke(cli, ["doctor", f"{file}:dataset", "--json"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["complete"]
+    assert said["stages"] == [["0", "load"], ["call.double", "double"]]
+    shown = CliRunner().invoke(cli, ["doctor", f"{file}:dataset"])
+    assert "double (call.double)" in shown.stdout
+    assert "4 of 4 identical" in shown.stdout
+
+
+def test_the_command_exits_with_1_where_something_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "numbers_that_change.py"
+    file.write_text(_FILE.format(fails=True, more=".neg()"))
+    done = CliRunner().invoke(cli, ["doctor", f"{file}:dataset"])
+    assert done.exit_code == 1, done.output
+    assert "Tensor.neg" in done.stdout
+    assert "no such number" in done.stdout
+    missing = CliRunner().invoke(cli, ["doctor", str(tmp_path / "nothing.py")])
+    assert missing.exit_code == 2
