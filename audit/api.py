@@ -182,11 +182,6 @@ def doctor(dataset: Any, *, samples: int = 4) -> Diagnosis:
     return diagnose(dataset, samples)
 
 
-def open(store: str | os.PathLike[str] | None = None) -> Store:  # noqa: A001 - audit.open(...) reads well
-    """Open a store to read it: a directory, $AUDIT_STORE, or ./lineage."""
-    return Store(store_location(store))
-
-
 def record(
     store: str | os.PathLike[str] | None = None,
     *,

@@ -59,9 +59,22 @@ def _configured_options() -> dict[str, dict[str, Any]]:
     return configured
 
 
-<<<<<<< HEAD
-for command in (run, runs, sql, trace, replay, diff, check, baseline, report, export, ui, store, config, completion):
-=======
-for command in (run, runs, sql, trace, replay, diff, check, baseline, doctor, report, export, ui, store, config):
->>>>>>> 789e8c9 (Add audit doctor: say before a run what it will record)
+_COMMANDS = (
+    run,
+    runs,
+    sql,
+    trace,
+    replay,
+    diff,
+    check,
+    baseline,
+    doctor,
+    report,
+    export,
+    ui,
+    store,
+    config,
+    completion,
+)
+for command in _COMMANDS:
     cli.add_command(command)
