@@ -141,7 +141,7 @@ def test_a_broken_query_is_an_error_and_the_others_still_run(planted: Plant, que
         ("chekcs = 1", "checks"),
         ('select = ["cofverage"]', "coverage"),
         ("skip = 3", "must be a list"),
-        ("[checks]\nfinite = 3", "no table"),
+        ("[checks]\nfinite = 3", "not a table"),
         ('[checks.duplicates]\nallow = [{ source = "x" }]', "no reason"),
         ('[checks.duplicates]\nallow = [{ reason = "x" }]', "a source or a digest"),
         ('[checks.duplicates]\nallow = [{ source = "x", reason = "y", expires = "soon" }]', "a date"),
@@ -224,7 +224,7 @@ def test_a_plugin_that_raises_is_an_error_and_the_others_still_run(planted: Plan
 def test_a_section_that_is_no_table_is_not_ignored(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pyproject.toml").write_text(text)
-    with pytest.raises(UsageError, match="no table"):
+    with pytest.raises(UsageError, match="not a table"):
         load_configuration()
 
 

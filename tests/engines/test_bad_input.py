@@ -234,7 +234,7 @@ def test_pipelines_that_cannot_be(
     images = pictures(count=2)
     for text, message in [
         ("x = 1", "defines no transform"),
-        ("transform = 3", "no transform"),
+        ("transform = 3", "not a transform"),
         ("transform = [transforms.ToTensor(), 3]", "cannot be called"),
         ("raise RuntimeError('deliberate')", "deliberate"),
         ("transform = (", "SyntaxError"),
@@ -340,7 +340,7 @@ def test_stores_that_cannot_be_written(tmp_path: Path) -> None:
     options = {"model": CHECKPOINT, "pipeline": PIPELINE, "workers": 0, "limit": 5}
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
-    with pytest.raises(StoreError, match="no audit store"):
+    with pytest.raises(StoreError, match="not an audit store"):
         audit.run(DIGITS, store=tmp_path / "full", **options)
     (tmp_path / "file").touch()
     with pytest.raises(StoreError):
@@ -362,7 +362,7 @@ def test_wrong_options(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError):
             audit.run(DIGITS, store=tmp_path / "lineage", **options)
-    with pytest.raises(UsageError, match="no condition"):
+    with pytest.raises(UsageError, match="not a condition"):
         audit.run(DIGITS, model=CHECKPOINT, pipeline=PIPELINE, store=tmp_path / "lineage", capture_where="nonsense > 1")
     with pytest.raises(UsageError):
         audit.run(DIGITS, store=tmp_path / "lineage", name="latest")

@@ -121,12 +121,12 @@ def test_sql_of_a_run_that_is_not_there_is_an_error(digits: Path) -> None:
     with audit.open(digits) as store:
         for query in (
             "FROM flips('bare', 'typo')",
-            "FROM divergence('typo', 'bare')",
+            "FROM flips('typo', 'bare')",
             "FROM matches('latest~7', 'bare')",
         ):
             with pytest.raises(AuditError, match=r"There is no run '(typo|latest~7)'"):
                 store.sql(query).fetchall()
-        assert store.sql("SELECT count(*) FROM divergence('bare', 'latest')").fetchall() == [(0,)]
+        assert store.sql("SELECT count(*) FROM flips('bare', 'latest')").fetchall() == [(0,)]
 
 
 def test_a_split_that_was_not_recorded_is_refused(digits: Path) -> None:

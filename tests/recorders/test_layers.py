@@ -180,7 +180,7 @@ def test_a_hook_that_never_fired_is_told_of_and_all_are_gone(tmp_path: Path) -> 
         ({"layers": "head"}, "Give a list"),
         ({"layers": ["head"], "keep": "all"}, "'stats', 'full'"),
         ({"layers": ["head"], "every": 0}, "from 1 up"),
-        ({"layers": ["head"], "when": "los > 1"}, "no condition"),
+        ({"layers": ["head"], "when": "los > 1"}, "not a condition"),
         ({"layers": ["head"], "when": 3}, "SQL condition"),
         ({"layers": [nn.ReLU()]}, "by a ReLU"),
         ({"layers": ["head"], "indices": 5}, "list of sample numbers"),
