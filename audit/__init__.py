@@ -12,43 +12,80 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from audit.api import Store, doctor, open, record, run
+    from audit.api import Store, diff_pipelines, doctor, open, record, resume, run
+    from audit.checks.baseline import Baseline
+    from audit.checks.report import Report
     from audit.errors import AuditError
+    from audit.integrations.exporters import Exported
+    from audit.lineage.diff.diff import Diff
+    from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
     from audit.recorders.loop.recording import Recording
     from audit.recorders.problems import RecordingWarning
     from audit.recorders.stages.user_stage import stage
-    from audit.records import Run
+    from audit.records import Progress, Run
+    from audit.store.maintain.compact import Compacted
+    from audit.store.maintain.stats import StoreStats
+    from audit.store.maintain.verify import Damage
+    from audit.store.read.relation import Relation
+    from audit.web.server import serve
 
 __version__ = "0.1.0"
-__all__ = [
-    "AuditError",
-    "Recording",
-    "RecordingWarning",
-    "Run",
-    "Store",
-    "Trace",
-    "__version__",
-    "doctor",
-    "open",
-    "record",
-    "run",
-    "stage",
-]
 
+#: Where each public name lives.
 _HOMES = {
     "AuditError": "audit.errors",
+    "Baseline": "audit.checks.baseline",
+    "Compacted": "audit.store.maintain.compact",
+    "Damage": "audit.store.maintain.verify",
+    "Diff": "audit.lineage.diff.diff",
+    "Exported": "audit.integrations.exporters",
+    "Progress": "audit.records",
     "Recording": "audit.recorders.loop.recording",
     "RecordingWarning": "audit.recorders.problems",
+    "Relation": "audit.store.read.relation",
+    "Replay": "audit.lineage.replay.result",
+    "Report": "audit.checks.report",
     "Run": "audit.records",
     "Store": "audit.api",
+    "StoreStats": "audit.store.maintain.stats",
     "Trace": "audit.lineage.trace",
+    "diff_pipelines": "audit.api",
     "doctor": "audit.api",
     "open": "audit.api",
     "record": "audit.api",
+    "resume": "audit.api",
     "run": "audit.api",
+    "serve": "audit.web.server",
     "stage": "audit.recorders.stages.user_stage",
 }
+__all__ = [
+    "AuditError",
+    "Baseline",
+    "Compacted",
+    "Damage",
+    "Diff",
+    "Exported",
+    "Progress",
+    "Recording",
+    "RecordingWarning",
+    "Relation",
+    "Replay",
+    "Report",
+    "Run",
+    "Store",
+    "StoreStats",
+    "Trace",
+    "__version__",
+    "diff_pipelines",
+    "doctor",
+    "open",
+    "record",
+    "resume",
+    "run",
+    "serve",
+    "stage",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from audit.config import store_location
 from audit.records import Progress, Run
-from audit.store.read.reader import Reader
+from audit.store.read.reader import Reader, Relation
 
 if TYPE_CHECKING:
+    from audit.checks.base import Severity
+    from audit.checks.baseline import Baseline
     from audit.checks.report import Report
+    from audit.integrations.exporters import Exported
     from audit.lineage.diff.diff import Diff
     from audit.lineage.doctor import Diagnosis
     from audit.lineage.replay.result import Replay
@@ -22,8 +25,44 @@ if TYPE_CHECKING:
     from audit.store.maintain.verify import Damage
 
 
-class Store(Reader):
-    """A store, open for questions. Made by `audit.open`."""
+class Store:
+    """A store, open for questions. Made by `audit.open`; use it as a context manager, or call `close`."""
+
+    def __init__(self, location: str, *, allow_damaged: bool | None = None) -> None:
+        #: What reads the store; not part of the public surface.
+        self.reader = Reader(location, allow_damaged=allow_damaged)
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return self.reader.location
+
+    @property
+    def damaged(self) -> list[Exception]:
+        """Why some runs cannot be read; empty in a store that is whole."""
+        return self.reader.damaged
+
+    def refresh(self) -> None:
+        """Look again at what has been committed."""
+        self.reader.refresh()
+
+    def close(self) -> None:
+        """Close every connection; relations handed out before end with them."""
+        self.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, reference: str | None = None) -> Run:
+        """The run that an id, a prefix, a name, `latest` or `latest~N` means."""
+        return self.reader.run(reference)
+
+    def sql(self, query: str, *, run: str | Iterable[str] | None = None, parameters: Sequence[Any] = ()) -> Relation:
+        """Ask anything, over every run or only over those named by `run`."""
+        return self.reader.sql(query, run=run, parameters=parameters)
 
     def trace(
         self,
@@ -41,7 +80,7 @@ class Store(Reader):
         """
         from audit.lineage.trace import trace
 
-        found = trace(self, run, index=index, source=source, epoch=epoch, visit=visit)
+        found = trace(self.reader, run, index=index, source=source, epoch=epoch, visit=visit)
         found.trust = trust
         return found
 
@@ -73,7 +112,7 @@ class Store(Reader):
         wanted = ReplayOptions(
             indices, sample, epoch, workers=workers, model=model, export=export, progress=progress, trust=trust
         )
-        return replay(self, run, dataset=dataset, wanted=wanted, stage=stage)
+        return replay(self.reader, run, dataset=dataset, wanted=wanted, stage=stage)
 
     def diff(
         self,
@@ -83,6 +122,7 @@ class Store(Reader):
         rows: int | None = 10_000,
         derive: bool = True,
         trust: bool = False,
+        progress: Callable[[Progress], None] | None = None,
     ) -> Diff:
         """Two runs side by side: data, first divergent stage, flipped predictions and their cause.
 
@@ -91,26 +131,69 @@ class Store(Reader):
         """
         from audit.lineage.diff.diff import diff
 
-        return diff(self, a, b, rows=rows, derive=derive, trust=trust)
+        return diff(self.reader, a, b, rows=rows, derive=derive, trust=trust, progress=progress)
 
-    def check(self, run: str | None = None, **options: Any) -> Report:
-        """Judge a run: the twin of `audit check`.
+    def check(
+        self,
+        run: str | None = None,
+        *,
+        config: str | os.PathLike[str] | None = None,
+        baseline: str | os.PathLike[str] | None = None,
+        only: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        fail_on: Severity | None = None,
+        record: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        trust: bool = False,
+    ) -> Report:
+        """Judge a run by the checks of `config`, or of audit.toml: the twin of `audit check`.
 
-        Options are `config`, `baseline`, `only`, `skip`, `fail_on`, `record`, `progress` and `trust`: see `audit check --help`.
+        `baseline` is a run or a file to compare with; `only` and `skip` name checks; `fail_on` is the least severity that
+        fails. `record` keeps the findings in the store, as the command does; without it nothing is written. `trust`
+        allows `reproducible` to run code that this machine did not record.
         """
         from audit.checks.runner import run_checks
 
-        return run_checks(self, run, **options)
+        return run_checks(
+            self.reader,
+            run,
+            config=config,
+            baseline=baseline,
+            only=only,
+            skip=skip,
+            fail_on=fail_on,
+            record=record,
+            progress=progress,
+            trust=trust,
+        )
+
+    def write_check_config(self, path: str = "audit.toml", run: str | None = None) -> str:
+        """Write a commented configuration of checks from what a run shows, unless the file exists; give its path."""
+        from audit.checks.starter import write_starter
+
+        return write_starter(self.reader, run, path)
+
+    def baseline(self, path: str | os.PathLike[str], run: str | None = None) -> Baseline:
+        """Write a run as a small file that later runs are compared with: the twin of `audit baseline export`."""
+        from audit.checks.baseline import export_baseline
+
+        return export_baseline(self.reader, run, path)
+
+    def export(self, to: str, output: str | os.PathLike[str], run: str | None = None) -> Exported:
+        """Write a run in another tool's form, such as "tensorboard", into the folder `output`."""
+        from audit.integrations.exporters import export
+
+        return export(self.reader, run, to, output)
 
     def report(self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = 200) -> int:
         """Write one self-contained HTML file about a run; gives its size in bytes."""
         from audit.report.html.report_file import write_report
 
-        return write_report(self, path, run, baseline=baseline, mistakes=mistakes)
+        return write_report(self.reader, path, run, baseline=baseline, mistakes=mistakes)
 
     def runs(self, *, where: str | None = None) -> list[Run]:
         """Every run in the order they were begun, or those for which an SQL condition over `runs` holds."""
-        listed = super().runs()
+        listed = self.reader.runs()
         if where is None:
             return listed
         # On a line of its own, so that a comment at the end of the condition cannot swallow the bracket.
@@ -122,7 +205,7 @@ class Store(Reader):
         from audit.store.maintain.amend import tag_run
 
         run_id = self.run(run).run_id
-        tag_run(self, run_id, tags, remove)
+        tag_run(self.reader, run_id, tags, remove)
         return self.run(run_id)
 
     def rename(self, run: str, name: str | None) -> Run:
@@ -130,14 +213,14 @@ class Store(Reader):
         from audit.store.maintain.amend import rename_run
 
         run_id = self.run(run).run_id
-        rename_run(self, run_id, name)
+        rename_run(self.reader, run_id, name)
         return self.run(run_id)
 
     def stats(self, run: str | None = None) -> StoreStats:
         """Runs, parts, rows and bytes of each table, of one run or of all. No part is opened."""
         from audit.store.maintain.stats import store_stats
 
-        return store_stats(self, run)
+        return store_stats(self.reader, run)
 
     def verify(self, run: str | None = None, *, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
         """What is damaged: each part against its manifest, each manifest against its parts. Nothing found, nothing damaged.
@@ -146,19 +229,19 @@ class Store(Reader):
         """
         from audit.store.maintain.verify import verify
 
-        return verify(self, run, progress)
+        return verify(self.reader, run, progress)
 
     def compact(self, run: str | None = None) -> Compacted:
         """Merge a run's small parts and sort their rows by index, while others read."""
         from audit.store.maintain.compact import compact
 
-        return compact(self, run)
+        return compact(self.reader, run)
 
     def remove(self, run: str) -> Run:
         """Delete one run."""
         from audit.store.maintain.compact import remove
 
-        return remove(self, run)
+        return remove(self.reader, run)
 
 
 def open(  # noqa: A001 - audit.open(...) reads well
@@ -219,13 +302,33 @@ def run(
     store: str | os.PathLike[str] | None = None,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
+    arch: str | None = None,
+    trust: bool = False,
+    mode: str | None = None,
+    capture: str = "auto",
+    capture_budget: int = 2 * 2**30,
+    capture_where: str | None = None,
+    workers: int | None = None,
+    start_method: str | None = None,
+    batch_size: int = 32,
+    device: str = "cpu",
+    output: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    max_failures: int | str | None = None,
+    commit_every: float | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    actors: int | None = None,
+    gpus_per_actor: float = 0,
+    command: str | None = None,
     progress: Callable[[Progress], None] | None = None,
-    **options: Any,
 ) -> Run:
     """Record a dataset through its pipeline, and through a model if one is given: the twin of `audit run`.
 
-    Further options are those of `audit run`: arch, trust, capture, capture_budget, capture_where, workers,
-    batch_size, device, limit, seed, strict, start_method; engine, address, actors, gpus_per_actor.
+    The options are those of the command, see `audit run --help`. Look at `status` of the run that is returned: it is
+    `failed` when no sample was good, or more failed than `max_failures` allows.
     """
     from audit.engines.request import RunRequest
     from audit.engines.run import run as run_request
@@ -238,7 +341,97 @@ def run(
             store=store_location(store),
             name=name,
             tags=tags or {},
+            arch=arch,
+            trust=trust,
+            mode=mode,
+            capture=capture,
+            capture_budget=capture_budget,
+            capture_where=capture_where,
+            workers=workers,
+            start_method=start_method,
+            batch_size=batch_size,
+            device=device,
+            output=output,
+            limit=limit,
+            seed=seed,
+            strict=strict,
+            max_failures=max_failures,
+            commit_every=commit_every,
+            engine=engine,
+            address=address,
+            actors=actors,
+            gpus_per_actor=gpus_per_actor,
+            command=command,
             progress=progress,
-            **options,
         )
+    )
+
+
+def resume(
+    run: str | None = None,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    trust: bool = False,
+    strict: bool = False,
+    max_failures: int | str | None = None,
+    commit_every: float | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    actors: int | None = None,
+    gpus_per_actor: float = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Continue an interrupted run, the newest by default: the twin of `audit run --resume`.
+
+    What decides about its samples is in its recipe; how it is carried out may be another than before.
+    """
+    from audit.engines.run import resume as resume_run
+
+    return resume_run(
+        store_location(store),
+        run,
+        trust=trust,
+        strict=strict,
+        max_failures=max_failures,
+        commit_every=commit_every,
+        engine=engine,
+        address=address,
+        actors=actors,
+        gpus_per_actor=gpus_per_actor,
+        progress=progress,
+    )
+
+
+def diff_pipelines(
+    dataset: str | os.PathLike[str],
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    limit: int | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+    rows: int | None = 10_000,
+    derive: bool = True,
+    trust: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Diff:
+    """Record a dataset through two pipelines and compare them: the twin of `audit diff --pipelines`.
+
+    Both runs stay in `store`; without one they are gone when this returns, and only the comparison is left.
+    """
+    from audit.lineage.diff.pipelines import diff_pipelines as compare
+
+    return compare(
+        dataset,
+        a,
+        b,
+        store=store,
+        rows=rows,
+        derive=derive,
+        trust=trust,
+        progress=progress,
+        limit=limit,
+        workers=workers,
+        seed=seed,
     )

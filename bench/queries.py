@@ -147,7 +147,7 @@ def prepared(folder: Path, name: str, rows: int, order: Callable[[], np.ndarray[
 def plain(store: audit.Store) -> duckdb.DuckDBPyConnection:
     """DuckDB with no code of ours, given the paths of the same files and the same views."""
     connection = duckdb.connect(":memory:")
-    manifest = store.manifest("latest")
+    manifest = store.reader.manifest("latest")
     for table in ("samples", "predictions"):
         folder = Path(store.location, run_folder(manifest.run.run_id))
         files = [str(folder / part.file) for part in manifest.parts if part.table == table]

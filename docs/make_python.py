@@ -25,23 +25,20 @@ def reference() -> str:
     """The whole reference as Markdown."""
     import audit
     from audit import errors
-    from audit.checks.report import Report
-    from audit.lineage.diff.diff import Diff
-    from audit.lineage.replay.result import Replay
-    from audit.store.read.relation import Relation
 
     pages = [_INTRODUCTION, "## Recording\n"]
     pages += [_function("audit.record", audit.record), *_class("Recording", audit.Recording)]
-    pages += [
-        _function("audit.run", audit.run),
-        _function("audit.doctor", audit.doctor),
-        _function("audit.stage", audit.stage),
-        *_class("Run", audit.Run),
-    ]
+    pages += [_function("audit.run", audit.run), _function("audit.resume", audit.resume)]
+    pages += [_function("audit.stage", audit.stage), *_class("Run", audit.Run), *_class("Progress", audit.Progress)]
     pages += ["## Asking\n", _function("audit.open", audit.open), *_class("Store", audit.Store)]
-    for found in (Relation, audit.Trace, Replay, Diff, Report):
+    pages += [_function("audit.diff_pipelines", audit.diff_pipelines), _function("audit.serve", audit.serve)]
+    pages += [_function("audit.doctor", audit.doctor)]
+    for found in (audit.Relation, audit.Trace, audit.Replay, audit.Diff, audit.Report, audit.Baseline, audit.Exported):
         pages += _class(found.__name__, found)
-    pages += ["## Errors\n", *_errors(errors), _entry("RecordingWarning", "", audit.RecordingWarning)]
+    for found in (audit.StoreStats, audit.Damage, audit.Compacted):
+        pages += _class(found.__name__, found)
+    pages += ["## Errors\n", "`from audit import errors` has all of them; `AuditError` is in `audit` too.\n"]
+    pages += [*_errors(errors), _entry("RecordingWarning", "", audit.RecordingWarning)]
     return "\n".join(pages).rstrip() + "\n"
 
 

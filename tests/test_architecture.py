@@ -197,7 +197,8 @@ def test_every_thread_is_named_after_us() -> None:
 
 
 def test_the_facade_is_the_truth() -> None:
-    assert len(audit.__all__) <= 15
+    assert len(audit.__all__) <= 30
+    assert {*audit.__all__} == {*audit._HOMES, "__version__"}
     for name in audit.__all__:
         assert getattr(audit, name) is not None
     with pytest.raises(AttributeError):

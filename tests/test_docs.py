@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from places import REPOSITORY
+from places import DIGITS, PIPELINE, REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
 
@@ -95,3 +97,65 @@ def test_no_page_names_a_machine() -> None:
         text = page.read_text()
         assert "/work/" not in text, page
         assert "/root/" not in text, page
+
+
+def test_every_documented_name_can_be_reached() -> None:
+    """docs/python.md and `audit` say the same: a name on the page is an attribute, and every public name is on the page."""
+    import audit
+    from audit import errors
+
+    page = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^#+ `([\w.]+)`", page, re.MULTILINE)
+    assert len(documented) > 40
+    for name in documented:
+        found: Any = audit
+        for part in name.removeprefix("audit.").split("."):
+            found = getattr(found, part)
+    tops = {name.removeprefix("audit.").split(".")[0] for name in documented}
+    assert {*audit.__all__} - tops == {"AuditError", "__version__"}
+    tree = page[page.index("AuditError  ") :].split("```")[0]
+    for name in re.findall(r"^[│├└─ ]*([A-Z]\w+)", tree, re.MULTILINE):
+        assert issubclass(getattr(errors, name), errors.AuditError), name
+
+
+def test_every_command_has_its_twin() -> None:
+    """Whoever writes Python can do what a command does: each command calls the method or function named here."""
+    import audit
+    from audit.cli.main import cli
+
+    twins: dict[str, Any] = {
+        "run": (audit.run, audit.resume), "runs": (audit.Store.runs, audit.Store.tag, audit.Store.rename),
+        "sql": (audit.Store.sql,), "trace": (audit.Store.trace,), "replay": (audit.Store.replay,),
+        "diff": (audit.Store.diff, audit.diff_pipelines), "check": (audit.Store.check,),
+        "baseline": (audit.Store.baseline,), "report": (audit.Store.report,), "export": (audit.Store.export,),
+        "ui": (audit.serve,), "store": (audit.Store.verify, audit.Store.compact, audit.Store.remove, audit.Store.stats),
+    }  # fmt: skip
+    without = {"config", "doctor", "completion", "embed"}
+    assert {*cli.commands} - without <= {*twins}
+    for found in twins.values():
+        for twin in found:
+            parameters = inspect.signature(twin).parameters.values()
+            assert not [p for p in parameters if p.kind is p.VAR_KEYWORD], f"{twin.__qualname__} hides its options"
+
+
+def test_checks_from_python_write_nothing_unless_asked(tmp_path: Path) -> None:
+    import audit
+
+    audit.run(DIGITS, pipeline=PIPELINE, store=tmp_path / "lineage", workers=0, limit=4)
+    with audit.open(tmp_path / "lineage") as store:
+        before = sorted(path for path in (tmp_path / "lineage").rglob("*"))
+        commits = store.reader.manifest().commit
+        store.check()
+        assert sorted(path for path in (tmp_path / "lineage").rglob("*")) == before
+        assert store.reader.manifest().commit == commits
+        store.check(record=True)
+        assert store.reader.manifest().commit > commits
+
+
+def test_audit_run_takes_every_option_of_a_request() -> None:
+    from dataclasses import fields
+
+    import audit
+    from audit.engines.request import RunRequest
+
+    assert {*inspect.signature(audit.run).parameters} == {field.name for field in fields(RunRequest)}

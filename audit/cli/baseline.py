@@ -24,8 +24,7 @@ def export(run: str | None, output: str, store: str | None) -> None:
     import os
 
     from audit.api import open as open_store
-    from audit.checks.baseline import export_baseline
 
     with open_store(store) as opened:
-        written = export_baseline(opened, run, output)
+        written = opened.baseline(output, run)
     click.echo(f"Wrote {written.name} to {output} ({os.path.getsize(output):,} bytes)", err=True)

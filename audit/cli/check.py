@@ -66,14 +66,10 @@ def check(
 
     with open_store(store) as opened:
         if init:
-            from audit.checks.starter import write_starter
-
-            written = write_starter(opened, run, config or "audit.toml")
+            written = opened.write_check_config(config or "audit.toml", run)
             click.echo(f"Wrote {written}", err=True)
             return 0
-        from audit.checks.runner import run_checks
-
-        report = run_checks(opened, run, config=config, **options)
+        report = opened.check(run, config=config, record=True, **options)
     return show(report, form, output, verbose=verbose)
 
 

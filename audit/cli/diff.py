@@ -81,22 +81,22 @@ def _check_usage(a: str | None, pipelines: tuple[str, str] | None, options: dict
 
 def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any]) -> Diff:
     from audit.api import open as open_store
-    from audit.lineage.diff.diff import diff as compare
 
     with open_store(store) as opened, console(stderr=True).status("comparing") as status:
-        return compare(opened, a, b, progress=lambda now: status.update(now.doing), **wanted)
+        return opened.diff(a, b, progress=lambda now: status.update(now.doing), **wanted)
 
 
 def _pipelines(pipelines: tuple[str, str], store: str | None, options: dict[str, Any], wanted: dict[str, Any]) -> Diff:
     """Both runs go into the store that was named, else into one that is gone when they are compared."""
     from rich.progress import Progress
 
-    from audit.lineage.diff.pipelines import diff_pipelines
+    from audit.api import diff_pipelines
 
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         tasks: dict[str, Any] = {}
 
-        def show(pipeline: str, progress: Any) -> None:
+        def show(progress: Any) -> None:
+            pipeline = progress.doing
             if pipeline not in tasks:
                 tasks[pipeline] = bar.add_task(pipeline.replace("[", "\\["), total=progress.total)
             bar.update(tasks[pipeline], completed=progress.done, total=progress.total)

@@ -28,9 +28,10 @@ def export(run: str | None, to: str, output: str, as_json: bool, store: str | No
     from dataclasses import asdict
 
     from audit import plainjson
-    from audit.integrations import export as export_run
+    from audit.api import open as open_store
 
-    done = export_run(store, run, to, output)
+    with open_store(store) as opened:
+        done = opened.export(to, output, run)
     if as_json:
         click.echo(plainjson.dumps(asdict(done)))
     else:

@@ -25,8 +25,7 @@ def report(run: str | None, output: str, baseline: str | None, mistakes: int, st
     """Write one self-contained HTML file on a run: it opens from disk, with no network and no script."""
     from audit.api import open as open_store
     from audit.report.html.charts import size
-    from audit.report.html.report_file import write_report
 
     with open_store(store) as opened:
-        written = write_report(opened, output, run, baseline=baseline, mistakes=mistakes)
+        written = opened.report(output, run, baseline=baseline, mistakes=mistakes)
     click.echo(f"Wrote {output} ({size(written)})", err=True)

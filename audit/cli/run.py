@@ -139,18 +139,17 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ProgressBar("starting") as bar:
         if resume:
-            from audit.engines.run import resume as resume_run
+            from audit.api import resume as resume_run
 
             reference = None if resume == "last" else resume
             kept = {name: options[name] for name in _WHEN_RESUMED if options[name] is not None}
-            recorded = resume_run(place, reference, progress=bar.show, **kept)
+            recorded = resume_run(reference, store=place, progress=bar.show, **kept)
         else:
-            from audit.engines.request import RunRequest
-            from audit.engines.run import run as run_request
+            from audit.api import run as record_run
             from audit.provenance import shown_command
 
             command = shown_command("audit", sys.argv[1:])
-            recorded = run_request(RunRequest(store=place, command=command, progress=bar.show, **options))
+            recorded = record_run(store=place, command=command, progress=bar.show, **options)
     return _report(recorded, place, as_json) or (_judge(recorded, place, as_json) if judge else 0)
 
 
@@ -161,9 +160,9 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
     from audit.report.run_text import run_summary
 
     with open_store(place, allow_damaged=True) as opened:
-        failures = failure_groups(opened, recorded.run_id) if recorded.failed else []
-        mistakes = confident_mistakes(opened, recorded.run_id) if recorded.wrong else []
-        stages = [row["name"] for row in opened.rows("stages", recorded.run_id, order="stage")]
+        failures = failure_groups(opened.reader, recorded.run_id) if recorded.failed else []
+        mistakes = confident_mistakes(opened.reader, recorded.run_id) if recorded.wrong else []
+        stages = [row["name"] for row in opened.reader.rows("stages", recorded.run_id, order="stage")]
         location = opened.location
     if as_json:
         from audit import plainjson

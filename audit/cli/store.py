@@ -46,9 +46,9 @@ def verify(run: str | None, store: str | None, as_json: bool) -> int:
     with open_store(store, allow_damaged=True) as opened, ProgressBar("verifying") as bar:
         damage = opened.verify(run, progress=bar.show)
         parts = (
-            sum(len(opened.manifest(row.run_id).parts) for row in opened.runs())
+            sum(len(opened.reader.manifest(row.run_id).parts) for row in opened.runs())
             if run is None
-            else len(opened.manifest(run).parts)
+            else len(opened.reader.manifest(run).parts)
         )
     if as_json:
         click.echo(plainjson.dumps({"parts": parts, "damaged": [item.as_json() for item in damage]}))

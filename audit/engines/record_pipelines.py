@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from audit.engines.local import run
@@ -21,13 +22,13 @@ def record_pair(
     pipelines: tuple[str, str],
     store: str,
     *,
-    progress: Callable[[str, Progress], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> tuple[Run, Run]:
     """Record `dataset` through each of the two pipelines into `store`; gives both runs."""
     recorded = []
     for pipeline, name in zip(pipelines, _names(pipelines), strict=True):
-        report = (lambda done, named=pipeline: progress(named, done)) if progress is not None else None
+        report = _named(pipeline, progress) if progress is not None else None
         asked = {"name": name, **options}
         made = run(RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **asked))
         if made.status != "complete":
@@ -37,6 +38,11 @@ def record_pair(
             )
         recorded.append(made)
     return recorded[0], recorded[1]
+
+
+def _named(pipeline: str, progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    """Return a callback that says which pipeline is being recorded."""
+    return lambda now: progress(replace(now, doing=pipeline))
 
 
 def _names(pipelines: tuple[str, str]) -> list[str | None]:

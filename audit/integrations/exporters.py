@@ -17,7 +17,7 @@ from audit.errors import UsageError
 from audit.integrations import fiftyone, mlflow, openlineage, tables, tensorboard, wandb
 from audit.records import Run
 from audit.registry import Registry
-from audit.store.read.reader import Reader
+from audit.store.read.reader import HasReader, Reader, reader_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ EXPORTERS.add("csv", tables.export_csv)
 
 
 def export(
-    store: str | os.PathLike[str] | Reader | None, run: str | None, to: str, output: str | os.PathLike[str]
+    store: str | os.PathLike[str] | Reader | HasReader | None, run: str | None, to: str, output: str | os.PathLike[str]
 ) -> Exported:
     """Write one run in another tool's form into the folder `output`, which is made if it is missing."""
     exporter = EXPORTERS.get(to)
     with ExitStack() as held:
-        reader = store if isinstance(store, Reader) else held.enter_context(Reader(store_location(store)))
+        reader = reader_of(store) or held.enter_context(Reader(store_location(store)))  # type: ignore[arg-type]
         row = reader.run(run)
         folder = Path(output)
         try:

@@ -25,7 +25,7 @@ from audit.config import store_location
 from audit.errors import MissingExtra, StoreBusy, StoreReadOnly
 from audit.integrations import run_facts as facts
 from audit.records import Run
-from audit.store.read.reader import Reader
+from audit.store.read.reader import HasReader, Reader, reader_of
 
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "running": "RUNNING"}
@@ -44,7 +44,7 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
 
 
 def log_run(
-    store: str | os.PathLike[str] | Reader | None,
+    store: str | os.PathLike[str] | Reader | HasReader | None,
     run: str | None = None,
     *,
     tracking_uri: str | None = None,
@@ -53,7 +53,7 @@ def log_run(
 ) -> str:
     """Log a recorded run, into the active MLflow run if there is one; gives the id of the MLflow run."""
     with ExitStack() as held:
-        reader = store if isinstance(store, Reader) else held.enter_context(Reader(store_location(store)))
+        reader = reader_of(store) or held.enter_context(Reader(store_location(store)))  # type: ignore[arg-type]
         return _log(reader, reader.run(run), tracking_uri, experiment=experiment, artifacts=artifacts)
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from audit.api import Store
     from audit.checks.report import Report
     from audit.records import Run
-    from audit.store.read.reader import Reader
 
 _OPTIONS = {
     "store": "the store that holds the run [default: $AUDIT_STORE, else ./lineage]",
@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class AuditRun:
     """A recorded run under test."""
 
-    def __init__(self, store: Reader, run: Run, config: str | None, baseline: str | None) -> None:
+    def __init__(self, store: Store, run: Run, config: str | None, baseline: str | None) -> None:
         self.store = store
         self.run = run
         self._config = config
@@ -50,11 +50,7 @@ class AuditRun:
 
     def check(self, *checks: str) -> Report:
         """What the checks come to (all that are configured, unless some are named)."""
-        from audit.checks.runner import run_checks
-
-        return run_checks(
-            self.store, self.run.run_id, config=self._config, baseline=self._baseline, only=checks, record=False
-        )
+        return self.store.check(self.run.run_id, config=self._config, baseline=self._baseline, only=checks)
 
     def assert_passes(self, *checks: str) -> Report:
         """Fail the test with the findings unless every named check passed; one that was skipped has not passed."""

@@ -36,7 +36,7 @@ def serve(
     token: str | None = None,
     replay: bool | None = None,
     trust: bool = False,
-    ready: Callable[[Address], None] = lambda _: None,
+    ready: Callable[[Address], None] | None = None,
 ) -> None:
     """Serve a store until interrupted. Another address than loopback always has a token, made if none is given."""
     try:
@@ -66,7 +66,8 @@ def serve(
             replay=local if replay is None else replay,
             trust=trust,
         )
-        ready(where)
+        if ready is not None:
+            ready(where)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=2
         )

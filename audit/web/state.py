@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from audit.api import Store
 from audit.lineage.queries import overview
 from audit.lineage.queries.overview import Mistakes
 from audit.records import Run
 from audit.store.read.freshness import Current
+from audit.store.read.reader import Reader as Store
 from audit.store.sandbox.sandbox import Sandbox
 from audit.web.answers import Answers
 from audit.web.pictures import Pictures

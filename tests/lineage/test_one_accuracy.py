@@ -72,8 +72,8 @@ def test_everyone_says_the_same_accuracy(store: Path, tmp_path: Path, name: str,
         assert (run.last_epoch, run.accuracy) == (epoch, accuracy)
         in_sql: Any = opened.sql("SELECT last_epoch, accuracy FROM runs WHERE name = '" + name + "'").fetchone()
         assert in_sql == (epoch, accuracy)
-        assert overview.last_epoch(opened, run) == epoch
-        assert overview.counts(opened, run, epoch)["accuracy"] == accuracy
+        assert overview.last_epoch(opened.reader, run) == epoch
+        assert overview.counts(opened.reader, run, epoch)["accuracy"] == accuracy
         assert said_by_check(opened, name) == pytest.approx(accuracy, abs=1e-4)
         found = opened.diff(name, name)
         assert (found.flips.run_accuracy_a, found.flips.run_accuracy_b) == (accuracy, accuracy)

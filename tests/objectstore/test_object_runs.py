@@ -48,13 +48,13 @@ def test_the_rows_are_those_of_a_local_store(service: Service, place: str, tmp_p
         record(location, samples=10, run_id="second", name="b")
     with audit.open(place) as remote, audit.open(tmp_path / "lineage") as local:
         assert rows(remote) == rows(local)
-        assert not verify(remote)
+        assert not verify(remote.reader)
         assert remote.trace(index=3).as_json() == local.trace(index=3).as_json()
         assert remote.diff("a", "b").as_json() == local.diff("a", "b").as_json()
         before = rows(remote)
-        assert compact(remote, "a").parts_after < 10
+        assert compact(remote.reader, "a").parts_after < 10
         assert rows(remote) == before
-        remove(remote, "b")
+        remove(remote.reader, "b")
         assert [run.run_id for run in remote.runs()] == ["first"]
     assert not any(fault.times for fault in service.faults)
 
@@ -85,7 +85,7 @@ def whole_visits(place: str, run_id: str, status: str) -> int:
     """How many visits the run has, each with its stages, none missing and none twice."""
     with audit.open(place) as store:
         assert store.run(run_id).status == status
-        assert not verify(store)
+        assert not verify(store.reader)
         found = store.sql("SELECT count(*), count(DISTINCT index), max(index) + 1 FROM samples").fetchall()[0]
         outputs = store.sql("SELECT count(*) FROM stage_outputs").fetchall()[0][0]
         assert found[0] == found[1] == found[2] == store.run(run_id).samples
@@ -112,7 +112,7 @@ def test_two_writers_of_one_run(service: Service, place: str) -> None:
     with audit.open(place) as store:
         assert store.sql("SELECT index FROM samples ORDER BY index").fetchall() == [(0,), (1,), (2,), (3,)]
         assert store.run().status == "complete"
-        assert not verify(store)
+        assert not verify(store.reader)
 
 
 def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, place: str) -> None:
@@ -131,18 +131,18 @@ def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, pl
     writer.append({"predictions": table_of("predictions", facts)})
     writer.finish("complete")
     with audit.open(place) as store:
-        size = sum(part.bytes for part in store.manifest().parts)
+        size = sum(part.bytes for part in store.reader.manifest().parts)
         service.forget()
         assert store.sql("SELECT avg(confidence) FROM predictions").fetchall()[0][0] == pytest.approx(0.5, abs=0.01)
         sent = service.requests("GET", ".parquet")
         taken = sum(request.sent for request in sent)
         column = count * 4
-        assert column * 0.8 < store.bytes_read() < column * 1.3 + 2 * TAIL
-        assert taken <= store.bytes_read() + TAIL
+        assert column * 0.8 < store.reader.bytes_read() < column * 1.3 + 2 * TAIL
+        assert taken <= store.reader.bytes_read() + TAIL
         assert taken < size / 10
         assert len(sent) <= 2 + len(range(0, count, 32_768)) * 2
         service.forget()
-        assert store.rows("predictions", store.run().run_id, index=17)[0]["index"] == 17
+        assert store.reader.rows("predictions", store.run().run_id, index=17)[0]["index"] == 17
         assert sum(request.sent for request in service.requests("GET", ".parquet")) < size * 0.6  # one row group of two
 
 
@@ -156,7 +156,7 @@ def test_a_part_that_cannot_be_read_is_one_sentence(service: Service, place: str
     questions = (
         lambda store: store.sql("SELECT sum(logits[1]) FROM predictions").fetchall(),
         lambda store: store.sql("SELECT sum(logits[1]) FROM predictions").arrow(),
-        lambda store: store.rows("predictions", "only", index=17),
+        lambda store: store.reader.rows("predictions", "only", index=17),
     )
     for ask, opened in itertools.product(questions, (False, True)):
         with audit.open(place) as store:

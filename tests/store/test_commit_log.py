@@ -93,7 +93,7 @@ def test_snapshots_change_nothing_that_is_read(tmp_path: Path, monkeypatch: pyte
         with audit.open(tmp_path) as store:
             assert store.run(writer.run.run_id).samples == 2 * number + 2
             assert store.sql("SELECT count(DISTINCT index) FROM samples").fetchone() == (2 * number + 2,)
-            states.add(committed(store))
+            states.add(committed(store.reader))
     assert len(states) == 20, "each commit is seen by who looks whether there is a new one"
     writer.abandon()
     resumed = RunWriter.resume(str(tmp_path), writer.run.run_id)

@@ -38,7 +38,7 @@ def test_one_attempt_is_adopted_and_the_others_are_swept_up(tmp_path: Path) -> N
         assert store.sql("SELECT index, count(*) FROM predictions GROUP BY 1 ORDER BY 1").fetchall() == [
             (n, 1) for n in range(6)
         ]
-        assert len(store.manifest(run_id).parts) == 6
+        assert len(store.reader.manifest(run_id).parts) == 6
     assert len(list(tmp_path.rglob("*.parquet"))) == 6
     assert stranger.exists()
 

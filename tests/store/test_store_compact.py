@@ -97,7 +97,7 @@ def test_a_run_too_large_for_one_part_is_sorted_across_its_parts(
         merged = store.compact()
         assert merged.parts_before == 18 * 3
         assert store.verify() == []
-        listed = store.manifest().parts
+        listed = store.reader.manifest().parts
         for table in TABLES:
             parts = [part for part in listed if part.table == table]
             assert len(parts) > 1
@@ -106,7 +106,7 @@ def test_a_run_too_large_for_one_part_is_sorted_across_its_parts(
             assert found == sorted(found)
         again = store.compact()
         assert again.parts_after == merged.parts_after
-        assert store.manifest().parts == listed, "what is in order stays as it is"
+        assert store.reader.manifest().parts == listed, "what is in order stays as it is"
     assert exactly(place) == before
 
 
@@ -133,7 +133,7 @@ def exactly(place: Path) -> dict[str, list[str]]:
     """Every row of the listed parts, with the column types, read by pyarrow alone."""
     found: dict[str, list[str]] = {}
     with audit.open(place) as store:
-        manifest = store.manifest()
+        manifest = store.reader.manifest()
     for part in manifest.parts:
         table = pq.read_table(_file(place, manifest.run.run_id, part))
         found.setdefault(part.table, []).extend(f"{row!r} {table.schema}" for row in table.to_pylist())
@@ -179,8 +179,12 @@ def test_a_reader_of_parts_that_are_gone_is_told_to_look_again(tmp_path: Path) -
         assert old.sql("SELECT count(*) FROM samples").fetchall() == [(84,)]
         store.remove(run_id)
         with pytest.raises(StoreError, match="merged or removed"):
-            old.rows("predictions", run_id, index=3)
-        for change in (old.compact, lambda: tag_run(old, run_id, {"a": "b"}), lambda: append_findings(old, run_id, [])):
+            old.reader.rows("predictions", run_id, index=3)
+        for change in (
+            old.compact,
+            lambda: tag_run(old.reader, run_id, {"a": "b"}),
+            lambda: append_findings(old.reader, run_id, []),
+        ):
             with pytest.raises(NotFound, match="no longer in the store"):
                 change()
     assert not list(place.glob("runs/*")), "nor does asking make its folder again"
@@ -206,7 +210,7 @@ def test_a_damaged_part_is_not_merged(tmp_path: Path) -> None:
     assert [(run["run_id"], run["parts_after"]) for run in json.loads(told.stdout)] == [(whole, 3)]
     assert f"{damaged} was not merged" in told.stderr
     with audit.open(place) as store:
-        assert (len(store.manifest(damaged).parts), len(store.manifest(whole).parts)) == (12, 3)
+        assert (len(store.reader.manifest(damaged).parts), len(store.reader.manifest(whole).parts)) == (12, 3)
 
 
 def test_what_was_merged_before_is_kept_until_the_next_merge_succeeds(tmp_path: Path) -> None:
@@ -275,7 +279,7 @@ def test_killed_at_any_step_it_has_merged_all_or_nothing(tmp_path: Path, monkeyp
             except Killed:
                 last += 1
         with audit.open(place) as store:
-            assert len(store.manifest().parts) in (3, 6)
+            assert len(store.reader.manifest().parts) in (3, 6)
             assert store.verify() == []
         assert rows(place) == expected
     assert last == 3 + 1 + 9, "three merged parts, the commit, and nine old parts to delete"

@@ -72,7 +72,7 @@ def test_any_rows_come_out_as_they_went_in(
     with audit.open(place) as store:
         assert same_rows(store.sql(f'FROM "{table}"').dicts(), expected)
         assert same_rows(store.sql(f'FROM "{table}"', run="latest").arrow().to_pylist(), expected)
-        assert same_rows(store.rows(table, run_id), expected)
+        assert same_rows(store.reader.rows(table, run_id), expected)
         batches = list(store.sql(f'FROM "{table}"').arrow_batches(2))
         assert all(one.num_rows <= 2 for one in batches)
         assert same_rows([row for one in batches for row in one.to_pylist()], expected)

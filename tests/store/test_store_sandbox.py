@@ -158,7 +158,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     stray.write_bytes(part.read_bytes())
     os.environ["AUDIT_CANARY"] = SECRET
     with audit.open(place) as store:
-        numbers = [n for n, item in enumerate(store.manifest(run.run_id).parts) if item.table == "predictions"]
+        numbers = [n for n, item in enumerate(store.reader.manifest(run.run_id).parts) if item.table == "predictions"]
     try:
         yield {
             "out": str(folder / "out"),
@@ -228,7 +228,7 @@ def test_even_without_the_look_at_the_statement_nothing_is_written(
     before = tree_digest(folder)
     with audit.open(ground["store"]) as store:
         for attempt in ATTEMPTS:
-            connection = store._session(None).connection.cursor()
+            connection = store.reader._session(None).connection.cursor()
             query = attempt.format_map(ground)
             try:
                 said = repr(connection.execute(query).fetchall())

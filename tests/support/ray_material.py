@@ -109,7 +109,7 @@ def rows_of(store: Path | str, run: str) -> dict[str, list[Any]]:
 def unlisted(store: Path | str, run_id: str) -> list[str]:
     """Parts of a run that its manifest does not list."""
     with audit.open(store) as opened:
-        listed = {part.file for part in opened.manifest(run_id).parts}
+        listed = {part.file for part in opened.reader.manifest(run_id).parts}
     files, folder = filesystem_for(str(store)), f"runs/{run_id}"
     tables = [name for name in files.list(folder) if files.is_folder(f"{folder}/{name}")]
     there = {f"{table}/{name}" for table in tables for name in files.list(f"{folder}/{table}")}

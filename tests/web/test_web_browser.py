@@ -340,14 +340,14 @@ def test_nothing_injected_runs(page: Any, hostile: tuple[Path, str, str]) -> Non
 
 def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], digits: Path, tmp_path: Path) -> None:
     """One file: no request at all, no script, under 15 MB, and nothing injected runs."""
-    from audit.api import Store
     from audit.report.html.report_file import write_report
+    from audit.store.read.reader import Reader
 
     for number, (place, run, baseline) in enumerate(
         ((hostile[0], hostile[1], hostile[2]), (digits, "baseline", "nearest"))
     ):
         target = tmp_path / f"report-{number}.html"
-        with Store(str(place)) as store:
+        with Reader(str(place)) as store:
             assert write_report(store, str(target), run, baseline=baseline) < 15_000_000
         page.goto(target.as_uri())
         assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []

@@ -14,21 +14,22 @@ from hypothesis import strategies as st
 from markupsafe import escape
 from webstores import begin, write_samples
 
-from audit.api import Store
 from audit.cli.report import report as report_command
 from audit.cli.ui import ui as ui_command
 from audit.errors import NotFound, UsageError
+from audit.lineage.trace import trace
 from audit.report.html import charts
 from audit.report.html.environment import style
 from audit.report.html.notebook import run_html, trace_html
 from audit.report.html.report_file import report, write_report
 from audit.store.read.freshness import Current
+from audit.store.read.reader import Reader
 from audit.web.respond import STATIC
 
 
 @pytest.mark.workers
 def test_the_report_holds_the_mistakes(digits: Path) -> None:
-    with Store(str(digits)) as store:
+    with Reader(str(digits)) as store:
         text = report(store, "baseline", baseline="nearest")
         wrong = store.run("baseline").wrong
     assert text.count('<details class="card mistake"') == text.count('href="#mistake-') == wrong
@@ -40,7 +41,7 @@ def test_the_report_holds_the_mistakes(digits: Path) -> None:
 
 @pytest.mark.workers
 def test_fewer_mistakes_and_bad_requests(digits: Path, tmp_path: Path) -> None:
-    with Store(str(digits)) as store:
+    with Reader(str(digits)) as store:
         assert "mistake" not in report(store, "baseline", mistakes=0).partition("<body")[2]
         with pytest.raises(UsageError):
             report(store, "baseline", mistakes=-1)
@@ -55,7 +56,7 @@ def test_a_report_without_a_model(tmp_path: Path) -> None:
     writer = begin(tmp_path / "lineage", "plain")
     write_samples(writer, [{"source": "a.png"}])
     writer.finish("complete")
-    with Store(str(tmp_path / "lineage")) as store:
+    with Reader(str(tmp_path / "lineage")) as store:
         assert "recorded without a model" in report(store)
 
 
@@ -74,7 +75,7 @@ def test_the_report_keeps_its_size(tmp_path: Path) -> None:
         writer, [{"label": 0, "predicted": 1, "label_name": "a", "preview": out.getvalue()} for _ in range(150)]
     )
     writer.finish("complete")
-    with Store(str(tmp_path / "lineage")) as store:
+    with Reader(str(tmp_path / "lineage")) as store:
         assert 5_000_000 < write_report(store, str(tmp_path / "report.html")) < 15_000_000
 
 
@@ -93,8 +94,8 @@ def test_the_ui_command_without_a_store(tmp_path: Path) -> None:
 
 @pytest.mark.workers
 def test_notebooks(digits: Path) -> None:
-    with Store(str(digits)) as store:
-        shown = trace_html(store.trace("baseline", index=28))
+    with Reader(str(digits)) as store:
+        shown = trace_html(trace(store, "baseline", index=28))
         assert shown is not None
         assert shown.count("data:image/") == 6
         # A cell stands on its own ground and leaves the notebook's page alone, whatever theme that has.
@@ -138,7 +139,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
 def test_a_reader_stays_fresh(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
     writer = begin(place, "one")
-    current = Current(Store, str(place), interval=0.0)
+    current = Current(Reader, str(place), interval=0.0)
     before = current.reader()
     write_samples(writer, [{"source": "a.png"}])
     writer.flush()

@@ -27,7 +27,7 @@ def diff_pipelines(
     rows: int | None = DEFAULT_ROWS,
     derive: bool = True,
     trust: bool = False,
-    progress: Callable[[str, Progress], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> Diff:
     """Record `dataset` through the pipelines `a` and `b`, and compare them.

@@ -6,7 +6,7 @@ A store is seen as it was committed when it was opened. What a query can reach i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from audit.config import allows_damaged
 from audit.errors import StoreError
@@ -18,7 +18,7 @@ from audit.store.read.connection import Session, connect, scan, union
 from audit.store.read.duckdb_files import empty_part, older_version
 from audit.store.read.relation import Relation
 
-__all__ = ["Reader", "Relation"]
+__all__ = ["HasReader", "Reader", "Relation", "reader_of"]
 
 
 class Reader:
@@ -142,6 +142,19 @@ def _with_number(damaged: Sequence[StoreError]) -> StoreError:
     if len(damaged) > 1:
         first.message = f"{first.message} {len(damaged) - 1} more manifests are damaged."
     return first
+
+
+class HasReader(Protocol):
+    """What `audit.open` gives: a store that holds its reader."""
+
+    @property
+    def reader(self) -> Reader: ...
+
+
+def reader_of(store: object) -> Reader | None:
+    """Return the reader of an open store; None for a place that has yet to be opened."""
+    found = getattr(store, "reader", store)
+    return found if isinstance(found, Reader) else None
 
 
 def _source(table: str, found: list[tuple[str, Part]]) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from audit.api import Store
 from audit.errors import UsageError
 from audit.lineage.diff.diff import Diff, diff
 from audit.lineage.queries.browsing import previews
+from audit.lineage.trace import trace
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import difference
+from audit.store.read.reader import Reader as Store
 from audit.web.pages.trace import send, trace_of
 from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import PATIENCE, AppState
@@ -109,7 +110,7 @@ def _two(store: Store, request: Request) -> tuple[Run, Run]:
 
 
 def _trace(store: Store, run: Run, request: Request, side: str) -> Any:
-    return store.trace(run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
+    return trace(store, run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
 
 
 def _diff(desk: AppState, store: Store, a: Run, b: Run, wait: float | None) -> Diff | None:

@@ -10,12 +10,12 @@ from typing import Any
 
 from starlette.requests import Request
 
-from audit.api import Store
 from audit.errors import QueryError
 from audit.lineage.queries import browsing, overview
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import encode, excerpt
+from audit.store.read.reader import Reader as Store
 from audit.web.respond import Page, wants_json, whole
 from audit.web.state import AppState
 

@@ -7,10 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from audit.api import Store
 from audit.lineage.queries import overview
 from audit.records import Run
 from audit.report.html.page_data import counts_view, run_view
+from audit.store.read.reader import Reader as Store
 from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import PATIENCE, AppState
 

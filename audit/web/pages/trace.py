@@ -7,13 +7,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from audit.api import Store
 from audit.errors import AuditError, UsageError
 from audit.lineage.queries.browsing import around, previews
 from audit.lineage.trace import Trace
+from audit.lineage.trace import trace as trace_visit
 from audit.report.html.page_data import trace_view
 from audit.report.html.previews import Encoded, encode
 from audit.sources.builder import can_be_rebuilt
+from audit.store.read.reader import Reader as Store
 from audit.values import Preview
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole
@@ -94,7 +95,8 @@ def _is_picture(preview: Preview) -> bool:
 
 
 def _trace(store: Store, request: Request) -> Trace:
-    return store.trace(
+    return trace_visit(
+        store,
         request.path_params["run"],
         index=request.path_params["index"],
         epoch=whole(request, "epoch"),

@@ -6,10 +6,10 @@ from typing import Any
 
 from starlette.requests import Request
 
-from audit.api import Store
 from audit.lineage.queries import training as questions
 from audit.records import Run
 from audit.report.html.page_data import run_view
+from audit.store.read.reader import Reader as Store
 from audit.web.respond import Page, wants_json
 from audit.web.state import AppState
 
