@@ -16,6 +16,8 @@ from audit.records import OUTPUT_TASKS
 
 #: How far the sum of probabilities may be from 1, in the precision that models compute in.
 _NEAR = 2e-3
+#: Fewer logits may lie between 0 and 1 by chance.
+_ENOUGH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeanin
     if isinstance(last, nn.LogSoftmax) and bool((values <= 0).all()):
         return OutputMeaning("log_probabilities", "The last module is a LogSoftmax, and no value is above 0.")
     doubt = None
-    if inside and len(values) > 1:
+    if inside and values.numel() >= _ENOUGH:
         doubt = (
             "every value lies between 0 and 1, but nothing shows that they are probabilities. They are graded as logits. "
             "Say what they are with output (--output): sigmoid, probabilities, logits, regression or embedding."

@@ -39,10 +39,10 @@ def record(path: Path, model: nn.Module, targets: torch.Tensor = CLASSES, **opti
     return Asked(path / "lineage")
 
 
-def loop(path: Path, model: nn.Module) -> None:
+def loop(path: Path, model: nn.Module, size: int = 4) -> None:
     with audit.record(path / "lineage") as run:
         run.model(model)
-        for x, _ in run.loader(DataLoader(Items(CLASSES), batch_size=4)):
+        for x, _ in run.loader(DataLoader(Items(CLASSES), batch_size=size)):
             model(x)
 
 
@@ -97,7 +97,7 @@ class Squeezed(nn.Module):
 
 def test_what_is_not_evident_is_told_with_the_option(tmp_path: Path) -> None:
     with pytest.warns(RecordingWarning, match=r"between 0 and 1.*--output"):
-        loop(tmp_path, Squeezed())
+        loop(tmp_path, Squeezed(), 12)
     ask = Asked(tmp_path / "lineage")
     assert ask("SELECT output FROM runs") == [("logits",)]
     assert record(tmp_path / "b", Squeezed(), output="sigmoid").warnings == []
