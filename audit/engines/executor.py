@@ -4,36 +4,64 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+import torch
 
 from audit.engines.assemble import compare_width
 from audit.engines.failure_limit import FailureLimit
+from audit.engines.forward import Forward, labels_outside
 from audit.engines.plan import Plan
 from audit.errors import RecordingError, StoreError
 from audit.recorders.capture import Budget, Decision, decide
+from audit.recorders.envelope import RecordedBatch
 from audit.records import Run, Status
-from audit.store import wire as rows
 
 #: So many samples, spread over the run, tell what keeping everything would take.
 PROBED = 4
+#: The most problems and failures of several batches that are kept one by one.
+_MOST_KEPT = 20
 
 
-@dataclass(slots=True)
-class Recorded:
-    """What was recorded in one go: a batch, or the batches of one task."""
+@dataclass(slots=True, kw_only=True)
+class BatchCounts:
+    """What recorded batches add to the counts of a run."""
 
-    samples: int
-    failed: int
+    samples: int = 0
+    failed: int = 0
     payload_bytes: int = 0
     #: Labels that no output of the model stands for.
     outside: int = 0
     #: How many outputs the model has, once it has run.
     outputs: int | None = None
-    problems: Sequence[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     #: A sentence for each sample that failed.
-    failures: Sequence[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, batch: RecordedBatch, logits: torch.Tensor | None = None, forward: Forward | None = None
+    ) -> BatchCounts:
+        """The counts of one batch, and of what the model made of it."""
+        return cls(
+            samples=batch.count,
+            failed=batch.failed,
+            payload_bytes=batch.payload_bytes,
+            outside=labels_outside(batch, logits, forward) if logits is not None and forward is not None else 0,
+            outputs=int(logits.shape[1]) if logits is not None else None,
+            problems=batch.problems,
+            failures=batch.failures,
+        )
+
+    def add(self, other: BatchCounts) -> None:
+        """Add those of another batch; of problems and failures only the first are kept."""
+        self.samples += other.samples
+        self.failed += other.failed
+        self.payload_bytes += other.payload_bytes
+        self.outside += other.outside
+        self.outputs = other.outputs if other.outputs is not None else self.outputs
+        self.problems = [*self.problems, *other.problems][:_MOST_KEPT]
+        self.failures = [*self.failures, *other.failures][:_MOST_KEPT]
 
 
 class RunExecutor(ABC):
@@ -107,20 +135,20 @@ class RunExecutor(ABC):
         """Keep a warning on the run's row."""
         self.writer.run.warnings.append(message)
 
-    def count(self, recorded: Recorded) -> bool:
+    def count(self, counts: BatchCounts) -> bool:
         """Take note of what was recorded; True once, when the capture budget is spent. Raises when the run is strict
         and a sample failed."""
-        self.done += recorded.samples
-        self.failed += recorded.failed
-        self.outside += recorded.outside
-        self.problems.extend(recorded.problems)
-        if self.outputs is None and recorded.outputs is not None:
-            self._compare_outputs(recorded.outputs)
-        spent = self.budget.spent(recorded.payload_bytes)
+        self.done += counts.samples
+        self.failed += counts.failed
+        self.outside += counts.outside
+        self.problems.extend(counts.problems)
+        if self.outputs is None and counts.outputs is not None:
+            self._compare_outputs(counts.outputs)
+        spent = self.budget.spent(counts.payload_bytes)
         self.request.tell("recording", self.done, self.total, self.failed)
-        if recorded.failed and self.request.strict:
+        if counts.failed and self.request.strict:
             raise RecordingError(
-                recorded.failures[0],
+                counts.failures[0],
                 hint="See it with: audit sql 'FROM failures'. Without --strict the run would have gone on.",
             )
         return spent
@@ -138,11 +166,3 @@ class RunExecutor(ABC):
         """The level that follows from what a few samples took; none of them may have been readable."""
         mean = payload_bytes / ok if ok else None
         return decide(self.request.capture, mean, self.total, self.request.capture_budget)
-
-    def stages_table(self) -> Any:
-        """The rows of `stages`, unless they are in the store already."""
-        if "stages" in self.writer.committed_tables:
-            return None
-        stages = self.assembly.pipeline.stages
-        columns = {name: [getattr(stage, name) for stage in stages] for name in stages[0].__slots__}
-        return rows.table_of("stages", columns | {"run_id": [self.writer.run.run_id] * len(stages)})

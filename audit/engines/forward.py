@@ -9,11 +9,15 @@ import torch
 from audit import values
 from audit.errors import AuditError, ModelError
 from audit.models import LoadedModel
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import prediction_columns
-from audit.recorders.seeded_dataset import Batch
+from audit.recorders.visit.stage_register import StageRegister, StagesByPath
 from audit.store import wire as rows
 from audit.store.write.payload_filter import Selection
+
+#: The key of the one pipeline of a run.
+ONLY_PIPELINE = 0
 
 
 class Forward:
@@ -30,15 +34,15 @@ class Forward:
         self._named = named
         self._device = device
 
-    def __call__(self, fetched: Batch) -> torch.Tensor:
+    def __call__(self, fetched: RecordedBatch) -> torch.Tensor:
         """Logits (N, C) of the batch's samples that did not fail."""
-        inputs = fetched.inputs
+        inputs = fetched.data
         if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
             # Samples of different shapes cannot share a batch: each goes alone.
             values = torch.cat([self._call(value[None], 1) for value in inputs])
         else:
             values = self._call(inputs, len(fetched.ok))
-        self.reader.find_meaning(values, fetched.labels, None)
+        self.reader.find_meaning(values, fetched.of_ok(fetched.labels), None)
         return values
 
     @property
@@ -66,27 +70,36 @@ class Rows:
     """A batch and its logits as rows of the store, the same whichever process makes them."""
 
     def __init__(
-        self, run_id: str, classes: list[str] | None, selection: Selection | None, forward: Forward | None = None
+        self,
+        run_id: str,
+        classes: list[str] | None,
+        selection: Selection | None,
+        stages: StageRegister | StagesByPath,
+        forward: Forward | None = None,
     ) -> None:
         self.model = forward.model_name if forward is not None else None
         self._forward = forward
         self._run_id = run_id
+        self._stages = stages
         self._classes = classes
         self._selection = selection
 
     def tables(
-        self, fetched: Batch, number: int, logits: torch.Tensor | None, digests: list[str | None]
+        self, fetched: RecordedBatch, number: int, logits: torch.Tensor | None, digests: list[str | None]
     ) -> dict[str, Any]:
         """All rows of batch `number`."""
         unpacked = rows.unpack(fetched.records.numpy())
-        stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * len(fetched.indices))
+        ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
+        stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
         tables = stamp.apply(unpacked)
+        if (stages := self._stages.take_rows()) is not None:
+            tables["stages"] = stages
         if logits is not None:
             tables["predictions"] = self._predictions(fetched, number, logits, digests)
             tables["calls"] = self._call(fetched, number)
         return self._selection.apply(tables) if self._selection else tables
 
-    def _call(self, fetched: Batch, number: int) -> Any:
+    def _call(self, fetched: RecordedBatch, number: int) -> Any:
         """The row of `calls`: one for each batch."""
         facts: dict[str, Any] = {
             "run_id": self._run_id,
@@ -101,17 +114,17 @@ class Rows:
         }
         return rows.table_of("calls", {name: [value] for name, value in facts.items()})
 
-    def _predictions(self, fetched: Batch, number: int, logits: torch.Tensor, digests: list[str | None]) -> Any:
+    def _predictions(self, fetched: RecordedBatch, number: int, logits: torch.Tensor, digests: list[str | None]) -> Any:
         count = len(fetched.ok)
         kind = self._forward.kind if self._forward is not None else "logits"
-        columns = prediction_columns(logits, fetched.labels, self._classes, kind)
+        columns = prediction_columns(logits, fetched.of_ok(fetched.labels), self._classes, kind)
         return rows.table_of(
             "predictions",
             columns
             | {
                 "run_id": [self._run_id] * count,
                 "epoch": [0] * count,
-                "index": [fetched.indices[place] for place in fetched.ok],
+                "index": fetched.of_ok(fetched.indices or []),
                 "visit": [0] * count,
                 "input_digest": digests,
                 "batch": [number] * count,
@@ -124,9 +137,9 @@ class Rows:
         )
 
 
-def input_digests(fetched: Batch) -> list[str | None]:
+def input_digests(fetched: RecordedBatch) -> list[str | None]:
     """The digest of what the model was given, sample by sample: taken from the batch, so that a mix-up shows."""
-    inputs = fetched.inputs
+    inputs = fetched.data
     if isinstance(inputs, torch.Tensor) and len(inputs) == len(fetched.ok):
         return [values.digest(values.as_form(value, fetched.last_kind)) for value in inputs]
     if isinstance(inputs, (torch.Tensor, list, tuple)) and len(inputs) == len(fetched.ok):
@@ -134,9 +147,9 @@ def input_digests(fetched: Batch) -> list[str | None]:
     return [values.digest(inputs)] * len(fetched.ok)
 
 
-def labels_outside(fetched: Batch, logits: torch.Tensor, forward: Forward) -> int:
+def labels_outside(fetched: RecordedBatch, logits: torch.Tensor, forward: Forward) -> int:
     """How many labels no output of the model stands for."""
     if forward.reader.meaning is not None and forward.reader.meaning.task != "classification":
         return 0
     width = max(int(logits.shape[1]), 2)
-    return sum(label is not None and not 0 <= label < width for label in fetched.labels)
+    return sum(label is not None and not 0 <= label < width for label in fetched.of_ok(fetched.labels))

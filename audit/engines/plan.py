@@ -15,28 +15,13 @@ from audit.engines.assemble import Assembly, assemble
 from audit.engines.request import RunRequest
 from audit.errors import NotFound, UsageError
 from audit.identity import check_run_name
-from audit.records import Run
+from audit.records import Run, Stage
 from audit.sources.trust import require_trust, sign_recipe
 from audit.store.read.reader import Reader
 from audit.store.write.payload_filter import Selection
 from audit.store.write.writer import RunWriter
 
 Indices = Sequence[int] | np.ndarray[Any, Any]
-
-
-class Batches:
-    """Indices cut into batches, made one at a time: a million of them take no memory."""
-
-    def __init__(self, indices: Indices, size: int) -> None:
-        self.indices = indices
-        self.size = size
-
-    def __len__(self) -> int:
-        return -(-len(self.indices) // self.size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for start in range(0, len(self.indices), self.size):
-            yield [int(index) for index in self.indices[start : start + self.size]]
 
 
 @dataclass(slots=True)
@@ -50,6 +35,8 @@ class Plan:
     selection: Selection | None
     #: Numbers of batches that are recorded already.
     taken: frozenset[int] = field(default_factory=frozenset)
+    #: Stages that are in the store already.
+    stages: list[Stage] = field(default_factory=list)
 
     def numbers(self) -> Iterator[int]:
         """Numbers for the batches to come. Those that an interrupted run left out come first: it is to end with the
@@ -80,12 +67,15 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
             request.max_failures = recorded.recipe.get("max_failures")
         done = _distinct(reader, "index", recorded.run_id)
         taken = frozenset(_distinct(reader, "batch", recorded.run_id).tolist())
+        stages = [
+            Stage(**{name: row[name] for name in Stage.__slots__}) for row in reader.rows("stages", recorded.run_id)
+        ]
     assembly = assemble(request)
     _check_unchanged(recorded, assembly)
     wanted = np.arange(recorded.expected or len(assembly.dataset))
     remaining = np.setdiff1d(wanted, done, assume_unique=True)
     selection = Selection(request.capture_where) if request.capture_where else None
-    return Plan(request, assembly, RunWriter.resume(store, recorded.run_id), remaining, selection, taken)
+    return Plan(request, assembly, RunWriter.resume(store, recorded.run_id), remaining, selection, taken, stages)
 
 
 def _distinct(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
@@ -152,7 +142,7 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         git_commit=environment.git_commit(),
         host=environment.host(),
         tags=dict(request.tags),
-        recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept),
+        recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept | {"notes_items": True}),
         expected=total,
         warnings=list(assembly.notes),
     )

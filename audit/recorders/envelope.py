@@ -1,30 +1,45 @@
-"""A batch on its way from the process that made it, with the rows of its samples beside it."""
+"""A recorded batch on its way from the process that made it to the one that writes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
-from audit.recorders.model.mixing import Weights
-from audit.records import Stage
+from audit.records import Columns, Stage
+from audit.store import wire as batch
+
+#: For each place of a batch, the places it was mixed from with their weights.
+Weights = list[list[tuple[int, float]]]
 
 
-@dataclass(slots=True)
-class Envelope:
-    """What the user's loader made, and what was recorded meanwhile; lists are by place in the batch."""
+@dataclass(slots=True, kw_only=True)
+class RecordedBatch:
+    """What a loader gives, and what was recorded meanwhile; lists are by place in the batch.
 
+    The only carrier of a recorded batch: `audit run`, loaders and datasets of a user's own loop all send it.
+    """
+
+    #: The user's batch, or the inputs for the model of `audit run`: one stacked tensor, or a list where shapes differ.
     data: Any
     #: None for an iterable dataset in a recorded loader, whose items are numbered as they arrive.
     indices: list[int] | None
     count: int
     #: The rows, packed (see store.batch): one tensor crosses processes through shared memory.
     records: torch.Tensor
-    digests: list[str | None]
-    labels: list[int | None]
-    payload_bytes: int
-    problems: list[str]
+    #: Places whose sample did not fail.
+    ok: list[int] = field(default_factory=list)
+    digests: list[str | None] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
+    #: The kind of value that the last stage of the last sample gave.
+    last_kind: str | None = None
+    payload_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    #: A sentence for each sample that failed.
+    failures: list[str] = field(default_factory=list)
     #: What the dataset or the collate function raised, as the loader would have carried it out of the process.
     error: Any = None
     #: What each place was mixed from, where the collate function mixed.
@@ -40,10 +55,38 @@ class Envelope:
     #: Changes of the values that no stage explains, each told once by each process.
     unrecorded: list[str] = field(default_factory=list)
 
-    def pin_memory(self, device: Any = None) -> Envelope:
+    @property
+    def failed(self) -> int:
+        """How many samples failed."""
+        return self.count - len(self.ok)
+
+    def of_ok(self, by_place: list[Any]) -> list[Any]:
+        """What a list says of the places whose sample did not fail."""
+        return [by_place[place] for place in self.ok]
+
+    def pin_memory(self, device: Any = None) -> RecordedBatch:
         """What the loader's pinning thread calls: the user's part is pinned as it would have been."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
         given = () if device is None else (device,)
         self.data = pin_memory(self.data, *given)  # type: ignore[no-untyped-call]
         return self
+
+
+def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> torch.Tensor:
+    """The rows as one tensor of bytes. `by_loader` says that a loader hands them to the main process.
+
+    Then a worker packs them straight into memory that both share: the loader would copy any other tensor there, and
+    payloads are large, so that each copy of them would cost as much as hashing them.
+    """
+    made: list[torch.Tensor] = []
+
+    def allocate(size: int) -> Any:
+        tensor = torch.empty(0, dtype=torch.uint8)
+        if by_loader and size and get_worker_info() is not None:
+            tensor.set_(torch.UntypedStorage._new_shared(size, device="cpu"))  # type: ignore[no-untyped-call]
+        made.append(tensor.resize_(size))
+        return tensor.numpy()
+
+    batch.pack(tables, allocate)
+    return made[0]

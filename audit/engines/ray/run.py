@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from audit.engines.executor import PROBED, Recorded, RunExecutor
+from audit.engines.executor import PROBED, BatchCounts, RunExecutor
+from audit.engines.forward import ONLY_PIPELINE
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
 from audit.engines.ray.cluster import Cluster, ClusterCapacity, connected
@@ -23,8 +24,10 @@ from audit.engines.ray.work import Job, Share, Written
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
 from audit.recorders.capture import Decision, decide
-from audit.recorders.seeded_dataset import CaptureLevel, RecordedDataset
-from audit.records import Level, Run, Status
+from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.seeded_dataset import RecordedDataset
+from audit.recorders.visit.stage_register import StageRegister, stage_rows
+from audit.records import Level, Run, Stage, Status
 from audit.store import wire as rows
 
 #: The most samples of one task: what is lost with a worker, and what one part holds.
@@ -63,6 +66,8 @@ class RayRun(RunExecutor):
         self.actors = actors
         self.numbers = plan.numbers()
         self.seconds_each = 0.0
+        #: By path, the ordinals of stages that are in the store.
+        self.stage_paths = {stage.path: stage.stage for stage in (*self.assembly.pipeline.stages, *plan.stages)}
         size = self.request.batch_size
         #: Where the batches begin that have not been recorded, by their number.
         starts = range(0, len(plan.indices), size)
@@ -74,8 +79,7 @@ class RayRun(RunExecutor):
         return self.writer.finish(status, sweep=True)
 
     def record(self) -> None:
-        if (stages := self.stages_table()) is not None:
-            self.writer.append({"stages": stages})
+        self._write_stages()
         decision = self._decide()
         self.writer.run.capture = str(decision)
         job = self._job(decision.level)
@@ -107,6 +111,7 @@ class RayRun(RunExecutor):
                 "model": assembly.model.digest if assembly.model else None,
             },
             {file.module: file.sha256 for file in assembly.code},
+            dict(self.stage_paths),
         )
 
     def _per_task(self) -> int:
@@ -154,6 +159,21 @@ class RayRun(RunExecutor):
                     return True
         return False
 
+    def _write_stages(self) -> None:
+        """The rows of `stages`, unless they are in the store already."""
+        if not self.plan.stages:
+            stages = StageRegister(self.writer.run.run_id)
+            stages.add(ONLY_PIPELINE, self.assembly.pipeline)
+            stages.register_rest()
+            self.writer.append({"stages": stages.take_rows()})
+
+    def _write_added(self, stages: Mapping[int, Stage]) -> None:
+        """The rows of stages that a worker met, once."""
+        fresh = {number: stage for number, stage in stages.items() if stage.path not in self.stage_paths}
+        if fresh:
+            self.stage_paths |= {stage.path: number for number, stage in fresh.items()}
+            self.writer.append({"stages": stage_rows(self.writer.run.run_id, fresh)})
+
     def _results(
         self, job: Job, tasks: Sequence[Sequence[Share]]
     ) -> Generator[Written | AuditError | None, None, None]:
@@ -197,10 +217,11 @@ class RayRun(RunExecutor):
         if result is None or not all(number in self.left for number in result.numbers):
             # Given up, or another attempt at the same work; what it holds besides is asked for in the next round.
             return False
+        self._write_added(result.stages)
         self.writer.adopt(result.block.parts, result.block.tally)
         for number in result.numbers:
             del self.left[number]
-        return self.count(result.recorded)
+        return self.count(result.counts)
 
     def _one_by_one(self, job: Job) -> None:
         """What killed its worker every time: each sample in a task of its own, and who kills that one is a failed row."""
@@ -221,13 +242,17 @@ class RayRun(RunExecutor):
 
     def _died(self, number: int, index: int) -> None:
         recorded = RecordedDataset(
-            self.assembly.dataset, self.assembly.pipeline, level=CaptureLevel("digest"), seeder=None, want_inputs=False
+            self.assembly.dataset,
+            self.assembly.pipeline,
+            level=CaptureLevel("digest"),
+            seed=self.request.seed,
+            want_inputs=False,
         )
-        fetched = recorded.died(index)
+        fetched = recorded.lost(index)
         stamp = rows.Stamp(self.writer.run.run_id, epoch=0, batch=number, visits=[0])
         self.writer.append(stamp.apply(rows.unpack(fetched.records.numpy())))
         del self.left[number]
-        self.count(Recorded(1, 1, failures=fetched.failures))
+        self.count(BatchCounts.of(fetched))
         if self.done == self.failed >= _HOPELESS:
             raise AuditError(
                 f"Every worker of Ray died, at each of the first {self.failed} samples: what ends them is not a sample "

@@ -17,13 +17,15 @@ import numpy as np
 import torch
 
 from audit.engines.assemble import assemble, load_model
-from audit.engines.executor import Recorded
-from audit.engines.forward import Forward, Rows, input_digests, labels_outside
+from audit.engines.executor import BatchCounts
+from audit.engines.forward import Forward, Rows, input_digests
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
-from audit.recorders.randomness.seeding import Seeder
-from audit.recorders.seeded_dataset import Batch, CaptureLevel, RecordedDataset
-from audit.records import Level
+from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.envelope import RecordedBatch
+from audit.recorders.seeded_dataset import RecordedDataset
+from audit.recorders.visit.stage_register import StagesByPath
+from audit.records import Level, Stage
 from audit.store.write.block import Block, BlockWriter
 from audit.store.write.payload_filter import Selection
 from audit.usercode import CodeFiles
@@ -33,8 +35,6 @@ T = TypeVar("T")
 Share = tuple[int, list[int]]
 #: How often a task is tried again whose worker died. Ray Data would go on for ever.
 RETRIES = 1
-#: The most problems and failures that are told one by one.
-_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class Job:
     digests: dict[str, str | None]
     #: The SHA-256 of each file of the user's own code, by module.
     code: dict[str, str]
+    #: By path, the ordinals of stages that are in the store.
+    stage_paths: dict[str, int]
 
     def request(self, device: str) -> RunRequest:
         """The request as this machine must understand it."""
@@ -78,13 +80,15 @@ class Job:
                 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Written:
     """What one task recorded: adopted by the driver as a whole, or not at all."""
 
     numbers: list[int]
     block: Block
-    recorded: Recorded = field(default_factory=lambda: Recorded(0, 0))
+    counts: BatchCounts = field(default_factory=BatchCounts)
+    #: Stages that only visits told of, by ordinal.
+    stages: dict[int, Stage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class WorkerContext:
         self._recorded: RecordedDataset | None = None
         self._forward: Forward | None = None
 
-    def fetch(self, indices: Sequence[int]) -> Batch:
+    def fetch(self, indices: Sequence[int]) -> RecordedBatch:
         """One batch, recorded."""
         return self.open().__getitems__(indices)
 
@@ -128,7 +132,7 @@ class WorkerContext:
             assembly.dataset,
             assembly.pipeline,
             level=CaptureLevel(job.level),
-            seeder=Seeder(assembly.dataset, request.seed),
+            seed=request.seed,
             want_inputs=request.model is not None,
         )
 
@@ -142,15 +146,16 @@ class WorkerContext:
             self._forward = Forward(model, request.model, request.device, request.output)
         return self._forward
 
-    def write(self, batches: Iterable[tuple[int, Batch]]) -> Written:
+    def write(self, batches: Iterable[tuple[int, RecordedBatch]]) -> Written:
         """Run the model, if there is one, and write all rows of these batches as parts of one attempt."""
         job = self._job
         selection = Selection(job.capture_where) if job.capture_where else None
         forward = self.forward() if job.recipe["model"] is not None else None
-        rows = Rows(job.run_id, job.classes, selection, forward)
+        stages = StagesByPath(job.stage_paths)
+        rows = Rows(job.run_id, job.classes, selection, stages, forward)
         writer: BlockWriter | None = None
         numbers: list[int] = []
-        total = Recorded(0, 0, problems=[], failures=[])
+        total = BatchCounts()
         with torch.inference_mode():
             for number, fetched in batches:
                 writer = writer or BlockWriter(job.location, job.run_id, number)
@@ -158,19 +163,9 @@ class WorkerContext:
                 digests = input_digests(fetched) if logits is not None else []
                 writer.append(rows.tables(fetched, number, logits, digests))
                 numbers.append(number)
-                _add(total, fetched, logits, forward)
+                total.add(BatchCounts.of(fetched, logits, forward))
         assert writer is not None, "a task was given no batch"
-        return Written(numbers, writer.finish(), total)
-
-
-def _add(total: Recorded, fetched: Batch, logits: torch.Tensor | None, forward: Forward | None) -> None:
-    total.samples += len(fetched.indices)
-    total.failed += len(fetched.indices) - len(fetched.ok)
-    total.payload_bytes += fetched.payload_bytes
-    total.outside += labels_outside(fetched, logits, forward) if logits is not None and forward is not None else 0
-    total.outputs = int(logits.shape[1]) if logits is not None else total.outputs
-    total.problems = [*total.problems, *fetched.problems][:_TOLD]
-    total.failures = [*total.failures, *fetched.failures][:_TOLD]
+        return Written(numbers=numbers, block=writer.finish(), counts=total, stages=stages.added)
 
 
 _contexts: dict[str, WorkerContext] = {}

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from audit import values
 from audit.engines.assemble import assemble
 from audit.engines.request import RunRequest
-from audit.engines.workers import defer_worker_death, is_worker_death, silence_broken_pipe
+from audit.engines.resilient_loader import ResilientLoader
 from audit.errors import DatasetError, PipelineError, UsageError
 from audit.models.presets import expand_preset
 from audit.recorders.loop.fetching import fetches_batches
-from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.states import State, global_sources
-from audit.recorders.randomness.watch import BATCH, Restorer, own_worker
-from audit.recorders.seeded_dataset import Instrument, as_is
+from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
+from audit.recorders.randomness.watch import BATCH, own_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline
-from audit.recorders.visit.batch_visits import BatchFetch, make_batch
-from audit.recorders.visit.items import parts_of, split_item
+from audit.recorders.visit.batch_fetch import BatchFetch
+from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit
 from audit.recorders.visit.origin import origin_of
-from audit.recorders.visit.visit import Visit
 from audit.records import Run, Stage
 from audit.sources.builder import builders_of, built
 from audit.sources.trust import require_trust
 
-_MOST_WORKERS = 8
+#: So many visits are made in this process: starting workers would take longer.
+_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +67,21 @@ class ReplayPipeline:
     """A dataset and its stages, ready to make visits again in any process."""
 
     def __init__(
-        self, dataset: Any, pipeline: Pipeline, seed: int | None, digests: int = values.DIGEST_VERSION
+        self,
+        dataset: Any,
+        pipeline: Pipeline,
+        seed: int | None,
+        digests: int = values.DIGEST_VERSION,
+        *,
+        notes_items: bool = True,
     ) -> None:
         #: The version of the recipe that the recorded digests follow.
         self.digests = digests
         self.dataset = dataset
         self.pipeline = pipeline
         self.seeded = seed is not None
-        self._seeder = Seeder(dataset, seed) if seed is not None else None
-        self._instrument = Instrument(pipeline)
-        self._restorer: Restorer | None = None
+        randomness: Randomness = RestoredRandomness(dataset) if seed is None else SeededRandomness(dataset, seed)
+        self._maker = VisitMaker(dataset, pipeline, randomness, require_value=self.seeded, notes_items=notes_items)
         self._sources: _Sources | None = None
         #: In a loader its samples are made by `__getitems__`, and so they are here.
         self._fetches_batches = not self.seeded and fetches_batches(dataset)
@@ -91,7 +94,7 @@ class ReplayPipeline:
         return self.pipeline.stages
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_restorer": None, "_sources": None}
+        return self.__dict__ | {"_sources": None}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -117,56 +120,21 @@ class ReplayPipeline:
 
     def again(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
+        request = VisitRequest(task.index, task.epoch, task.states)
         with own_worker(), values.following_digests(self.digests):
-            missing = self._restore(task)
-            outcome = self._make(task)
-            if self._seeder.appeared() if self._seeder is not None else missing:
-                # Generators that are made when they are first needed are there now: once more, with their states.
-                outcome.missing = self._restore(task)
-                if len(outcome.missing) < len(missing) or self._seeder is not None:
-                    outcome = self._make(task, outcome.missing)
-        return outcome
+            if self._fetches_batches or BATCH in task.states:
+                fetch, place = _batch_of(task)
+                made = self._maker.make_batch(request, fetch, self.level).visits[place]
+            else:
+                made = self._maker.make(request, lambda: self.dataset[task.place], self.level)
+        return self._outcome(task, made)
 
-    def _restore(self, task: Task) -> list[str]:
-        if self._seeder is not None:
-            self._seeder(task.epoch, task.index)
-            return []
-        if self._restorer is None:
-            self._restorer = Restorer(self.dataset)
-        return self._restorer.restore(task.states)
+    def lost(self, task: Task) -> list[ReplayedVisit]:
+        """The outcome of a visit that killed its worker."""
+        return [self._outcome(task, MadeVisit(lost_visit(self.pipeline)))]
 
-    def _make(self, task: Task, missing: list[str] | None = None) -> ReplayedVisit:
-        final: Any = None
-        if self._fetches_batches or BATCH in task.states:
-            visit, final = self._from_batch(task)
-            return self._outcome(task, visit, final, missing)
-        with self._instrument.watching(self.level, refuse_none=self.seeded) as visit:
-            try:
-                final = self._item(visit, self.dataset[task.place])
-            except (Exception, SystemExit) as error:
-                # An exit too: escaping, it would end the replay with whatever code the stage chose.
-                visit.fail("dataset" if visit.rows else "load", error)
-        return self._outcome(task, visit, final, missing)
-
-    def _from_batch(self, task: Task) -> tuple[Visit, Any]:
-        """The sample out of its whole batch, where it was recorded that it needs one; else out of a batch of its own."""
-        fetch, place = BatchFetch("__getitems__", [task.place]), 0
-        if (state := task.states.get(BATCH)) is not None:
-            fetch, place = BatchFetch.recorded(state)
-            fetch = replace(fetch, indices=[*fetch.indices[:place], task.place, *fetch.indices[place + 1 :]])
-        made = make_batch(self.dataset, fetch, self._instrument, self.level)
-        visit = made.visits[place] or Visit(self.pipeline, self.level)
-        final = None
-        try:
-            if made.error is not None:
-                raise made.error
-            final = self._item(visit, fetch.item(made.made, place))
-        except Exception as error:
-            visit.fail("dataset" if visit.rows else "load", error)
-        visit.end()
-        return visit, final
-
-    def _outcome(self, task: Task, visit: Visit, final: Any, missing: list[str] | None) -> ReplayedVisit:
+    def _outcome(self, task: Task, made: MadeVisit) -> ReplayedVisit:
+        visit = made.visit
         rows = {visit.path_of(ordinal): row for ordinal, row in visit.rows.items()}
         return ReplayedVisit(
             task,
@@ -175,22 +143,18 @@ class ReplayPipeline:
             visit.failed_stage,
             visit.error,
             {path: row.full for path, row in rows.items() if row.full is not None},
-            final if self.keep_final and visit.error is None else None,
-            missing or [],
-            {stage.path: stage for stage in self._instrument.describe(visit).values()},
+            made.value if self.keep_final and visit.error is None else None,
+            list(self._maker.randomness.missing),
+            {stage.path: stage for stage in self._maker.instrument.describe(visit).values()},
         )
 
-    def _item(self, visit: Visit, item: Any) -> Any:
-        """What the model is given; noted as recording notes it."""
-        final, label = split_item(item)
-        visit.settle_calls(final, label)
-        if self.seeded and final is None:
-            visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
-        elif 0 not in visit.rows:
-            visit.loaded(final)
-        elif not self.seeded and not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(final):
-            visit.noted("item", final, 0)
-        return final
+
+def _batch_of(task: Task) -> tuple[BatchFetch, int]:
+    """The batch that a sample is made in: the recorded one where it needs it, else one of its own."""
+    if (state := task.states.get(BATCH)) is None:
+        return BatchFetch("__getitems__", [task.place]), 0
+    fetch, place = BatchFetch.recorded(state)
+    return replace(fetch, indices=[*fetch.indices[:place], task.place, *fetch.indices[place + 1 :]]), place
 
 
 class _Sources:
@@ -242,7 +206,7 @@ def rebuild_pipeline(
         found = find_pipeline(
             dataset, expand=expand_preset, stages=stages, observe_calls=bool(run.recipe.get("observed_calls"))
         )
-        return ReplayPipeline(dataset, found, seed, run.digest_version)
+        return ReplayPipeline(dataset, found, seed, run.digest_version, notes_items=_notes_items(run))
     if run.recipe.get("kind") != "run":
         raise UsageError(
             f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",
@@ -263,7 +227,14 @@ def rebuild_pipeline(
             "for a dataset that has moved: audit replay --dataset DATA, or store.replay(run, dataset='DATA')."
         )
         raise
-    return ReplayPipeline(assembly.dataset, assembly.pipeline, request.seed, run.digest_version)
+    return ReplayPipeline(
+        assembly.dataset, assembly.pipeline, request.seed, run.digest_version, notes_items=_notes_items(run)
+    )
+
+
+def _notes_items(run: Run) -> bool:
+    """Whether items that differ from the last stage's output were recorded: loops always did, `audit run` did not at first."""
+    return run.recipe.get("kind") != "run" or bool(run.recipe.get("notes_items"))
 
 
 def replay_all(
@@ -271,53 +242,17 @@ def replay_all(
 ) -> Iterator[ReplayedVisit]:
     """Every task's outcome, over worker processes; one that kills its worker is an outcome too."""
     together = [task for task in tasks if not task.alone]
-    batches = [together[start : start + batch_size] for start in range(0, len(together), batch_size)]
-    if workers is None:
-        workers = min(os.cpu_count() or 1, _MOST_WORKERS, len(batches)) if len(together) > 64 else 0
+    if workers is None and len(together) <= _FEW:
+        workers = 0
+    loader = ResilientLoader(what, lost=what.lost, workers=workers)
     before = [source.take() for source in global_sources()]
     try:
-        while batches:
-            received = 0
-            try:
-                for outcomes in _loader(what, batches, workers):
-                    received += 1
-                    with defer_worker_death():
-                        yield from outcomes
-                break
-            except Exception as error:
-                if not is_worker_death(error):
-                    raise
-                for task in batches[received]:
-                    yield _alone(what, task)
-                batches = batches[received + 1 :]
+        for outcomes in loader.batches(together, batch_size):
+            yield from outcomes
         for task in tasks:
             if task.alone:
-                yield _alone(what, task)
+                yield from loader.alone(task)
     finally:
         # A replay in this process has set the global generators: the caller's own stream goes on as it was.
         for source, state in zip(global_sources(), before, strict=True):
             source.put(state)
-
-
-def _loader(what: ReplayPipeline, batches: list[list[Task]], workers: int) -> DataLoader[Any]:
-    return DataLoader(
-        what,  # type: ignore[arg-type]
-        batch_sampler=batches,
-        num_workers=workers,
-        collate_fn=as_is,
-        worker_init_fn=silence_broken_pipe,
-    )
-
-
-def _alone(what: ReplayPipeline, task: Task) -> ReplayedVisit:
-    try:
-        (outcome,) = next(iter(_loader(what, [[task]], 1)))
-        made: ReplayedVisit = outcome
-        return made
-    except Exception as error:
-        if not is_worker_death(error):
-            raise
-        visit = Visit(what.pipeline, "digest")
-        # In the words of the recording, so that a sample that kills its worker each time is the same each time.
-        visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
-        return ReplayedVisit(task, {}, None, visit.failed_stage, visit.error)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from audit.errors import UsageError
 from audit.recorders.capture import Budget, decide
+from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.problems import Problems
-from audit.recorders.seeded_dataset import CaptureLevel
 from audit.records import LEVELS, Run
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
-from audit.recorders.envelope import Envelope
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.fetching import StandIn, fetches_batches, record_item, whole_batch
 from audit.recorders.loop.fork_safety import DELIVERING
-from audit.recorders.loop.item_recorder import ItemRecorder
 from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.origin import Origin
 
-Deliver = Callable[[Envelope], None]
+Deliver = Callable[[RecordedBatch], None]
 
 _OPEN, _EPOCH = 0, 1
 
@@ -52,7 +52,7 @@ class Channel:
         """Items made from now on belong to this epoch."""
         self._shared[_EPOCH] = number
 
-    def send(self, envelope: Envelope) -> None:
+    def send(self, envelope: RecordedBatch) -> None:
         """Hand over an envelope; in a worker it is written to the pipe before the item is returned."""
         if not self.open:
             return
@@ -174,7 +174,7 @@ class RecordedDatasetProxy(StandIn):
                 yield
         finally:
             if recorder.indices or recorder.problems:
-                self._audit_channel.send(recorder.envelope(None, indexed=True, by_loader=False))
+                self._audit_channel.send(recorder.take_batch(None, indexed=True, by_loader=False))
 
 
 class RecordedIterableProxy(RecordedDatasetProxy):

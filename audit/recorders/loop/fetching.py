@@ -13,11 +13,11 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 
-from audit.recorders.envelope import Envelope
-from audit.recorders.loop.item_recorder import ItemRecorder
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model import mixing
-from audit.recorders.visit.batch_visits import BatchFetch, Method
+from audit.recorders.visit.batch_fetch import BatchFetch, Method
 from audit.recorders.visit.item_calls import delegates_batches
+from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.origin import Origin
 
 
@@ -206,16 +206,16 @@ class RecordingCollate:
         self.recorder = recorder
         self.indexed = indexed
 
-    def __call__(self, items: Any) -> Envelope:
+    def __call__(self, items: Any) -> RecordedBatch:
         failed = items if isinstance(items, Failed) else None
         if failed is None and isinstance(items, list):
             failed = next((item for item in items if isinstance(item, Failed)), None)
         if failed is not None:
-            return self.recorder.envelope(None, indexed=self.indexed, error=failed.error)
+            return self.recorder.take_batch(None, indexed=self.indexed, error=failed.error)
         with mixing.heard() as mixes:
             try:
                 data = self.collate(items)
             except Exception as error:
-                return self.recorder.envelope(None, indexed=self.indexed, error=caught(error))
+                return self.recorder.take_batch(None, indexed=self.indexed, error=caught(error))
         mixed = mixing.weights(mixes, len(self.recorder.indices)) if mixes else None
-        return self.recorder.envelope(data, indexed=self.indexed, mixed=mixed)
+        return self.recorder.take_batch(data, indexed=self.indexed, mixed=mixed)

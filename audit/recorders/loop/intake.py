@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
-from audit.recorders.envelope import Envelope
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.loader import Iteration
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.loop.ranks import rank
-from audit.recorders.loop.stage_numbering import StageRegister
 from audit.recorders.model.match import UnpredictedBatch
 from audit.recorders.problems import Problems
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import LABEL_KEYS
+from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
 from audit.store import wire as batch
 
@@ -46,7 +46,7 @@ class Intake:
         self._lengths[key] = length
 
     def unwrap(
-        self, key: int, envelope: Envelope, epoch: int, number: int | None, iteration: Iteration | None
+        self, key: int, envelope: RecordedBatch, epoch: int, number: int | None, iteration: Iteration | None
     ) -> UnpredictedBatch | None:
         """An envelope's rows with what only this process knows; None for an empty one."""
         self._look_at(envelope)
@@ -69,28 +69,26 @@ class Intake:
             rank=rank(),
             stages=self.stages.ordinals(key, envelope.stages),
         )
-        statuses = unpacked["samples"]["status"].to_pylist()
         places: list[int | None] = [*range(envelope.count)]
-        ok = [place for place, status in enumerate(statuses) if status == "ok"]
         return UnpredictedBatch(
-            stamp.apply(unpacked),
-            epoch,
-            indices,
-            visits,
-            self._labels(envelope),
-            envelope.digests,
-            ok,
-            self._run.classes,
-            envelope.records.numel(),
-            [number] * envelope.count,
-            places if number is not None else [None] * envelope.count,
+            tables=stamp.apply(unpacked),
+            epoch=epoch,
+            indices=indices,
+            visits=visits,
+            labels=self._labels(envelope),
+            digests=envelope.digests,
+            ok=envelope.ok,
+            classes=self._run.classes,
+            size=envelope.records.numel(),
+            batches=[number] * envelope.count,
+            positions=places if number is not None else [None] * envelope.count,
             loose=number is None,
             data=envelope.data,
             origin=weakref.ref(iteration) if iteration is not None else None,
-            targets=_batch_targets(envelope.data, len(ok)),
+            targets=_batch_targets(envelope.data, len(envelope.ok)),
         )
 
-    def _look_at(self, envelope: Envelope) -> None:
+    def _look_at(self, envelope: RecordedBatch) -> None:
         for problem in envelope.problems:
             if self._problems.strict:
                 raise RuntimeError(problem)
@@ -118,7 +116,7 @@ class Intake:
         if text not in self._run.unrecorded and len(self._run.unrecorded) < _MOST_UNRECORDED:
             self._run.unrecorded.append(text)
 
-    def _labels(self, envelope: Envelope) -> list[int | None]:
+    def _labels(self, envelope: RecordedBatch) -> list[int | None]:
         if any(label is not None for label in envelope.labels):
             return envelope.labels
         return _batch_labels(envelope.data, envelope.count)

@@ -17,14 +17,16 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from audit.recorders.envelope import Envelope
+from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.expected_draws import Draws
 from audit.recorders.loop.fetching import RecordedIterable, RecordedMap, RecordingCollate
-from audit.recorders.loop.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.loop.pickling import why_not_picklable
 from audit.recorders.model.batch_tracker import BatchTracker
-from audit.recorders.seeded_dataset import CaptureLevel
+from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.stages.discover import Pipeline
+from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.visit.make import VisitMaker
 
 _MOST_LEVELS = 20
 
@@ -46,7 +48,7 @@ class Receiver(Protocol):
     tracker: BatchTracker
 
     def begin(self, loader: RecordedLoader) -> Iteration | None: ...
-    def receive(self, loader: RecordedLoader, envelope: Envelope, iteration: Iteration) -> None: ...
+    def receive(self, loader: RecordedLoader, envelope: RecordedBatch, iteration: Iteration) -> None: ...
     def ended(self, loader: RecordedLoader, iteration: Iteration) -> None: ...
     def broke(self, error: BaseException) -> None: ...
     def unrecordable(self, error: BaseException) -> None: ...
@@ -68,7 +70,8 @@ class RecordedLoader:
         self._audit_kept: Any = None
         dataset = self._audit_base.dataset
         iterable = isinstance(dataset, IterableDataset)
-        recorder = ItemRecorder(dataset, pipeline, level, label)
+        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
+        recorder = ItemRecorder(maker, level, label=label)
         self._audit_dataset = RecordedIterable(recorder) if iterable else RecordedMap(recorder)
         self._audit_collate = RecordingCollate(self._audit_base.collate_fn, recorder, not iterable)
 
@@ -267,10 +270,10 @@ class RecordedIterator:
                 self._loader._audit_receiver.ended(self._loader, self._iteration)
             raise
 
-    def _next(self) -> Envelope:
+    def _next(self) -> RecordedBatch:
         try:
             with self._loader._audit_receiver.tracker.paused():
-                envelope: Envelope = next(self._iterator)
+                envelope: RecordedBatch = next(self._iterator)
             return envelope
         except StopIteration:
             raise
@@ -278,7 +281,7 @@ class RecordedIterator:
             self._loader._audit_receiver.broke(error)
             raise
 
-    def _opened(self, envelope: Envelope) -> Any:
+    def _opened(self, envelope: RecordedBatch) -> Any:
         if self._iteration is not None:
             self._loader._audit_receiver.receive(self._loader, envelope, self._iteration)
         if envelope.error is not None:

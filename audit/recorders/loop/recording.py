@@ -20,7 +20,6 @@ from audit.identity import check_run_name
 from audit.models.presets import expand_preset
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
 from audit.recorders.loop.expected_draws import length_of, sampler_of
-from audit.recorders.loop.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.loop.loader import RecordedLoader, base_of, being_iterated
 from audit.recorders.loop.logged import checked
 from audit.recorders.loop.ranks import rank_tags
@@ -29,8 +28,11 @@ from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.model.output_reader import OutputReader, Picker
 from audit.recorders.problems import RecordingWarning
+from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.stages.discover import Pipeline, find_pipeline
+from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.visit.items import whole_number
+from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names
 from audit.records import Run
 from audit.sources.builder import Builder, described
@@ -169,7 +171,8 @@ class Recording:
         self._ledger.channels.append(channel)
         self._ledger.tracker.adopts = True
         self._register(id(channel), pipeline, dataset, how)
-        return kind(ItemRecorder(dataset, pipeline, self._ledger.plan.level, label), channel)
+        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
+        return kind(ItemRecorder(maker, self._ledger.plan.level, label=label), channel)
 
     def _register(
         self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any], sampler: str | None = None

@@ -18,7 +18,7 @@ from audit.errors import plainly
 from audit.models.meaning import OutputMeaning
 from audit.models.outputs import logits_of
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, tell_unrecorded
-from audit.recorders.envelope import Envelope
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel
 from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
@@ -28,7 +28,6 @@ from audit.recorders.loop.loader import Iteration, RecordedLoader
 from audit.recorders.loop.logged import logged_tables
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.ranks import rank
-from audit.recorders.loop.stage_numbering import StageRegister
 from audit.recorders.loop.unmatched_calls import UnmatchedCalls
 from audit.recorders.model import mixing
 from audit.recorders.model.activations import activation_table
@@ -42,6 +41,7 @@ from audit.recorders.model.step import ModelStep
 from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import label_number
+from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
 from audit.store import wire as rows
 from audit.store.write.background import BackgroundWriter
@@ -67,7 +67,7 @@ class RecordingState:
         self.channels: list[Channel] = []
         self.models: list[RecordedModel] = []
         self._optimizers: OptimizerWatch | None = None
-        self.intake = Intake(row, self.problems, self.plan, StageRegister(row.run_id, self._submit))
+        self.intake = Intake(row, self.problems, self.plan, StageRegister(row.run_id))
         self.passes = ExpectedDraws(lambda: self.run)
         self._parentage = MixRecorder(row.run_id, self._submit)
         self._waiting = BatchMatcher(self._write, self._spill)
@@ -119,14 +119,14 @@ class RecordingState:
             warnings.warn("audit: the recording is closed; this loop is not recorded.", RecordingWarning, stacklevel=4)
         return None
 
-    def receive(self, loader: RecordedLoader, envelope: Envelope, iteration: Iteration) -> None:
+    def receive(self, loader: RecordedLoader, envelope: RecordedBatch, iteration: Iteration) -> None:
         """A batch is about to be given to the loop."""
         if not self.open:
             return
         with self.problems.caught(), self._lock:
             self._parentage.settle(self._waiting.newest)
             number, self._batch = self._batch, self._batch + 1
-            pending = self.intake.unwrap(id(loader), envelope, iteration.epoch, number, iteration)
+            pending = self._unwrap(id(loader), envelope, iteration.epoch, number, iteration)
             if pending is None:
                 return
             self._arrived = True
@@ -140,13 +140,21 @@ class RecordingState:
                 if self.models:
                     self.tracker.follow()
 
-    def receive_loose(self, key: int, envelope: Envelope) -> None:
+    def _unwrap(
+        self, key: int, envelope: RecordedBatch, epoch: int, number: int | None, iteration: Iteration | None
+    ) -> UnpredictedBatch | None:
+        pending = self.intake.unwrap(key, envelope, epoch, number, iteration)
+        if (stages := self.intake.stages.take_rows()) is not None:
+            self._submit({"stages": stages})
+        return pending
+
+    def receive_loose(self, key: int, envelope: RecordedBatch) -> None:
         """Items of a recorded dataset."""
         if not self.open:
             return
         with self.problems.caught(), self._lock:
             epoch = envelope.epoch if envelope.epoch is not None else self.clock.now
-            pending = self.intake.unwrap(key, envelope, epoch, None, None)
+            pending = self._unwrap(key, envelope, epoch, None, None)
             if pending is None:
                 return
             self._arrived = True
@@ -404,7 +412,9 @@ class RecordingState:
             self._closed = True
             for pending in self._waiting.everything():
                 self._write(pending)
-            self.intake.stages.write_rest()
+            self.intake.stages.register_rest()
+            if (stages := self.intake.stages.take_rows()) is not None:
+                self._submit({"stages": stages})
             self._calls.flush()
             self._unseen.tell(self.models, self.problems)
             if texts := [text for text in self.run.unrecorded or () if not text.endswith(WHOLE_BATCHES)]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from audit.recorders.envelope import Weights
 from audit.recorders.model import mixing
 from audit.recorders.model.match import UnpredictedBatch
 from audit.store import wire as tables
@@ -30,7 +31,7 @@ class MixRecorder:
             if weights is not None:
                 self.mixed(pending, weights)
 
-    def mixed(self, pending: UnpredictedBatch, weights: mixing.Weights) -> None:
+    def mixed(self, pending: UnpredictedBatch, weights: Weights) -> None:
         """Each place of a batch was mixed from these places of it."""
         if len(weights) == len(pending.indices):
             named = [[(pending.indices[place], share) for place, share in pairs] for pairs in weights]

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from audit.recorders.envelope import Weights
+
 #: (weight of the place itself, size of the batch) of one mix.
 Mix = tuple[float, int]
-#: For each place of a batch, the places it was mixed from with their weights.
-Weights = list[list[tuple[int, float]]]
 
 _HOME = "torchvision.transforms.v2"
 _local = threading.local()

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import Subset
 
+from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.visit.visit import Visit
 
 _MOST_LEVELS = 20
@@ -30,6 +31,8 @@ class ItemCall:
     index: Any
     visit: Visit
     item: Any = None
+    #: The generators that it drew from, with their states before.
+    states: States = field(default_factory=list)
 
 
 #: Makes one item in a visit of its own: given the dataset, the index, and the call itself.

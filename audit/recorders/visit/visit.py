@@ -340,7 +340,7 @@ class Visit:
             row.full = values.encode(value)
 
     def end(self) -> None:
-        """Let go of the values, and fill in the stages that did not run."""
+        """Let go of the values, and fill in the stages that were passed over."""
         self._value = self._last = None
         self.route = list(self.rows)
         if self.calls is not None:

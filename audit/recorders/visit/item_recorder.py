@@ -11,18 +11,16 @@ from typing import Any
 import torch
 
 from audit.recorders.calls.unseen_changes import UnseenChanges
-from audit.recorders.envelope import Envelope
-from audit.recorders.model.mixing import Weights
-from audit.recorders.packed_rows import parcel
-from audit.recorders.randomness.watch import Watch
-from audit.recorders.seeded_dataset import CaptureLevel, Instrument
-from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.batch_visits import BatchFetch, States, make_batch
-from audit.recorders.visit.items import label_number, parts_of, split_item
+from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
+from audit.recorders.randomness.visit_randomness import States, VisitRequest
+from audit.recorders.visit.batch_fetch import BatchFetch
+from audit.recorders.visit.items import label_number
+from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit
 from audit.recorders.visit.origin import Origin, class_names, origin_of
 from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
-from audit.recorders.visit.visit import INSIDE, Visit
+from audit.recorders.visit.visit import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
 
@@ -32,23 +30,37 @@ LabelFinder = Callable[[Any], Any] | str | int | None
 _MOST_SENT = 256
 _TABLES = ("samples", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
-_OWN = (
-    *("_watch", "_tables", "indices", "digests", "labels", "problems", "_routes", "_ids", "_unlabelled", "_unseen"),
-    *("failing", "_changes"),
+_OWN = frozenset(
+    [
+        "_tables",
+        "indices",
+        "_ok",
+        "_digests",
+        "_labels",
+        "problems",
+        "_failures",
+        "_routes",
+        "_ids",
+        "_changes",
+        "_last_kind",
+        "_unlabelled",
+        "_unseen",
+        "failing",
+    ]
 )
 
 
 class ItemRecorder:
-    """Gathers the rows of items until they are put into an envelope."""
+    """Gathers the rows of items until they are put into a batch."""
 
-    def __init__(self, dataset: Any, pipeline: Pipeline, level: CaptureLevel, label: LabelFinder = None) -> None:
-        self.dataset = dataset
-        self.instrument = Instrument(pipeline)
+    def __init__(self, maker: VisitMaker, level: CaptureLevel, *, label: LabelFinder = None) -> None:
+        self.dataset = dataset = maker.dataset
         self.level = level
+        self._maker = maker
+        self.instrument = maker.instrument
         self.label = label
         self.classes = class_names(dataset)
         self.clear()
-        self._watch: Watch | None = None
         self._ids = StageIds()
         self._changes = UnseenChanges(dataset)
         #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
@@ -59,20 +71,22 @@ class ItemRecorder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._watch = None
         self._ids = StageIds()
         self._changes = UnseenChanges(self.dataset)
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was not put into an envelope: items of a batch that never came to be."""
+        """Forget what was not put into a batch: items of one that never came to be."""
         self._tables = {name: batch.columns(name) for name in _TABLES}
         self.indices: list[int] = []
-        self.digests: list[str | None] = []
-        self.labels: list[int | None] = []
+        self._ok: list[int] = []
+        self._digests: list[str | None] = []
+        self._labels: list[int | None] = []
         self.problems: list[str] = []
+        self._failures: list[str] = []
         #: The stages that each visit ran, in order.
         self._routes: list[list[int]] = []
+        self._last_kind: str | None = None
         self._unlabelled: str | None = None
         self._unseen: str | None = None
         #: An item could not be made, and its batch has not been collated yet.
@@ -80,35 +94,28 @@ class ItemRecorder:
 
     # -- one item --------------------------------------------------------------------------------
 
+    def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
+        """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
+        made = self._maker.make(request, fetch, self.level.get())
+        self._add_rows(request.index, made, None)
+        return made
+
+    def add_lost(self, index: int) -> None:
+        """Gather the row of a sample whose worker process died."""
+        self._add_rows(index, MadeVisit(lost_visit(self.instrument.pipeline)), None)
+
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
         """What `make` makes, recorded. Raises what it raises, after noting it."""
         try:
-            watch = self._watching()
-            watch.begin()
-            watching = self.instrument.watching(self.level.get())
-            visit = watching.__enter__()
+            visit = self._maker.begin(VisitRequest(index), self.level.get())
         except Exception as error:
             self._problem(index, error)
             return make()
-        item: Any = None
-        try:
-            item = self._changes.run(make)
-            self._look_at(index, visit, item)
-        except Exception as error:
-            visit.fail("dataset" if visit.rows else "load", error)
-            raise
-        finally:
-            try:
-                watching.__exit__(None, None, None)
-                self._add_rows(index, visit, item, origin, watch.drew())
-            except Exception as error:
-                self._problem(index, error)
-        return item
-
-    def _watching(self) -> Watch:
-        if self._watch is None:
-            self._watch = Watch(self.dataset)
-        return self._watch
+        made = self._maker.finish(visit, lambda: self._changes.run(make))
+        self._add_rows(index, made, origin)
+        if made.error is not None:
+            raise made.error
+        return made.item
 
     def record_batch(self, fetch: BatchFetch, samples: Sequence[tuple[int, Origin | None]]) -> Any:
         """What the dataset makes of a whole batch, recorded. Raises what it raises, after noting it.
@@ -116,51 +123,18 @@ class ItemRecorder:
         `samples` are the numbers and origins of the batch's samples.
         """
         try:
-            watch = self._watching()
+            self._maker.randomness.prepare(VisitRequest(-1))
         except Exception as error:
-            self._problem(samples[0][0] if samples else -1, error)
+            self._problem(-1, error)
             return fetch.make(self.dataset)
-        made = make_batch(self.dataset, fetch, self.instrument, self.level.get(), watch)
-        for place, (index, origin) in enumerate(samples):
-            visit = made.visits[place]
-            if visit is None and made.error is not None:
-                # Whether this sample was begun is not known.
-                continue
-            try:
-                self._add_place(index, origin, visit, fetch.item(made.made, place), made.states[place])
-            except Exception as error:
-                self._problem(index, error)
-        if made.error is not None:
-            raise made.error
-        return made.made
-
-    def _add_place(self, index: int, origin: Origin | None, visit: Visit | None, item: Any, states: States) -> None:
-        """Add the rows of one sample of a batch that was made as a whole."""
-        if visit is None:
-            visit = Visit(self.instrument.pipeline, self.level.get())
-            self._unseen = type(self.dataset).__name__
-        if visit.error is None:
-            self._look_at(index, visit, item)
-        visit.end()
-        self._add_rows(index, visit, item, origin, states)
-
-    def _look_at(self, index: int, visit: Visit, item: Any) -> None:
-        """Between the last stage and the model lies the item itself: noted where it is something else."""
-        try:
-            value, label = split_item(item)
-            visit.settle_calls(value, label)
-            if 0 not in visit.rows:
-                if visit.problem is None:
-                    visit.loaded(value)
-                    self._changes.add_no_stage()
-            elif not any(visit.holds(part) for part in parts_of(item)) and not visit.holds_equal(value):
-                if not visit.explains(value):
-                    self._changes.add_gap(visit.last_stage or "load", "item")
-                visit.noted("item", value, 0)
-            for before, after in visit.unseen_changes(item):
-                self._changes.add_gap(before, after)
-        except Exception as error:
-            self._problem(index, error)
+        batch = self._maker.finish_batch(fetch, self.level.get())
+        for (index, origin), made in zip(samples, batch.visits, strict=True):
+            if made.is_seen or batch.error is None:
+                self._add_rows(index, made, origin)
+        if batch.error is not None:
+            # Whether the other samples were begun is not known.
+            raise batch.error
+        return batch.items
 
     def _problem(self, index: int, error: Exception) -> None:
         # Recording must never break the user's loop; the run is marked instead.
@@ -168,21 +142,38 @@ class ItemRecorder:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def _add_rows(self, index: int, visit: Visit, item: Any, origin: Origin | None, states: States) -> None:
-        position = len(self.indices)
-        origin = origin or origin_of(self.dataset, index)
-        label = self._label_of(item)
+    def _add_rows(self, index: int, made: MadeVisit, origin: Origin | None) -> None:
+        try:
+            self._add_visit(index, made, origin or origin_of(self.dataset, index))
+        except Exception as error:
+            self._problem(index, error)
+
+    def _add_visit(self, index: int, made: MadeVisit, origin: Origin) -> None:
+        visit, position = made.visit, len(self.indices)
+        label = self._label_of(made)
         label = origin.label if label is None else label
         if label is None and visit.error is None and self._unlabelled is None:
-            self._unlabelled = _form(item)
-        numbers = {ordinal: self._ids.number(stage) for ordinal, stage in self.instrument.describe(visit).items()}
+            self._unlabelled = _form(made.item)
+        if not made.is_seen:
+            self._unseen = type(self.dataset).__name__
+        if made.is_load_only:
+            self._changes.add_no_stage()
+        for before, after in made.gaps:
+            self._changes.add_gap(before, after)
+        added = self.instrument.describe(visit)
+        numbers = {ordinal: self._ids.number(stage) for ordinal, stage in added.items()}
         self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
         visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"], numbers)
         add_sample(self._tables["samples"], index, position, visit, origin, label, self.classes)
         self.indices.append(index)
-        self.digests.append(visit.last_digest)
-        self.labels.append(label)
-        self._add_states(index, position, states)
+        self._digests.append(visit.last_digest)
+        self._labels.append(label)
+        if visit.error is None:
+            self._ok.append(position)
+            self._last_kind = visit.last_kind
+        else:
+            self._failures.append(f"Sample {index} ({origin.source}) failed at {visit.failed_stage}: {visit.error}")
+        self._add_states(index, position, made.states)
         if self.instrument.changed:
             self.problems.append(
                 "the transforms of the dataset were changed after it was wrapped: of such samples the stages are not known. "
@@ -218,16 +209,21 @@ class ItemRecorder:
                 for column in table.data.values():
                     column.pop()
                 table.rows -= 1
-        for column in (self.indices, self.digests, self.labels, self._routes):
+        for column in (self.indices, self._digests, self._labels, self._routes):
             column.pop()
+        if self._ok and self._ok[-1] == position:
+            self._ok.pop()
+        else:
+            self._failures.pop()
 
-    def _label_of(self, item: Any) -> int | None:
+    def _label_of(self, made: MadeVisit) -> int | None:
+        item = made.item
         if item is None:
             return None
         # The same words for every item: a run is marked once with each message.
         try:
             if self.label is None:
-                return label_number(split_item(item)[1])
+                return label_number(made.label)
             found = self.label(item) if callable(self.label) else item[self.label]
             number = label_number(found)
         except Exception as error:
@@ -251,39 +247,42 @@ class ItemRecorder:
             for ordinal, stage in enumerate(order)
         ]
 
-    def envelope(
+    def take_batch(
         self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None, by_loader: bool = True
-    ) -> Envelope:
+    ) -> RecordedBatch:
         """Everything recorded since the last one, beside the batch it belongs to."""
-        problems = self.problems
         payload_bytes, records = 0, torch.zeros(1, dtype=torch.uint8)
         stages: list[tuple[int, Stage]] = []
         try:
             stages = self._number_stages()
             payload_bytes = sum(len(item) for item in self._tables["payloads"].data["data"])
             if self.indices:
-                records = parcel(self._tables, by_loader=by_loader)
+                records = pack_rows(self._tables, by_loader=by_loader)
         except Exception as trouble:
-            problems.append(f"the rows of samples {self.indices[:8]} were lost: {type(trouble).__name__}: {trouble}")
-            self.indices, self.digests, self.labels = [], [], []
-        sent = Envelope(
-            data,
-            self.indices if indexed else None,
-            len(self.indices),
-            records,
-            self.digests,
-            self.labels,
-            payload_bytes,
-            problems,
-            error,
-            mixed,
-            stages,
+            lost, problems = self.indices[:8], self.problems
+            self.clear()
+            self.problems = [*problems, f"the rows of samples {lost} were lost: {type(trouble).__name__}: {trouble}"]
+        taken = RecordedBatch(
+            data=data,
+            indices=self.indices if indexed else None,
+            count=len(self.indices),
+            records=records,
+            ok=self._ok,
+            digests=self._digests,
+            labels=self._labels,
+            last_kind=self._last_kind,
+            payload_bytes=payload_bytes,
+            problems=self.problems,
+            failures=self._failures,
+            error=error,
+            mixed=mixed,
+            stages=stages,
             unlabelled=self._unlabelled if self.label is None else None,
             unseen=self._unseen,
             unrecorded=self._changes.take(),
         )
         self.clear()
-        return sent
+        return taken
 
 
 def _form(item: Any) -> str | None:

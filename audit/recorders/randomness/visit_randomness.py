@@ -1,0 +1,111 @@
+"""How the random number generators of a visit are prepared: the one thing in which recording, own loops and replay differ.
+
+`audit run` seeds them, a loop of the user's own is only watched, and a replay puts back what was recorded.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.recorders.randomness.seeding import Seeder
+from audit.recorders.randomness.states import State
+from audit.recorders.randomness.watch import Restorer, Watch
+
+States = list[tuple[str, State]]
+
+
+@dataclass(frozen=True, slots=True)
+class VisitRequest:
+    """Which visit is to be made."""
+
+    index: int
+    epoch: int = 0
+    #: By the name of a generator, the state that it had before the visit: for a replay.
+    states: Mapping[str, State] = field(default_factory=dict)
+
+
+class Randomness(ABC):
+    """Prepares the generators before a visit, and tells what the visit did to them."""
+
+    #: Knows the states of all generators, where the visit is watched; else None.
+    watch: Watch | None = None
+    #: Generators that were to be restored and are nowhere to be found.
+    missing: Sequence[str] = ()
+
+    @abstractmethod
+    def prepare(self, request: VisitRequest) -> None:
+        """Put the generators into the state that the visit begins with."""
+
+    def prepare_again(self, request: VisitRequest) -> bool:
+        """Prepare once more if the visit made generators that were not there before; returns whether it must be repeated."""
+        return False
+
+    def drawn(self) -> States:
+        """The generators that the visit drew from, with their states before it, where that is recorded."""
+        return []
+
+
+class SeededRandomness(Randomness):
+    """Seeds every generator from (seed, epoch, index): what a sample becomes depends on nothing else."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._seeder = Seeder(dataset, seed)
+
+    def prepare(self, request: VisitRequest) -> None:
+        """Seed all generators for this visit."""
+        self._seeder(request.epoch, request.index)
+
+    def prepare_again(self, request: VisitRequest) -> bool:
+        """Seed generators that the visit made when it first needed them, too."""
+        if not self._seeder.appeared():
+            return False
+        self.prepare(request)
+        return True
+
+
+class WatchedRandomness(Randomness):
+    """Changes nothing: notes the states of the generators that a visit draws from."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def prepare(self, request: VisitRequest) -> None:
+        """Take the states before the visit."""
+        if self.watch is None:
+            self.watch = Watch(self._dataset)
+        self.watch.begin()
+
+    def drawn(self) -> States:
+        """The generators whose state has changed since `prepare`."""
+        return self.watch.drew() if self.watch is not None else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Each process finds the generators of its own copy of the dataset.
+        return {"_dataset": self._dataset, "watch": None}
+
+
+class RestoredRandomness(Randomness):
+    """Puts the generators into the states that were recorded."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._restorer: Restorer | None = None
+
+    def prepare(self, request: VisitRequest) -> None:
+        """Restore the states of the request."""
+        if self._restorer is None:
+            self._restorer = Restorer(self._dataset)
+        self.missing = self._restorer.restore(request.states)
+
+    def prepare_again(self, request: VisitRequest) -> bool:
+        """Restore generators that the visit made when it first needed them, too."""
+        before = len(self.missing)
+        if before:
+            self.prepare(request)
+        return len(self.missing) < before
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_dataset": self._dataset, "_restorer": None}

@@ -1,0 +1,126 @@
+"""Puts stand-ins into the slots of a pipeline for the length of one visit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any, Literal, NamedTuple
+
+from audit.recorders.calls.call_stages import CallStages
+from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
+from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
+from audit.recorders.visit.opened_files import noting_opened_files
+from audit.recorders.visit.visit import Visit, inside_stage
+from audit.records import Level, Stage
+
+
+class Inserted(NamedTuple):
+    """What was put into a dataset for one visit."""
+
+    pairs: list[tuple[Any, Any]]
+    calls: contextlib.AbstractContextManager[None] | None
+    opened: contextlib.AbstractContextManager[None]
+
+
+class Instrument:
+    """Puts stand-ins into a pipeline's slots for the length of one visit."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self._pairs: list[tuple[Any, Any]] | None = None
+        self._calls: CallStages | None = None
+        #: Whether the last visit found other transforms in the dataset than this pipeline's.
+        self.changed = False
+
+    def _build(self) -> list[tuple[Any, Any]]:
+        pairs: list[tuple[Any, Any]] = list(self.pipeline.expanded)
+        for step, slot in walk(self.pipeline):
+            pairs.append((slot, StageStandIn(slot.get(), _runner(step))))
+        pairs += [(slot, StageStandIn(slot.get(), Visit.read)) for slot in self.pipeline.reads]
+        loads = Visit.load if self.pipeline.reads else _load_path
+        pairs += [(slot, StageStandIn(slot.get(), loads)) for slot in self.pipeline.loads]
+        return pairs
+
+    def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
+        """A visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
+        # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
+        self.changed = not self.pipeline.found.is_current()
+        if self._pairs is None and not self.changed:
+            self._pairs = self._build()
+        pipeline = self.pipeline if not self.changed else find_pipeline(None)
+        return Visit(pipeline, level, refuse_none=refuse_none)
+
+    def insert(self, visit: Visit) -> Inserted:
+        """Put the stand-ins into their slots, and make the visit this thread's; `remove` must follow with what this gives."""
+        pairs = (self._pairs or []) if not self.changed else []
+        calls = self._observing_calls(visit)
+        if calls is not None:
+            calls.__enter__()
+        opened = noting_opened_files(visit.opened)
+        opened.__enter__()
+        for slot, stand_in in pairs:
+            slot.put(stand_in)
+        set_current_visit(visit)
+        return Inserted(pairs, calls, opened)
+
+    def remove(self, inserted: Inserted) -> None:
+        """Put back what the slots held."""
+        set_current_visit(None)
+        for slot, _ in reversed(inserted.pairs):
+            slot.restore()
+        inserted.opened.__exit__(None, None, None)
+        if inserted.calls is not None:
+            inserted.calls.__exit__(None, None, None)
+
+    def _observing_calls(self, visit: Visit) -> contextlib.AbstractContextManager[None] | None:
+        if self.pipeline.observed is None or self.changed:
+            return None
+        if self._calls is None:
+            self._calls = CallStages(self.pipeline.observed, self.pipeline)
+        return self._calls.observing(visit)
+
+    def describe(self, visit: Visit) -> dict[int, Stage]:
+        """Return the stages of a visit that were not known before it, by their ordinals in the visit."""
+        added: dict[int, Stage] = {}
+        for ordinal, what in visit.added.items():
+            assert isinstance(what, str) or self._calls is not None
+            added[ordinal] = inside_stage(what) if isinstance(what, str) else self._calls.describe(what)  # type: ignore[union-attr]
+        return added
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"pipeline": self.pipeline, "_pairs": None, "changed": False, "_calls": None}
+
+
+def _runner(step: Any) -> Any:
+    def run(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
+        return visit.run(step, target, args, kwargs)
+
+    return run
+
+
+def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
+    """A loader that is given a path: torchvision's own decodes the very buffer that is hashed."""
+    path = args[0] if args else None
+    if isinstance(path, str):
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            visit.fail("load", error)
+            raise
+        visit.hash_source(data)
+        if getattr(target, "__module__", "") == "torchvision.datasets.folder" and _pillow_backend():
+            return visit.load(_decode_rgb, (data,), {})
+    return visit.load(target, args, kwargs)
+
+
+def _pillow_backend() -> bool:
+    import torchvision
+
+    return bool(torchvision.get_image_backend() == "PIL")
+
+
+def _decode_rgb(data: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data)).convert("RGB")

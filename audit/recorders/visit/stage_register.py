@@ -1,0 +1,120 @@
+"""The ordinals of a run's stages: several pipelines in one run, and stages that a dataset's own code tells of.
+
+Within one pipeline ordinals always grow from stage to stage, so that the largest is the last on the way to the model. A second
+pipeline shares the ordinals of stages that are the same as far as that holds.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from audit.recorders.stages.discover import Pipeline
+from audit.recorders.visit.visit import INSIDE, inside_stage
+from audit.records import Stage
+from audit.store import wire as batch
+
+_COLUMNS = ("path", "name", "qualname", "parameters", "random", "source_code_digest")
+_MOST_ADDED = 1_000_000
+
+
+class StageRegister:
+    """Gives out ordinals. The rows of `stages` are made when a pipeline's first batch has come: `take_rows` gives them."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._ordinals: dict[str, list[int]] = {}
+        self._next = 0
+        self._pipelines: dict[int, Pipeline] = {}
+        #: By a pipeline's key, the run's ordinal for each of a worker's.
+        self._known: dict[int, dict[int, int]] = {}
+        self._fresh: dict[int, Stage] = {}
+
+    def add(self, key: int, pipeline: Pipeline) -> None:
+        """A pipeline that will send rows under this key."""
+        self._pipelines[key] = pipeline
+
+    def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None:
+        """The run's ordinal for each of a worker's, where any differs. `stages` are the worker's, where it knows more."""
+        if stages:
+            self._known.setdefault(key, {})
+            known = self._assign(stages)
+        else:
+            if not self._known.get(key):
+                self._known[key] = self._assign([(stage.stage, stage) for stage in self._pipelines[key].stages])
+            known = self._known[key]
+        return None if all(own == given for own, given in known.items()) else known
+
+    def restore(self, stored: Sequence[Stage]) -> None:
+        """Take the ordinals of a run that is resumed."""
+        for stage in sorted(stored, key=lambda stage: stage.stage):
+            self._ordinals.setdefault(_identity(stage), []).append(stage.stage)
+        self._next = max((stage.stage for stage in stored), default=-1) + 1
+
+    def register_rest(self) -> None:
+        """Pipelines that never sent a batch are part of the run all the same."""
+        for key in self._pipelines:
+            if key not in self._known:
+                self.ordinals(key)
+
+    def take_rows(self) -> Any:
+        """The rows of `stages` that were registered since the last call; None when there are none."""
+        fresh, self._fresh = self._fresh, {}
+        return stage_rows(self._run_id, fresh) if fresh else None
+
+    def _assign(self, stages: Sequence[tuple[int, Stage]]) -> dict[int, int]:
+        """Ordinals that grow from stage to stage; those of the same stages elsewhere in the run as far as that holds."""
+        given: dict[int, int] = {}
+        last = -1
+        for own, stage in stages:
+            taken = self._ordinals.setdefault(_identity(stage), [])
+            number = next((n for n in taken if n > last), None)
+            if number is None:
+                number = self._next
+                self._next += 1
+                taken.append(number)
+                self._fresh[number] = stage
+            given[own] = last = number
+        return given
+
+
+class StagesByPath:
+    """Gives out ordinals in a process that does not know what others record: those of the pipeline, and for stages that are
+    met only in visits one that follows from their path, the same everywhere."""
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        self._known = dict(known)
+        #: Stages that are not in the store yet, by their ordinals.
+        self.added: dict[int, Stage] = {}
+
+    def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None:
+        """The run's ordinal for each of a visit's."""
+        found: dict[int, int] = {}
+        for own, stage in stages:
+            number = self._known.get(stage.path)
+            if number is None:
+                number = self._known[stage.path] = _ordinal_of_path(stage.path)
+                self.added[number] = stage
+            found[own] = number
+        return found or None
+
+    def take_rows(self) -> Any:
+        """None: whoever knows all processes writes the rows."""
+        return None
+
+
+def _ordinal_of_path(path: str) -> int:
+    # The item comes after everything else on the way to the model.
+    place = _MOST_ADDED if path == inside_stage("item").path else zlib.crc32(path.encode("utf-8", "replace"))
+    return INSIDE + min(place % (_MOST_ADDED + 1), _MOST_ADDED)
+
+
+def stage_rows(run_id: str, stages: Mapping[int, Stage]) -> Any:
+    """The rows of `stages`, by ordinal."""
+    columns: dict[str, Any] = {name: [getattr(stage, name) for stage in stages.values()] for name in _COLUMNS}
+    return batch.table_of("stages", columns | {"run_id": [run_id] * len(stages), "stage": list(stages)})
+
+
+def _identity(stage: Stage) -> str:
+    return f"{stage.path}|{stage.qualname}|{stage.parameters}|{stage.source_code_digest}"
