@@ -7,6 +7,6 @@ seeded_dataset   the dataset that `audit run` gives to its loader
 loop/            a user's own loop: `Recording`, loaders, datasets, and the recording's state
 model/           a recorded model: which samples it was given, its predictions, what its layers saw
 capture          how much of each stage output is kept
-envelope         a batch on its way to the recording, with the rows of its samples; packed_rows: those rows as bytes
+envelope         a batch on its way to the recording, with the rows of its samples
 problems         what could not be recorded, marked on the run
 """
