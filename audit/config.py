@@ -20,6 +20,8 @@ STORE_VARIABLE = "AUDIT_STORE"
 #: Set to 1, readers leave aside runs whose manifest is damaged, instead of refusing the store.
 DAMAGED_VARIABLE = "AUDIT_ALLOW_DAMAGED"
 SECTION = "defaults"
+#: Options that let code run. A file that lies in the working directory may come from a stranger: it cannot set them.
+_RUNS_CODE = frozenset({"arch", "checks", "dataset", "data", "model", "pipeline", "pipelines"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,17 @@ def option_defaults() -> list[Default]:
                 )
             for option, value in options.items():
                 name = f"{command}.{option.replace('-', '_')}"
+                _check_runs_no_code(path, name)
                 found.setdefault(name, Default(name, value, str(path)))
     return list(found.values())
+
+
+def _check_runs_no_code(path: Path, name: str) -> None:
+    """Refuse a default that lets code run without a word of the user."""
+    option = name.partition(".")[2]
+    if option == "trust" or (option in _RUNS_CODE and path != user_file()):
+        where = "It must be said with each command" if option == "trust" else f"Say it with the command, or in {user_file()}"
+        raise UsageError(f"{path} sets {name}, which would let code run.", hint=f"{where}.")
 
 
 def user_file() -> Path:

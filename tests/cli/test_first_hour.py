@@ -186,3 +186,14 @@ def test_defaults_come_from_files_and_are_shown(store: Path, tmp_path: Path, mon
     assert "batch_size" in refused.stderr
     (tmp_path / "audit.toml").write_text("[defaults\n")
     assert invoke("runs").exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["trust = true", 'pipeline = "evil.py"', 'arch = "evil.py:build"', 'model = "evil.pt"'])
+def test_a_file_in_the_working_directory_lets_no_code_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "audit.toml").write_text(f"[defaults.run]\n{option}\n")
+    done = invoke("run", "pictures")
+    assert done.exit_code == 2
+    assert "would let code run" in done.stderr
