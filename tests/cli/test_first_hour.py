@@ -188,7 +188,9 @@ def test_defaults_come_from_files_and_are_shown(store: Path, tmp_path: Path, mon
     assert invoke("runs").exit_code == 2
 
 
-@pytest.mark.parametrize("option", ["trust = true", 'pipeline = "evil.py"', 'arch = "evil.py:build"', 'model = "evil.pt"'])
+@pytest.mark.parametrize(
+    "option", ["trust = true", 'pipeline = "evil.py"', 'arch = "evil.py:build"', 'model = "evil.pt"']
+)
 def test_a_file_in_the_working_directory_lets_no_code_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
