@@ -3,14 +3,14 @@
     base        Check, Finding, Option: what a check is
     registry    every check by name; plugins through the entry points `audit.checks`
     config      audit.toml: which checks, thresholds, severities, allow-lists
-    context     what a check is given: this run's rows as SQL, its options, the baseline
-    runner      run the checks, whatever one of them does
-    report      what they came to
+    context     the input of a check: this run's rows as SQL, its options, the baseline
+    runner      run the checks; an error in one does not stop the others
+    report      the outcomes
     baseline    a run to compare with, as a small JSON file
     pictures    small pictures of the sources: stored, or read from the files
     starter     a first audit.toml, from what a run shows
 
     integrity  values  data  model  against  yours      the checks, by group
 
-Nothing here imports torch, except that `reproducible` replays.
+Nothing here imports torch, except `reproducible`, which replays.
 """

@@ -1,7 +1,7 @@
 """What a check is: facts in, findings out.
 
-A check reads what was recorded and judges it; it records nothing, changes nothing and imports no torch. All that is
-to be known about it (name, severity, options with their defaults, what it needs) stands on its class and nowhere else.
+A check reads what was recorded and reports findings; it records nothing, changes nothing and imports no torch. Its
+name, severity, requirements, and options with their defaults are declared on its class and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 Severity = Literal["info", "warning", "error"]
 Status = Literal["pass", "fail", "skip", "error"]
-#: What a run must have for a check to say anything; without it the check is skipped, visibly.
+#: What a run must have for a check to run; without it the check is reported as skipped.
 Need = Literal["model", "labels", "pictures", "files", "activations", "baseline"]
 
-#: From least to worst.
+#: From the least severe to the most severe.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting of a check: its default decides its type, unless `kind` does."""
+    """One setting of a check. `kind` is its type; without it, the type of the default."""
 
     default: Any
     help: str
@@ -34,18 +34,18 @@ class Option:
 
     @property
     def type(self) -> type:
-        """What a value in the configuration must be."""
+        """Return the type that a configured value must have."""
         return self.kind or type(self.default)
 
 
 def settings(**options: Option) -> Mapping[str, Option]:
-    """The options of a check, as its class declares them."""
+    """Return the options of a check, as its class declares them."""
     return MappingProxyType(options)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, and where: `sql` is a query that shows it, for `audit sql`."""
+    """One defect and its place. `sql` is a query that shows it, for `audit sql`."""
 
     message: str
     index: int | None = None
@@ -54,16 +54,16 @@ class Finding:
     value: float | None = None
     threshold: float | None = None
     sql: str | None = None
-    #: Where one check finds things of different weight; None is the check's own severity.
+    #: For checks whose findings differ in severity; None means the check's own severity.
     severity: Severity | None = None
 
 
 class Check(ABC):
-    """One judgement. Subclass it, give it a name, and register it (or name it in an entry point `audit.checks`)."""
+    """One rule. Subclass it, give it a name, and register it (or name it in an entry point `audit.checks`)."""
 
     name: ClassVar[str]
     group: ClassVar[str] = "yours"
-    #: One sentence on what is found; `--list` and docs/CHECKS.md show it.
+    #: One sentence that says what the check finds; `--list` and docs/CHECKS.md show it.
     description: ClassVar[str]
     severity: ClassVar[Severity] = "error"
     options: ClassVar[Mapping[str, Option]] = settings()
@@ -73,8 +73,8 @@ class Check(ABC):
 
     @abstractmethod
     def run(self, context: Context) -> Iterable[Finding]:
-        """Everything that is wrong, worst first. Raise `Skip` where there is nothing to look at."""
+        """Yield the findings, worst first. Raise `Skip` if there is nothing to check."""
 
 
 class Skip(Exception):
-    """There is nothing that this check could look at; the text says why."""
+    """Raised by a check that has nothing to check; the text says why."""

@@ -19,26 +19,26 @@ from audit.store.read.reader import Reader
 
 FORMAT = "audit-baseline"
 VERSION = 1
-#: How many quantiles stand for a distribution; the distance of two is then known to 1 %.
+#: How many quantiles describe a distribution; the distance of two distributions is then exact to 1 %.
 QUANTILES = 101
-#: Characters of a digest: 64 bits are enough to tell one dataset's files apart.
+#: Stored characters of a digest: 64 bits are enough to distinguish one dataset's files.
 SHORT = 16
 
 
 class Item(NamedTuple):
-    """What a baseline knows of one source."""
+    """One source in a baseline."""
 
     source: str
     digest: str | None
     label: int | None
     predicted: int | None
-    #: Whether no visit of the last epoch came through; a baseline file does not hold it.
+    #: Whether every visit of the last epoch failed; a baseline file does not store it.
     failed: bool = False
 
 
 @dataclass
 class Baseline:
-    """What is compared with. `reader` is set when it is a run of a store."""
+    """The reference of a comparison. `reader` is set when it is a run of a store."""
 
     name: str
     run_id: str
@@ -53,13 +53,13 @@ class Baseline:
     reader: Reader | None = None
 
     def sources(self) -> Iterator[Item]:
-        """Every source, sorted by name; a run's are streamed, so that a million take no memory."""
+        """Return every source, sorted by name; a run's are streamed, so that a million take no memory."""
         if self.reader is None:
             return iter(self.items)
         return items_of(self.reader, self.run_id)
 
     def as_json(self) -> dict[str, Any]:
-        """The content of a baseline file."""
+        """Return the content of a baseline file."""
         return {
             "format": {"name": FORMAT, "version": VERSION},
             "name": self.name,
@@ -75,7 +75,7 @@ class Baseline:
 
 
 def open_baseline(reader: Reader, wanted: str | os.PathLike[str]) -> Baseline:
-    """A baseline file, else a run of the store."""
+    """Return the baseline in a file, or else a run of the store as a baseline."""
     text = os.fspath(wanted)
     if text.endswith(".json") or os.path.isfile(text):
         return read_baseline(text)
@@ -83,7 +83,7 @@ def open_baseline(reader: Reader, wanted: str | os.PathLike[str]) -> Baseline:
 
 
 def of_run(reader: Reader, reference: str | None = None) -> Baseline:
-    """A run of the store as a baseline."""
+    """Return a run of the store as a baseline."""
     run = reader.run(reference)
     stages = reader.rows("stages", run.run_id, order="stage")
     kept = ("stage", "path", "name", "qualname", "parameters", "random", "source_code_digest")
@@ -101,7 +101,7 @@ def of_run(reader: Reader, reference: str | None = None) -> Baseline:
 
 
 def code_of(run: Run) -> dict[str, str]:
-    """The digests of the user's own code files that a run executed, by module."""
+    """Return the digests of the user's own code files that a run executed, by module."""
     found = run.recipe.get("code")
     return {str(one["module"]): str(one["sha256"]) for one in found} if isinstance(found, list) else {}
 
@@ -121,20 +121,20 @@ def export_baseline(reader: Reader, reference: str | None, path: str | os.PathLi
         os.replace(part, path)
     except OSError as error:
         raise UsageError(
-            f"{os.fspath(path)} could not be written: {error.strerror}.", hint="Choose another with -o."
+            f"{os.fspath(path)} could not be written: {error.strerror}.", hint="Choose another file with -o."
         ) from error
     return baseline
 
 
 def _lines(value: Any) -> str:
-    """JSON with one line for each row, so that a change of the dataset reads well in a diff."""
+    """Return JSON with one line for each row, so that a change of the dataset is easy to read in a diff."""
     if not isinstance(value, list):
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     return "[\n  " + ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value) + "\n ]"
 
 
 def read_baseline(path: str) -> Baseline:
-    """A baseline file read back."""
+    """Read a baseline file."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -142,7 +142,9 @@ def read_baseline(path: str) -> Baseline:
         if stamp["name"] != FORMAT:
             raise ValueError(f"its format is {stamp['name']!r}")
         if stamp["version"] > VERSION:
-            raise ValueError(f"its version is {stamp['version']}, and this version of audit knows up to {VERSION}")
+            raise ValueError(
+                f"its version is {stamp['version']}, but this version of audit reads versions up to {VERSION}"
+            )
         known = ("name", "run_id", "accuracy", "classes", "stages", "counts", "distributions")
         items = [Item(*item) for item in content["sources"]]
         return Baseline(**{key: content[key] for key in known}, items=items, code=content.get("code", {}))
@@ -158,7 +160,7 @@ def read_baseline(path: str) -> Baseline:
 
 
 def items_of(reader: Reader, run_id: str) -> Iterator[Item]:
-    """Every source of a run, sorted by name: its first visit's digest and label, its last epoch's prediction."""
+    """Yield every source of a run, sorted by name: its first visit's digest and label, its last epoch's prediction."""
     query = f"""
         WITH first AS (
             SELECT source, min(left(source_digest, {SHORT})) AS digest, min(label) AS label,
@@ -175,7 +177,7 @@ def items_of(reader: Reader, run_id: str) -> Iterator[Item]:
 
 
 def counts_of(reader: Reader, run_id: str, what: str) -> dict[str, int]:
-    """How often each label, or each predicted class, occurs."""
+    """Return how often each label, or each predicted class, occurs."""
     table = "samples" if what == "label" else "graded_predictions"
     rows = reader.sql(
         f"SELECT {what}, count(*) FROM {table} WHERE run_id = {literal(run_id)} AND {what} IS NOT NULL "
@@ -186,10 +188,10 @@ def counts_of(reader: Reader, run_id: str, what: str) -> dict[str, int]:
 
 
 def distributions_of(reader: Reader, run_id: str) -> list[dict[str, Any]]:
-    """Quantiles of the mean and the spread that each stage gave, and of the model's confidence."""
+    """Return quantiles of each stage output's mean and standard deviation, and of the model's confidence."""
     points = "[" + ", ".join(f"{n / (QUANTILES - 1):.4f}" for n in range(QUANTILES)) + "]"
     where = f"run_id = {literal(run_id)}"
-    # Some tens of thousands of rows tell a distribution to the last per cent; millions cost seconds and tell no more.
+    # Tens of thousands of rows give a distribution to within 1 %; reading millions would cost seconds for no gain.
     thin = f"hash(index) % greatest(1, (SELECT count(*) // 50000 FROM samples WHERE {where})) = 0"
     query = " UNION ALL ".join(
         f"SELECT stage, any_value(name) AS name, '{what}' AS statistic, count(*) AS samples, "

@@ -1,7 +1,7 @@
 """audit.toml, or [tool.audit] in pyproject.toml: which checks, thresholds, severities, allow-lists, baseline.
 
 Everything is read strictly: an unknown check or key and a value of the wrong type are errors that name the place and
-the nearest right name. A typing mistake must never turn a gate off.
+the nearest right name. A misspelled name must never disable a check.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from audit.errors import UsageError
 FILE = "audit.toml"
 #: `defaults` is read elsewhere (see audit.config).
 _TOP = ("defaults", "baseline", "fail_on", "max_findings", "select", "skip", "checks", "sql")
-#: Keys that every check takes beside its own options.
+#: Keys that every check accepts in addition to its own options.
 COMMON = ("enabled", "severity", "splits", "classes", "stages", "allow")
 _ALLOW = ("source", "digest", "reason", "expires")
 DEFAULT_MOST = 100
@@ -33,7 +33,7 @@ DEFAULT_MOST = 100
 
 @dataclass(slots=True)
 class Setting:
-    """One check as it is to be run."""
+    """One check with its configured options."""
 
     check: type[Check]
     name: str
@@ -45,7 +45,7 @@ class Setting:
 
     @property
     def severity(self) -> Severity:
-        """As configured, else the check's own."""
+        """Return the configured severity, or else the check's own."""
         return self.given_severity or self.check.severity
 
 
@@ -61,16 +61,16 @@ class Configuration:
     notes: list[str] = field(default_factory=list)
 
     def chosen(self, only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Setting]:
-        """The checks to run: the enabled ones, or exactly those named by `only`, without those named by `skip`."""
+        """Return the enabled checks, or those named by `only`, without those named by `skip`."""
         for name in (*only, *skip):
             if name not in {setting.name for setting in self.settings}:
-                find_check(name)  # raises, and names the nearest
+                find_check(name)  # raises an error with the nearest name
         wanted = [s for s in self.settings if s.name in only or s.check.name in only] if only else self.settings
         return [s for s in wanted if (only or s.enabled) and s.name not in skip and s.check.name not in skip]
 
 
 def load_configuration(path: str | os.PathLike[str] | None = None) -> Configuration:
-    """The file that is named; else ./audit.toml, else [tool.audit] in ./pyproject.toml, else the defaults."""
+    """Read the given file, or ./audit.toml, or [tool.audit] in ./pyproject.toml, or use the defaults."""
     if path is not None:
         return parse_configuration(_section(os.fspath(path)), os.fspath(path))
     if os.path.isfile(FILE):
@@ -86,7 +86,7 @@ def _section(path: str) -> dict[str, Any]:
             content = tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{path} is not valid TOML: {error}.", hint="Fix it, or name another with --config."
+            f"{path} is not valid TOML: {error}.", hint="Fix it, or pass another file with --config."
         ) from error
     except OSError as error:
         raise UsageError(
@@ -98,12 +98,12 @@ def _section(path: str) -> dict[str, Any]:
     for key in ("tool", "audit"):
         section = section.get(key, {})
         if not isinstance(section, dict):
-            raise UsageError(f"{key} in {path} is {section!r}, which is not a table.", hint="Write [tool.audit].")
+            raise UsageError(f"{key} in {path} must be a table, got {section!r}.", hint="Write [tool.audit].")
     return dict(section)
 
 
 def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configuration:
-    """A configuration from its tables; UsageError names what is wrong and where."""
+    """Read a configuration from its tables; raise UsageError with the wrong key and its place."""
     where = path or "the configuration"
     _known(content, _TOP, where)
     select = _names(content, "select", where)
@@ -120,7 +120,7 @@ def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configu
         table = tables.get(check.name, {})
         at = f"[checks.{check.name}] in {where}"
         if not isinstance(table, dict):
-            raise UsageError(f"{at} is {table!r}, which is not a table.", hint=f"Write [checks.{check.name}].")
+            raise UsageError(f"{at} must be a table, got {table!r}.", hint=f"Write [checks.{check.name}].")
         default = check.name in select if select else check.default or bool(table)
         settings.append(_setting(check, check.name, table, at, default and check.name not in skip))
     settings += _queries(content, where)
@@ -128,7 +128,9 @@ def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configu
     baseline = _typed(content, "baseline", str, where)
     most = _typed(content, "max_findings", int, where)
     if most is not None and most < 1:
-        raise UsageError(f"max_findings in {where} is {most}.", hint="Give a whole number from 1 up.")
+        raise UsageError(
+            f"max_findings in {where} must be at least 1, got {most}.", hint="Give a whole number from 1 up."
+        )
     notes = [note for setting in settings for note in setting.allow.notes(setting.name)]
     return Configuration(settings, _severity(severity, "fail_on", where), most or DEFAULT_MOST, baseline, path, notes)
 
@@ -145,7 +147,9 @@ def _queries(content: Mapping[str, Any], where: str) -> list[Setting]:
         if not isinstance(name, str) or not given.get("query"):
             raise UsageError(f"{at} has no query.", hint='Give it one, such as query = "FROM failures".')
         if name in {setting.name for setting in settings} or name in {check.name for check in all_checks()}:
-            raise UsageError(f"{at} is called {name!r}, as another check is.", hint="Give it a name of its own.")
+            raise UsageError(
+                f"{at} has the name {name!r}, which another check already has.", hint="Give it a different name."
+            )
         settings.append(_setting(SQL, name, given, at, True))
     return settings
 
@@ -178,7 +182,10 @@ def _allowed(table: Mapping[str, Any], at: str) -> Iterable[Allowed]:
     for entry in _typed(table, "allow", list, at) or []:
         here = f"allow in {at}"
         if not isinstance(entry, dict):
-            raise UsageError(f"{here} holds {entry!r}.", hint='Write { source = "a/b.png", reason = "why" }.')
+            raise UsageError(
+                f"{here} holds {entry!r}, which is not an exception.",
+                hint='Write { source = "a/b.png", reason = "why" }.',
+            )
         _known(entry, _ALLOW, here)
         source, digest = _typed(entry, "source", str, here), _typed(entry, "digest", str, here)
         reason, expires = _typed(entry, "reason", str, here), entry.get("expires")
@@ -186,11 +193,11 @@ def _allowed(table: Mapping[str, Any], at: str) -> Iterable[Allowed]:
             raise UsageError(f"{here} needs a source or a digest, and not both.")
         if digest is not None and not re.fullmatch("[0-9a-fA-F]{8,64}", digest):
             raise UsageError(
-                f"{here} has the digest {digest!r}.",
+                f"{here} has the digest {digest!r}, which is too short or not hexadecimal.",
                 hint="Give at least the first 8 digits, as `audit trace` shows them.",
             )
         if not reason:
-            raise UsageError(f"{here} gives no reason for {source or digest!r}.", hint="Say why, for whoever reads it.")
+            raise UsageError(f"{here} gives no reason for {source or digest!r}.", hint='Add reason = "…".')
         if expires is not None and not isinstance(expires, date):
             raise _wrong_type("expires", expires, date, here)
         yield Allowed(source, digest, reason, expires)
@@ -221,7 +228,9 @@ def _names(table: Mapping[str, Any], key: str, at: str) -> list[str]:
 
 def _severity(value: Any, key: str, at: str) -> Severity:
     if value not in SEVERITIES:
-        raise UsageError(f"{key} in {at} is {value!r}.", hint=f"Choose one of {', '.join(SEVERITIES)}.")
+        raise UsageError(
+            f"{key} in {at} must be a severity, got {value!r}.", hint=f"Choose one of {', '.join(SEVERITIES)}."
+        )
     return cast(Severity, value)
 
 
@@ -229,5 +238,5 @@ def _known(table: Mapping[str, Any], known: Sequence[str], at: str) -> None:
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(known)}."
-            raise UsageError(f"{at} has the key {key!r}, which means nothing here.", hint=hint)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}."
+            raise UsageError(f"{at} has the unknown key {key!r}.", hint=hint)

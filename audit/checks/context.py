@@ -1,7 +1,7 @@
-"""What a check is given: one run's rows as SQL, its options, and what several checks would otherwise ask twice.
+"""The input of a check: one run's rows as SQL, its options, and query results that several checks share.
 
 Queries name the run, so that the same text is evidence that `audit sql` can run. Work is pushed into DuckDB: only
-offenders are fetched, and no more of them than can be told.
+offending rows are fetched, and no more of them than can be reported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from audit.store.read.reader import Reader
 if TYPE_CHECKING:
     from audit.checks.baseline import Baseline
 
-#: More offenders of one kind than this are counted, not fetched.
+#: At most this many offending rows of one kind are fetched; the rest is counted.
 MOST_FETCHED = 2_000
-#: The same where there is an allow-list: what it excuses must not hide what it does not.
+#: The same limit for a check with an allow-list: allowed rows must not hide the others.
 MOST_WITH_EXCUSES = 100_000
 #: Kinds of stage outputs that are numbers in a grid.
 GRIDS = "('image', 'tensor', 'array')"
@@ -32,7 +32,7 @@ GRIDS = "('image', 'tensor', 'array')"
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Which samples and stages one check looks at; empty means all."""
+    """The samples and stages that one check looks at; empty means all."""
 
     splits: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -41,22 +41,22 @@ class Narrowing:
 
 @dataclass
 class RunFacts:
-    """What is known of a run, asked once and shared by its checks."""
+    """Facts about a run, queried once and shared by its checks."""
 
     reader: Reader
     run: Run
     baseline: Baseline | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
-    #: Whether code that the store names may run, whoever recorded it.
+    #: Whether code that the store names may run, even if another machine recorded it.
     trust: bool = False
 
     def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The rows of a query over this run (and others that are named)."""
+        """Return the rows of a query over this run (and others that are named)."""
         return self.reader.sql(query, run=[self.run.run_id, *runs], parameters=parameters).dicts()
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Rows of each table, from the manifest."""
+        """Return the number of rows of each table, from the manifest."""
         counts: dict[str, int] = {}
         for part in self.reader.manifest(self.run.run_id).parts:
             counts[part.table] = counts.get(part.table, 0) + part.rows
@@ -64,12 +64,12 @@ class RunFacts:
 
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
-        """The stages in order."""
+        """Return the stages in order."""
         return self.reader.rows("stages", self.run.run_id, order="stage")
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
-        """For each split the first and last epoch, the last visit, the number of labels, and one sample with a file."""
+        """Return each split's first and last epoch, last visit, number of labels, and one sample with a file."""
         return self.query(
             "SELECT split, min(epoch) AS first, max(epoch) AS last, max(visit) AS visits, count(label) AS labels, "
             "any_value({root: root, source: source, source_raw: source_raw}) FILTER (root IS NOT NULL) AS file "
@@ -78,7 +78,7 @@ class RunFacts:
 
     @cached_property
     def regression(self) -> bool:
-        """Whether what the model gives is no class: a measured value, or a vector."""
+        """Return whether the model's output is not a class but a measured value or a vector."""
         if self.run.task is not None:
             return self.run.task not in ("classification", "multilabel")
         predictions = f"(FROM graded_predictions WHERE run_id = {literal(self.run.run_id)})"
@@ -89,12 +89,12 @@ class RunFacts:
 
     @cached_property
     def once(self) -> bool:
-        """Whether every row of `samples` is an item of its own: one epoch, nothing drawn twice, one loader."""
+        """Return whether every row of `samples` is a different item: one epoch, no repeated draw, one loader."""
         return not any(row["last"] != row["first"] or row["visits"] for row in self.epochs)
 
     @cached_property
     def root(self) -> str | None:
-        """Where the sources are, if they are files that are still there, or a bucket that can be read."""
+        """Return where the sources are, if they are files that are still there, or a bucket that can be read."""
         files = {row["file"]["root"]: row["file"] for row in self.epochs if row["file"] is not None}
         return next((root for root in sorted(files) if _is_here(files[root])), None)
 
@@ -108,24 +108,24 @@ class Context:
         self.run = facts.run
         self.options = options
         self.narrowing = narrowing or Narrowing()
-        #: Said beside the outcome: what was left out, what was measured.
+        #: Notes shown with the outcome: what was left out, what was measured.
         self.notes: list[str] = []
-        #: Offenders that were counted but not fetched.
+        #: Offending rows that were counted but not fetched.
         self.unlisted = 0
-        #: How many offenders of one kind are fetched.
+        #: How many offending rows of one kind are fetched.
         self.most = MOST_FETCHED
 
         self._require_known()
 
     def _require_known(self) -> None:
-        """A class that is not there is a typing mistake, and would turn the check off without a word."""
+        """Raise UsageError for a configured class that the run does not have: it would silently disable the check."""
         classes = self.run.classes or []
         for wanted in self.narrowing.classes if classes else ():
             if wanted not in classes and not wanted.lstrip("-").isdecimal():
                 raise _unknown("class", wanted, classes, self.run.run_id)
 
     def unmet_split(self) -> str | None:
-        """Why none of the splits that the configuration names can be looked at, or None."""
+        """Return why none of the splits that the configuration names can be looked at, or None."""
         wanted = self.narrowing.splits
         if not wanted:
             return None
@@ -136,25 +136,25 @@ class Context:
             raise _unknown("split", wanted[0], splits, self.run.run_id)
         return f"the run has no sample of the split {' or '.join(wanted)}"
 
-    # -- asking --------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------
 
     def rows(self, query: str, *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         return self.facts.query(query, runs=runs)
 
     def value(self, query: str) -> Any:
-        """The one value of a query."""
+        """Return the one value of a query."""
         rows = self.facts.query(query)
         return next(iter(rows[0].values())) if rows else None
 
     def offenders(self, query: str, order: str = "index", *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The rows of a query that should have none; those beyond `most` are counted in `unlisted`.
+        """Return the rows of a query that should have none; those beyond `most` are counted in `unlisted`.
 
-        Rows with an index and without a source are given theirs: looking up a few is cheaper than joining millions.
+        Rows with an index and without a source get their source here: looking up a few is cheaper than joining millions.
         """
         rows = self.facts.query(f"FROM ({query}) ORDER BY {order} LIMIT {self.most}", runs=runs)
         if len(rows) == self.most:
-            # Counting them in the same query would hold them all.
+            # Counting in the same query would keep all rows in memory.
             total = self.facts.query(f"SELECT count(*) AS total FROM ({query})", runs=runs)[0]["total"]
             self.unlisted += total - len(rows)
         if rows and "index" in rows[0] and "source" not in rows[0]:
@@ -162,7 +162,7 @@ class Context:
         return rows
 
     def name(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Give rows with an index, and where several loaders share it an epoch and a visit, their source."""
+        """Add the source to rows that have an index (and an epoch and a visit, if several loaders share the index)."""
         listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows})) or "NULL"
         known = self.rows(
             "SELECT DISTINCT epoch, index, visit, source FROM samples "
@@ -175,31 +175,31 @@ class Context:
             row["source"] = by_visit.get(key, by_index.get(row["index"]))
 
     def cached(self, query: str) -> list[dict[str, Any]]:
-        """The rows of a query that several checks ask."""
+        """Return the rows of a query that several checks run; it runs once."""
         if query not in self.facts.cache:
             self.facts.cache[query] = self.rows(query)
         found: list[dict[str, Any]] = self.facts.cache[query]
         return found
 
     def note(self, text: str) -> None:
-        """Say something beside the outcome."""
+        """Add a note that is shown with the outcome."""
         self.notes.append(text)
 
     # -- this run's rows, as SQL ---------------------------------------------------------------------
 
     @cached_property
     def run_literal(self) -> str:
-        """The run id as SQL text."""
+        """Return the run id as SQL text."""
         return literal(self.run.run_id)
 
     @cached_property
     def samples(self) -> str:
-        """The samples that this check looks at."""
+        """Return the samples that this check looks at."""
         return f"(SELECT * FROM samples WHERE {self._sample_condition})"
 
     @cached_property
     def items(self) -> str:
-        """One row for each item of the dataset: the first visit of each.
+        """Return one row for each item of the dataset: the first visit of each.
 
         Two loaders of one run have the same indices, so that only split, index and source together name an item; and
         a sampler may leave out in the first epoch what it draws in another.
@@ -224,14 +224,14 @@ class Context:
 
     @cached_property
     def of_items(self) -> str:
-        """A condition on rows of any table about visits: the first visit of each item."""
+        """Return an SQL condition that keeps the first visit of each item."""
         return (
             "" if self.facts.once else f" AND (epoch, index, visit) IN (SELECT (epoch, index, visit) FROM {self.items})"
         )
 
     @cached_property
     def predictions(self) -> str:
-        """The predictions of the last complete epoch, which `runs.accuracy` is of; of the newest where none is."""
+        """Return the predictions of the last complete epoch (as `runs.accuracy`), or else of the newest epoch."""
         newest = max((row["last"] for row in self.facts.epochs), default=0)
         last = newest if self.run.last_epoch is None else self.run.last_epoch
         several = any(row["first"] != last or row["last"] != last for row in self.facts.epochs)
@@ -239,12 +239,12 @@ class Context:
 
     @cached_property
     def all_predictions(self) -> str:
-        """The predictions of every epoch."""
+        """Return the predictions of every epoch."""
         return self._belonging("graded_predictions")
 
     @cached_property
     def activations(self) -> str:
-        """What hooked layers saw and produced."""
+        """Return the recorded inputs and outputs of layers."""
         return f"(SELECT * FROM activations WHERE run_id = {self.run_literal})"
 
     def _belonging(self, table: str, where: str = "") -> str:
@@ -270,14 +270,14 @@ class Context:
 
     @cached_property
     def stage_numbers(self) -> set[int]:
-        """The stages that this check looks at: on the way to the model, and chosen if any are."""
+        """Return the stages that this check looks at: those that lead to the model, or the configured ones among them."""
         inputs = [row for row in self.facts.stages if not row["path"].startswith("target")]
         if not self.narrowing.stages:
             return {row["stage"] for row in inputs}
         return {row["stage"] for wanted in self.narrowing.stages for row in self.stages_called(wanted)}
 
     def stages_called(self, wanted: str) -> list[dict[str, Any]]:
-        """The stages that a name, a path or a number means; a UsageError names the nearest."""
+        """Return the stages with this name, path or number; raise UsageError with the nearest names if there is none."""
         stages = self.facts.stages
         # A path first: with nested stages the number 3 is another stage than the path 3.
         found = [row for row in stages if wanted == row["path"]] or [
@@ -288,12 +288,12 @@ class Context:
         return found
 
     def stage_name(self, number: int | None) -> str:
-        """The name of a stage, for messages."""
+        """Return the name of a stage, for messages."""
         return next((str(row["name"]) for row in self.facts.stages if row["stage"] == number), f"stage {number}")
 
     @cached_property
     def pipelines(self) -> list[list[dict[str, Any]]]:
-        """The stages on the way to the model, for each recorded loader: their paths begin anew, but share `load`."""
+        """Return the stages that lead to the model, one list for each recorded loader; the lists share `load`."""
         found: list[list[dict[str, Any]]] = []
         seen: set[str] = set()
         for row in self.facts.stages:
@@ -308,12 +308,12 @@ class Context:
 
     @cached_property
     def last_stages(self) -> list[int]:
-        """The stages whose outputs the model is given, one for each pipeline."""
+        """Return the stages whose outputs are the model's input, one for each pipeline."""
         return [pipeline[-1]["stage"] for pipeline in self.pipelines]
 
     @cached_property
     def profile(self) -> list[dict[str, Any]]:
-        """What each stage gave over the whole run, by kind, dtype and mode: one pass that many checks share."""
+        """Return statistics of each stage's outputs over the run, by kind, dtype and mode; one query that checks share."""
         return self.cached(
             "SELECT stage, any_value(name) AS name, kind, dtype, mode, count(*) AS visits, "
             "count(*) FILTER (nonfinite > 0) AS nonfinite, count(*) FILTER (min = max) AS constant, "
@@ -323,7 +323,7 @@ class Context:
         )
 
     def evidence(self, table: str, index: int, where: str = "") -> str:
-        """A query that shows one sample's rows."""
+        """Return a query that shows one sample's rows."""
         return f"FROM {table} WHERE run_id = {self.run_literal} AND index = {index}" + (
             f" AND {where}" if where else ""
         )
@@ -338,7 +338,7 @@ def _unknown(noun: str, wanted: str, names: Sequence[str], run_id: str) -> Usage
 
 
 def _is_here(file: Mapping[str, Any]) -> bool:
-    """Whether there is anything to read: a bucket answers, even if this object is gone from it."""
+    """Return whether the sources can be read: the file exists, or its bucket answers."""
     if not is_remote(file["root"]):
         return os.path.isdir(file["root"])
     try:
@@ -351,7 +351,7 @@ def _is_here(file: Mapping[str, Any]) -> bool:
 
 
 def literal(value: object) -> str:
-    """A value as SQL text."""
+    """Return a value as SQL text."""
     if value is None:
         return "NULL"
     if isinstance(value, (bool, int, float)):

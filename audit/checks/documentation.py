@@ -1,4 +1,4 @@
-"""docs/CHECKS.md, made from what the checks declare: a test holds the file against this, so that neither can lie."""
+"""Generate docs/CHECKS.md from the checks' declarations; a test compares the file with the code."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from audit.checks.registry import all_checks
 _HEAD = """\
 # Checks
 
-<!-- Made by `python -m audit.checks.documentation > docs/CHECKS.md`; a test holds it against the code. -->
+<!-- Made by `python -m audit.checks.documentation > docs/CHECKS.md`; a test compares it with the code. -->
 
-A check judges what was recorded; it records nothing and needs no torch (but `reproducible`, which replays). Each says
-`pass`, `fail`, `skip` (with the reason) or `error` (the check itself broke; the others still run).
+A check reads what was recorded and reports findings. It records nothing and needs no torch (except `reproducible`, which replays). Its status is
+`pass`, `fail`, `skip` (with the reason) or `error` (the check itself raised an error; the others still run).
 
 ```
 audit check                          the newest run, the default checks
 audit check RUN --only finite        one run, one check
 audit check --list                   this page, in the terminal
 audit check --init                   write audit.toml from what the run shows
-audit sql "FROM findings"            what was found, with evidence that can be run
+audit sql "FROM findings"            the findings, each with a query that shows its rows
 ```
 
 ## Configuration
 
-`audit.toml`, or `[tool.audit]` in `pyproject.toml`. A key or a check that is not known is an error, never ignored.
+`audit.toml`, or `[tool.audit]` in `pyproject.toml`. An unknown key or check is an error.
 
 ```toml
-fail_on = "error"              # from which severity on `audit check` exits with 1: error, warning, info
+fail_on = "error"              # `audit check` exits with 1 at this severity or worse: error, warning, info
 baseline = "baseline.json"     # a file of `audit baseline export`, or a run of the store
 max_findings = 100             # listed for each check; the rest is counted
 skip = ["image_quality"]       # or select = [...]: these and no others
@@ -61,12 +61,12 @@ max = 0.5
 
 In Python: `run_checks("lineage", only=["finite"])` of `audit.checks.runner`, or `store.check()`.
 
-## What `coverage` asks of a loop of your own
+## What `coverage` expects from your own loop
 
-`audit run` asks for every sample. A loop recorded with `run.loader` asks for every sample in each epoch whose pass went to its end, where the
-sampler is torch's `SequentialSampler`, `RandomSampler` without replacement, or `DistributedSampler` (all ranks together): a sample that is then missing was lost, and is a finding.
-What `drop_last` leaves out is said beside the outcome. So is, and no more, what no epoch drew with other samplers (subset, weighted, your own),
-in loops that break off, or with `run.dataset`: leaving samples out is not a fault there. `every_sample = true` makes it one.
+After `audit run`, every sample must be recorded. In a loop recorded with `run.loader`, every sample must be recorded in each epoch that ran to its end, if the
+sampler is torch's `SequentialSampler`, `RandomSampler` without replacement, or `DistributedSampler` (all ranks together). A missing sample is then a finding.
+Samples that `drop_last` leaves out are counted in a note. With other samplers (subset, weighted, your own),
+in loops that stop early, or with `run.dataset`, samples that no epoch drew are also only counted in a note. `every_sample = true` makes them findings.
 
 ## Your own, in Python
 
@@ -76,9 +76,9 @@ from audit.checks.base import Check, Finding, Option, settings
 
 class Tiny(Check):
     name = "tiny"
-    description = "Files of next to no bytes."
+    description = "Very small files."
     severity = "warning"
-    options = settings(bytes=Option(100, "Smaller files are told."))
+    options = settings(bytes=Option(100, "Report files smaller than this."))
 
     def run(self, context):
         limit = context.options["bytes"]
@@ -99,9 +99,9 @@ tiny = "my_package.checks:Tiny"
 """
 
 _GROUPS = {
-    "integrity": "Integrity: is the record whole and true?",
-    "values": "Values: is each stage's output what it is meant to be?",
-    "data": "Data: is the dataset sound?",
+    "integrity": "Integrity: is the record complete and correct?",
+    "values": "Values: is each stage's output as intended?",
+    "data": "Data: does the dataset have defects?",
     "model": "Labels and model",
     "against": "Against a baseline",
     "yours": "Yours",
@@ -109,12 +109,12 @@ _GROUPS = {
 
 
 def checks_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [_HEAD]
     group = None
     for check in all_checks():
         if not check.__module__.startswith("audit.checks."):
-            continue  # a plugin that happens to be installed
+            continue  # a check of an installed plugin
         if check.group != group:
             group = check.group
             lines += [f"## {_GROUPS[group]}", ""]

@@ -37,12 +37,12 @@ for _group, _names in BUILT_IN.items():
 
 
 def find_check(name: str) -> type[Check]:
-    """The check of that name, or a UsageError that names the nearest."""
+    """Return the check of that name; raise UsageError with the nearest name if there is none."""
     return _checked(name, CHECKS.get(name))
 
 
 def all_checks() -> list[type[Check]]:
-    """Every check, built-ins first."""
+    """Return every check, built-ins first."""
     try:
         return [_checked(name, CHECKS.get(name)) for name in CHECKS]
     except UsageError:

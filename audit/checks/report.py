@@ -1,4 +1,4 @@
-"""What the checks came to: one outcome per check, worst first, and whether that is good enough."""
+"""The outcomes of the checks, worst first, and whether the run passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audit.checks.base import SEVERITIES, Finding, Severity, Status
 
 @dataclass(slots=True)
 class CheckOutcome:
-    """What one check came to."""
+    """The outcome of one check."""
 
     check: str
     group: str
@@ -20,24 +20,24 @@ class CheckOutcome:
     status: Status
     message: str
     findings: list[Finding] = field(default_factory=list)
-    #: How many there are, with those that are not listed.
+    #: The number of findings, including those that are not listed.
     total: int = 0
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def severity_of(self, finding: Finding) -> Severity:
-        """How much one finding weighs."""
+        """Return the severity of one finding."""
         return finding.severity or self.severity
 
     def fails(self, at: Severity) -> bool:
-        """Whether this makes the whole fail, when `at` and worse do."""
+        """Return whether this outcome fails the report, if findings of severity `at` or worse do."""
         if self.status == "error":
             return True
         return self.status == "fail" and SEVERITIES.index(self.severity) >= SEVERITIES.index(at)
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """For sorting: worst first."""
+        """Return the sort key: worst first."""
         order = {"error": 0, "fail": 0, "skip": 1, "pass": 2}[self.status]
         weight = -len(SEVERITIES) if self.status == "error" else -SEVERITIES.index(self.severity)
         return order, weight if order == 0 else 0, self.check
@@ -45,7 +45,7 @@ class CheckOutcome:
 
 @dataclass(slots=True)
 class Report:
-    """What all checks of one run came to."""
+    """The outcomes of all checks of one run."""
 
     run_id: str
     run_name: str | None
@@ -61,19 +61,19 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing of severity `fail_on` was found and no check broke."""
+        """Return whether there is no finding of severity `fail_on` or worse and no check raised an error."""
         return not any(outcome.fails(self.fail_on) for outcome in self.outcomes)
 
     def outcome(self, check: str) -> CheckOutcome:
-        """What one check came to."""
+        """Return the outcome of one check."""
         return next(outcome for outcome in self.outcomes if outcome.check == check)
 
     def with_status(self, *statuses: Status) -> list[CheckOutcome]:
-        """The outcomes of some statuses, worst first."""
+        """Return the outcomes of some statuses, worst first."""
         return [outcome for outcome in self.outcomes if outcome.status in statuses]
 
     def as_json(self) -> dict[str, Any]:
-        """What `audit check --format json` prints."""
+        """Return what `audit check --format json` prints."""
         return {
             "run_id": self.run_id,
             "passed": self.passed,
@@ -90,7 +90,7 @@ class Report:
         }
 
     def rows(self) -> Iterable[dict[str, Any]]:
-        """The rows of table `findings`: one for each finding, and one for a check without any."""
+        """Yield the rows of table `findings`: one for each finding, and one for a check without any."""
         import json
 
         for outcome in self.outcomes:

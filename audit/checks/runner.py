@@ -1,7 +1,7 @@
-"""Run the checks of one run, whatever one of them does, and keep what they came to.
+"""Run the checks of one run and store their outcomes.
 
-A check that raises has the status `error` and the others still run; one that finds nothing to look at is skipped
-and says why. Nothing is changed but the run's table `findings`; where the store cannot be written, that is a note.
+A check that raises an exception has the status `error`, and the others still run. A check without anything to check is
+skipped, with the reason. Only the run's table `findings` is written; if the store is read-only, the report has a note.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _run(
         notes=list(configuration.notes),
     )
     if run.status != "complete":
-        report.notes.append(f"The run is {run.status}: what it has recorded so far was looked at.")
+        report.notes.append(f"The run is {run.status}: only the samples recorded so far were checked.")
     if record:
         _record(reader, report)
     return report
@@ -89,13 +89,13 @@ def _baseline(reader: Reader, run_id: str, wanted: str | os.PathLike[str] | None
     found = open_baseline(reader, wanted)
     if found.run_id == run_id and found.reader is not None:
         raise UsageError(
-            f"The baseline {os.fspath(wanted)} is the run that is to be checked.", hint="Name another run."
+            f"The baseline {os.fspath(wanted)} is the run that is checked.", hint="Pass another run with --baseline."
         )
     return found
 
 
 def _place(pipeline: object, configuration: str | None) -> str | None:
-    """A file of the working directory that findings without a source belong to."""
+    """Return the file below the working directory at which findings without a source are shown."""
     here = os.getcwd()
     for path in (pipeline, configuration):
         if isinstance(path, str):
@@ -110,11 +110,11 @@ def _record(reader: Reader, report: Report) -> None:
     try:
         append_findings(reader, report.run_id, list(report.rows()))
     except StoreError as error:
-        report.notes.append(f"The findings could not be kept in the store: {error.message}")
+        report.notes.append(f"The findings could not be stored: {error.message}")
 
 
 def _quietly(ask: Callable[[], str | None]) -> str | None:
-    """A nicety of the report must not fail on a store that the checks already call damaged."""
+    """Return the answer, or None if the store is damaged, which the checks report themselves."""
     try:
         return ask()
     except AuditError:
@@ -122,7 +122,7 @@ def _quietly(ask: Callable[[], str | None]) -> str | None:
 
 
 def _folder(root: str | None) -> str | None:
-    """A root that file names can be below: objects of a bucket lie beside no working directory."""
+    """Return the root if it is a folder; None for a bucket."""
     return root if root is not None and os.path.isdir(root) else None
 
 
@@ -175,12 +175,12 @@ def _weigh(context: Context, setting: Setting, found: list[Finding], most: int) 
     allowed = setting.allow.sources(context)
     kept = [finding for finding in found if finding.source is None or not allowed(finding.source)]
     if len(kept) < len(found):
-        context.note(f"{len(found) - len(kept)} allowed")
+        context.note(f"allowed by the configuration: {len(found) - len(kept)}")
     total = len(kept) + context.unlisted
     if setting.given_severity is not None:
         kept = [_with_severity(finding, None) for finding in kept]
     if not kept and context.unlisted:
-        kept = [Finding(f"Beyond those that are allowed there are {context.unlisted:,} more, too many to look at.")]
+        kept = [Finding(f"There are {context.unlisted:,} more findings than can be compared with the allow list.")]
     if not kept:
         return _Verdict("pass", "; ".join(context.notes), [], 0, setting.severity)
     weights = [finding.severity or setting.severity for finding in kept]
@@ -197,7 +197,7 @@ def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
 
 
 def _unmet(context: Context, check: type[Check]) -> str | None:
-    """Why there is nothing to look at, or None."""
+    """Return why the check must be skipped, or None."""
     counts = context.facts.counts
     for need in check.needs:
         if need == "model" and not counts.get("predictions"):
@@ -205,13 +205,13 @@ def _unmet(context: Context, check: type[Check]) -> str | None:
         if need == "activations" and not counts.get("activations"):
             return "the run recorded no layers"
         if need == "baseline" and context.facts.baseline is None:
-            return "there is no baseline; name one with --baseline"
+            return "there is no baseline; pass one with --baseline"
         if need == "labels" and not any(row["labels"] for row in context.facts.epochs):
             return "the run has no labels"
         if need == "labels" and counts.get("predictions") and context.facts.regression:
-            return "the model gives one number, and the labels are no classes"
+            return "the model has one output, and the labels are not classes"
         if need == "pictures" and not any(r["stage"] == 0 and r["kind"] == "image" for r in context.profile):
-            return "the samples are no pictures"
+            return "the samples are not pictures"
         if need == "files" and context.facts.root is None:
-            return "the source files are not here, or cannot be read"
+            return "the source files do not exist here, or cannot be read"
     return None

@@ -1,4 +1,4 @@
-"""A first audit.toml, commented, from what a run shows: what holds today becomes what must hold tomorrow."""
+"""Write a first, commented audit.toml whose limits come from a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from audit.errors import UsageError
 from audit.store.read.reader import Reader
 
 _HEAD = """\
-# What `audit check` asks of a run. Written by `audit check --init` from the run {run}; edit it freely.
+# The requirements of `audit check`. Written by `audit check --init` from the run {run}; edit it freely.
 # Every check and its options: audit check --list, and docs/CHECKS.md.
 
 fail_on = "error"        # or "warning", which is stricter
 max_findings = 100       # how many findings of one check are listed; the rest is counted
 # baseline = "baseline.json"   # or a run; write the file with: audit baseline export -o baseline.json
 # skip = ["image_quality"]
-# select = ["coverage", "finite"]   # these and no others
+# select = ["coverage", "finite"]   # only these
 """
 _TAIL = """\
-# Known and accepted, with a reason and a date on which to look again:
+# Known and accepted findings, each with a reason and a last day:
 # [checks.duplicates]
 # severity = "error"
 # splits = ["train"]
@@ -44,7 +44,7 @@ _TAIL = """\
 
 
 def starter(reader: Reader, reference: str | None = None) -> str:
-    """The text of a first configuration, which the run itself passes."""
+    """Return the text of a first configuration that the run itself passes."""
     run = reader.run(reference)
     pieces = [_HEAD.format(run=run.run_id)]
     if run.accuracy is not None:
@@ -62,14 +62,14 @@ def starter(reader: Reader, reference: str | None = None) -> str:
 
 
 def write_starter(reader: Reader, reference: str | None = None, path: str = FILE) -> str:
-    """Write it, unless there is a file already."""
+    """Write the configuration; raise UsageError if the file exists."""
     text = starter(reader, reference)
     try:
         with open(path, "x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError:
         raise UsageError(
-            f"{path} is there already.", hint="Remove it first, or write another with --config FILE --init."
+            f"{path} already exists.", hint="Remove it, or write to another file with --config FILE --init."
         ) from None
     except OSError as error:
         raise UsageError(f"{path} could not be written: {error.strerror}.") from error
@@ -77,13 +77,13 @@ def write_starter(reader: Reader, reference: str | None = None, path: str = FILE
 
 
 def _contract(reader: Reader, run_id: str) -> str | None:
-    """What the last stage gives, as a declaration; nothing where it is not one shape."""
+    """Return a contract for the last stage's output; None if its shape varies."""
     stages = [row for row in reader.rows("stages", run_id, order="stage") if not row["path"].startswith("target")]
     if len(stages) < 2:
         return None
     last: dict[str, Any] = stages[-1]
     if [row["path"] for row in stages].count(last["path"]) > 1:
-        return None  # several loaders: a path says not which of their pipelines is meant
+        return None  # several loaders: a path does not identify one of their pipelines
     rows = reader.sql(
         "SELECT kind, dtype, shape, min(min) AS low, max(max) AS high FROM stage_outputs WHERE stage = ? "
         "GROUP BY kind, dtype, shape",
@@ -108,5 +108,5 @@ def _contract(reader: Reader, run_id: str) -> str | None:
 
 
 def _plain(text: object) -> str:
-    """A name that cannot end its comment."""
+    """Return a name that cannot end its comment."""
     return "".join(c if c.isprintable() else " " for c in os.fspath(str(text)))

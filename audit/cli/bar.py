@@ -1,4 +1,4 @@
-"""A progress bar on a terminal: what is being done, how much of it, how fast, and how long it will take."""
+"""A progress bar on a terminal: the task, how much is done, the speed, and the time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """Shows the progress of one command on a terminal, and nothing elsewhere. Notes are printed wherever it runs."""
+    """Show the progress of one command on a terminal, and nothing elsewhere. Notes are always printed."""
 
     def __init__(self, doing: str) -> None:
         from rich.progress import BarColumn, ProgressColumn, TextColumn
@@ -42,7 +42,7 @@ class ProgressBar:
         return self
 
     def show(self, progress: Progress) -> None:
-        """Show how far the command has come; a note is printed above the bar."""
+        """Update the bar; print a note above it."""
         if progress.note is not None:
             click.secho(f"note: {progress.note}", fg="yellow", err=True)
             return
@@ -57,7 +57,7 @@ class ProgressBar:
 
 
 def describe_task(task: Task) -> str:
-    """Return `1,200/10,000  310/s  0:28 left`; nothing of it while the total is not known."""
+    """Return `1,200/10,000  310/s  0:28 left`; an empty text while the total is unknown."""
     if task.total is None:
         return ""
     facts = [f"{task.completed:,.0f}/{task.total:,.0f}"]

@@ -1,4 +1,4 @@
-"""The one place where an error becomes a sentence and an exit code."""
+"""The one place that turns an error into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Boundary(CommandGroup):
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except MemoryError:
-            _say("There is not enough memory for this.", "Ask for fewer rows or columns.", debug)
+            _say("There is not enough memory for this command.", "Request fewer rows or columns.", debug)
             sys.exit(1)
         except Exception as error:
             missing = missing_extra(error, "This command") if isinstance(error, ModuleNotFoundError) else None
@@ -48,7 +48,11 @@ class Boundary(CommandGroup):
                 _say(missing.message, missing.hint, debug)
                 sys.exit(missing.exit_code)
             where = f"{type(error).__name__}: {error}"
-            _say(f"Something went wrong inside audit ({where}).", "Run it again with --debug to see where.", debug)
+            _say(
+                f"An internal error occurred in audit ({where}).",
+                "Run the command again with --debug to see the traceback.",
+                debug,
+            )
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -57,14 +61,14 @@ class Boundary(CommandGroup):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # The reader of our output has gone (audit sql … | head): no error of ours. Caught here, because click would
-            # make exit code 1 of it. What a command has judged by then still counts.
+            # The reader of our output has closed the pipe (audit sql … | head): not an error. Caught here, because click would
+            # exit with code 1. A verdict that the command has already reached still sets the exit code.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ctx.meta.get(VERDICT, 0)
 
 
 def _open_streams() -> None:
-    """A terminal that is closed leaves no stream at all; what is printed then goes nowhere, and the code still counts."""
+    """Replace closed standard streams by the null device, so that printing does not fail."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
@@ -78,7 +82,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning of ours is one sentence; another's keeps Python's form, with its place."""
+    """Print audit's own warnings as one sentence, and others in Python's form."""
     ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
     click.secho(text, fg="yellow", err=True)

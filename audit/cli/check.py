@@ -1,4 +1,4 @@
-"""`audit check`: judge a run, and fail the build when it is not good enough."""
+"""`audit check`: run the checks on a run, and exit with 1 if one fails."""
 
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write to a file; the text is shown on standard error.",
+    help="Write the report to a file; the text also goes to standard error.",
 )
-@click.option("--fail-on", type=click.Choice(["error", "warning", "info"]), help="What fails. [default: error]")
-@click.option("--only", metavar="NAME", multiple=True, help="Only this check; repeatable.")
-@click.option("--skip", metavar="NAME", multiple=True, help="Not this check; repeatable.")
-@click.option("--list", "listing", is_flag=True, help="Explain every check, and run none.")
-@click.option("--init", is_flag=True, help="Write a commented audit.toml from what the run shows.")
-@click.option("-v", "--verbose", is_flag=True, help="Name the checks that passed, too.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info"]),
+    help="The least severity that makes the command fail. [default: error]",
+)
+@click.option("--only", metavar="NAME", multiple=True, help="Run only this check; repeatable.")
+@click.option("--skip", metavar="NAME", multiple=True, help="Do not run this check; repeatable.")
+@click.option("--list", "listing", is_flag=True, help="List every check with its options, and run none.")
+@click.option("--init", is_flag=True, help="Write a commented audit.toml whose limits come from the run.")
+@click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed.")
 @trust_option
 @common
 def check(
@@ -56,7 +60,7 @@ def check(
 ) -> int:
     """Run the checks of audit.toml on a run, worst finding first.
 
-    Exit code 1 when a check of severity error failed (or a lesser one, with --fail-on), 2 for a bad configuration.
+    Exit code 1 if a check of severity error fails (--fail-on changes the severity), 2 if the configuration is invalid.
     """
     form = "json" if as_json else form
     if listing:
@@ -76,7 +80,7 @@ def check(
 def show(
     report: Report, form: str = "text", output: str | None = None, *, verbose: bool = False, err: bool = False
 ) -> int:
-    """Print or write a report; gives the exit code. `err` puts text on standard error, beside JSON on the other."""
+    """Print or write a report and return the exit code. `err` prints text on standard error."""
     from audit.report.findings.formats import FORMS, append_summary, write_report
     from audit.report.findings.text import text_lines
 

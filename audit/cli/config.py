@@ -1,4 +1,4 @@
-"""`audit config`: the defaults in force, and where each comes from."""
+"""`audit config`: the default options that apply, and where each comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audit.cli.options import console, debug_option, json_option
 @json_option
 @debug_option
 def config(as_json: bool) -> None:
-    """Show the defaults in force and where each comes from: the environment, audit.toml, the user's own file.
+    """Show the default options that apply and where each comes from: the environment, audit.toml, or the user's file.
 
     \b
     [defaults]                 # in ./audit.toml, or ~/.config/audit/config.toml
@@ -32,4 +32,4 @@ def config(as_json: bool) -> None:
     from audit.report.config_text import config_table
 
     console().print(config_table(found))
-    click.echo(f"The user's own file is {user_file()}", err=True)
+    click.echo(f"The user's file is {user_file()}", err=True)

@@ -26,13 +26,22 @@ _FROM_0 = click.IntRange(0)
 @click.option("--workers", type=click.IntRange(0), help="With --pipelines: worker processes.")
 @click.option("--seed", type=int, default=0, show_default=True, help="With --pipelines: each sample is seeded from it.")
 @click.option(
-    "--max-regressions", type=_FROM_0, metavar="N", help="Exit with 1 when more samples are newly wrong or fail anew."
+    "--max-regressions",
+    type=_FROM_0,
+    metavar="N",
+    help="Exit with 1 if more than N samples are newly wrong or newly fail.",
 )
-@click.option("--max-divergent", type=_FROM_0, metavar="N", help="Exit with 1 when more samples differ at any stage.")
-@click.option("--rows", type=_FROM_0, metavar="N", help="Longest list. [default: 10; 20 in Markdown; 10,000 in JSON]")
-@click.option("--derive/--no-derive", default=True, help="Derive again what was not stored, to measure it.")
+@click.option(
+    "--max-divergent", type=_FROM_0, metavar="N", help="Exit with 1 if more than N samples differ at any stage."
+)
+@click.option(
+    "--rows", type=_FROM_0, metavar="N", help="List at most N rows. [default: 10; 20 in Markdown; 10,000 in JSON]"
+)
+@click.option(
+    "--derive/--no-derive", default=True, help="Recompute outputs that were not stored, to measure differences."
+)
 @trust_option
-@click.option("--markdown", is_flag=True, help="Markdown, for a comment on a pull request.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a comment on a pull request.")
 @json_option
 @common
 def diff(
@@ -46,8 +55,8 @@ def diff(
 ) -> int:
     """Compare two runs: data, first divergent stage, flipped predictions and their cause.
 
-    A and B are runs; left out, they are latest~1 and latest. Of a run with several epochs the last is compared. With
-    no sample in common nothing is compared, and the exit status is 1. Outputs are derived again only by unchanged code
+    A and B are runs; the defaults are latest~1 and latest. In a run with several epochs, the last is compared. With
+    no sample in common nothing is compared, and the exit code is 1. Outputs are recomputed only by unchanged code
     that this machine recorded, or with --trust.
 
     \b
@@ -68,15 +77,15 @@ def diff(
 
 def _check_usage(a: str | None, pipelines: tuple[str, str] | None, options: dict[str, Any]) -> None:
     if options["as_json"] and options["markdown"]:
-        raise click.UsageError("Choose --json or --markdown.")
+        raise click.UsageError("Pass --json or --markdown, not both.")
     if pipelines and a:
-        raise click.UsageError("Give two runs, or --pipelines with --dataset, and not both.")
+        raise click.UsageError("Pass two runs, or --pipelines with --dataset, not both.")
     if pipelines and not options["dataset"]:
-        raise click.UsageError("--pipelines needs --dataset: what to record through both.")
+        raise click.UsageError("--pipelines needs --dataset, the data to record through both.")
     if not pipelines:
         for name in ("dataset", "limit", "workers"):
             if options[name] is not None:
-                raise click.UsageError(f"--{name} goes with --pipelines.")
+                raise click.UsageError(f"--{name} can be used only with --pipelines.")
 
 
 def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any]) -> Diff:
@@ -87,7 +96,7 @@ def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any
 
 
 def _pipelines(pipelines: tuple[str, str], store: str | None, options: dict[str, Any], wanted: dict[str, Any]) -> Diff:
-    """Both runs go into the store that was named, else into one that is gone when they are compared."""
+    """Record both runs into the given store, or into a temporary one."""
     from rich.progress import Progress
 
     from audit.api import diff_pipelines

@@ -1,4 +1,4 @@
-"""`audit export`: a run in another tool's form."""
+"""`audit export`: write a run in another tool's format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from audit.cli.options import common, json_option
     "--to",
     metavar="FORM",
     required=True,
-    help="mlflow, tensorboard, wandb, fiftyone, openlineage, parquet, csv, or a form that a plugin adds.",
+    help="mlflow, tensorboard, wandb, fiftyone, openlineage, parquet, csv, or a format that a plugin adds.",
 )
-@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), required=True, help="Where it goes.")
+@click.option(
+    "-o", "--output", metavar="DIR", type=click.Path(file_okay=False), required=True, help="The folder to write to."
+)
 @json_option
 @common
 def export(run: str | None, to: str, output: str, as_json: bool, store: str | None) -> None:

@@ -24,7 +24,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is meant; for an unknown one, raise with the nearest names."""
+        """Find the command; for an unknown name, raise an error with the nearest names."""
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], known, n=3, cutoff=0.5)
@@ -33,7 +33,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their sections, those of no section last."""
+        """Write the commands in their sections, those without a section last."""
         names = self.list_commands(ctx)
         sections = {title: [name for name in members if name in names] for title, members in SECTIONS.items()}
         if ctx.parent is not None:

@@ -1,4 +1,4 @@
-"""Ctrl-C while DuckDB computes: it looks at signals only now and then, so the main thread must be free to hear them."""
+"""Handle Ctrl-C while DuckDB computes: the query runs in another thread, so the main thread can receive signals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PATIENCE = 5.0
 
 
 class Interruptible(Protocol):
-    """What can be told to stop."""
+    """A query that can be interrupted."""
 
     def interrupt(self) -> None: ...
 
 
 def interruptible(answer: Interruptible, action: Callable[[], None]) -> None:
-    """Do something with an answer in another thread; KeyboardInterrupt stops the query and is raised here."""
+    """Run an action on an answer in another thread; on KeyboardInterrupt stop the query and raise it here."""
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -25,7 +25,7 @@ def interruptible(answer: Interruptible, action: Callable[[], None]) -> None:
         except BaseException as error:
             failed.append(error)
 
-    # A daemon: a query that does not stop when it is told to must not keep the command from ending.
+    # A daemon: a query that does not stop must not keep the command from ending.
     thread = threading.Thread(target=work, name="audit-query", daemon=True)
     thread.start()
     try:

@@ -36,9 +36,9 @@ def cli(ctx: click.Context) -> None:
 
     Record a PyTorch pipeline stage by stage, then trace any prediction back to its source file.
 
-    Exit codes, for every command: 0 fine; 1 the answer is no (a run or a check failed, a replay differs, something is
-    damaged, the store has no such run or sample); 2 usage (an unknown command, option or name, or a file or store that
-    is not there); 130 interrupted.
+    Exit codes of every command: 0 success; 1 a negative result (a run or a check failed, a replay differs, something is
+    damaged, the store has no such run or sample); 2 wrong usage (an unknown command, option or name, or a file or store that
+    does not exist); 130 interrupted.
     """
     if ctx.invoked_subcommand != "config":
         ctx.default_map = _configured_options()

@@ -1,4 +1,4 @@
-"""Options that several commands share, each named once."""
+"""Options that several commands share, each defined once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ store_option = click.option(
     metavar="PLACE",
     help=f"The store: a directory, or s3://bucket/prefix. [default: ${STORE_VARIABLE}, else ./{DEFAULT_STORE}]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
-debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback if the command fails.")
 trust_option = click.option(
-    "--trust", is_flag=True, help="Run code that the store names, though this machine did not record it."
+    "--trust", is_flag=True, help="Run code that the store names, even if this machine did not record it."
 )
 
 
 def _allow_damaged(context: click.Context, _: click.Parameter, given: bool) -> None:
-    """Through the environment, so that child processes of the command know it too."""
+    """Set an environment variable, so that child processes of the command see the option too."""
     if given:
         before = os.environ.get(DAMAGED_VARIABLE)
         os.environ[DAMAGED_VARIABLE] = "1"
@@ -47,22 +47,22 @@ damaged_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_allow_damaged,
-    help="Leave aside runs whose manifest is damaged, instead of refusing the store.",
+    help="Ignore runs whose manifest is damaged, instead of stopping with an error.",
 )
 
 
 def common(command: F) -> F:
-    """--store, --allow-damaged and --debug, which every command takes."""
+    """Add --store, --allow-damaged and --debug, which every command has."""
     return store_option(damaged_option(debug_option(command)))
 
 
 def parse_tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Read KEY=VALUE texts."""
+    """Parse KEY=VALUE texts into a dictionary."""
     tags: dict[str, str] = {}
     for tag in given:
         key, equals, value = tag.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"a tag must be KEY=VALUE, got {tag!r}")
+            raise click.BadParameter(f"--tag must be KEY=VALUE, got {tag!r}")
         if key in tags:
             raise click.BadParameter(f"{key} is given twice, as {tags[key]!r} and as {value!r}")
         tags[key] = value
@@ -70,21 +70,21 @@ def parse_tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) ->
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that keeps quiet about styles when nobody sees them."""
+    """Return a console that omits styles if its output is not a terminal."""
     import sys
 
     from rich.console import Console
 
     class Screen(Console):
         def on_broken_pipe(self) -> None:
-            # rich would end the process with 1: what a reader that went away means is for the boundary to say.
+            # rich would end the process with 1; cli/boundary.py decides what a closed pipe means.
             raise BrokenPipeError
 
         def print(self, *objects: Any, **options: Any) -> None:
             if seen:
                 super().print(*objects, **options)
                 return
-            # Tables are padded to their widths; in a file or a pipe, that is only noise at the ends of lines.
+            # Tables are padded to their widths; in a file or a pipe, the trailing spaces are not wanted.
             with self.capture() as captured:
                 super().print(*objects, **options)
             text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
@@ -92,7 +92,7 @@ def console(*, stderr: bool = False) -> Console:
             self.file.flush()
 
     seen = (sys.stderr if stderr else sys.stdout).isatty()
-    # In a file or a pipe there is no edge to keep to, and a line cut short would lose its end.
+    # A file or a pipe has no width, so lines must not be cut.
     return Screen(stderr=stderr, highlight=False, width=None if seen else _WIDE)
 
 
@@ -101,7 +101,7 @@ VERDICT = "audit.verdict"
 
 
 def verdict(*, passed: bool) -> int:
-    """The exit code of a command that judges. Said before it prints, it stands though nobody reads to the end."""
+    """Set and return the exit code of a verdict. Call it before printing: a closed pipe must not change the code."""
     code = 0 if passed else 1
     click.get_current_context().meta[VERDICT] = code
     return code

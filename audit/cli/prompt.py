@@ -34,7 +34,7 @@ class Completer:
         self.words = sorted({*self.tables, *names, *_KEYWORDS.split()})
 
     def matches(self, text: str) -> list[str]:
-        """Every word that begins so, whatever its case."""
+        """Return every word that begins with the text, ignoring case."""
         return [word for word in self.words if word.lower().startswith(text.lower())]
 
     def __call__(self, text: str, state: int) -> str | None:
@@ -71,7 +71,7 @@ def _write(answer: Relation) -> None:
 
 
 def _command(text: str, completer: Completer) -> bool:
-    """A line that begins with a dot; True to leave."""
+    """Run a line that begins with a dot; return True to leave the prompt."""
     word, _, rest = text.partition(" ")
     if word in (".exit", ".quit", ".q"):
         return True
@@ -123,6 +123,6 @@ def _line_editing(completer: Completer) -> Any:
     finally:
         with contextlib.suppress(OSError):
             history.parent.mkdir(parents=True, exist_ok=True)
-            # Queries may hold what is nobody else's business.
+            # Queries may contain private data.
             history.touch(mode=0o600)
             readline.write_history_file(history)

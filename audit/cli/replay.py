@@ -1,4 +1,4 @@
-"""`audit replay`: make recorded visits again, and compare every stage's digest."""
+"""`audit replay`: repeat recorded visits, and compare every stage's digest."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from audit.cli.options import common, console, json_option, trust_option, verdic
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="[RUN] [INDEX…]")
-@click.option("--all", "everything", is_flag=True, help="Every visit of the run. [default without INDEX and --sample]")
 @click.option(
-    "--sample", type=click.IntRange(1), metavar="N", help="N visits, spread over the run; the same each time."
+    "--all", "everything", is_flag=True, help="Replay every visit of the run. [default without INDEX and --sample]"
 )
-@click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Replay N visits, evenly spread over the run; always the same ones.",
+)
+@click.option("--epoch", type=click.IntRange(0), help="Replay only this epoch.")
 @click.option("--stage", metavar="N|NAME", help="Compare only this stage: its number, or its name, such as Resize.")
 @click.option(
     "--dataset",
     metavar="DATA",
-    help="The dataset, where it has moved; FILE.py:NAME for a loop of its own that names no builder.",
+    help="The dataset, if it has moved; FILE.py:NAME for your own loop without a builder.",
 )
 @click.option(
     "--model",
@@ -30,7 +35,7 @@ from audit.cli.options import common, console, json_option, trust_option, verdic
     flag_value="",
     default=None,
     metavar="[CKPT]",
-    help="Compute the logits again too; with a checkpoint, by that one.",
+    help="Also recompute the logits; with a value, by that checkpoint.",
 )
 @click.option("--workers", type=click.IntRange(0), help="Worker processes. [default: the number of cores, at most 8]")
 @click.option(
@@ -55,7 +60,7 @@ def replay(
 ) -> int:
     """Re-derive stages from the source files, random augmentation included, and compare digests.
 
-    Exit code 1 when something differs; the first stage that does is named, and why. The recorded pipeline runs only if
+    Exit code 1 if something differs; the first stage that differs is printed with the reason. The recorded pipeline runs only if
     this machine recorded it, or with --trust.
     """
     from audit.api import open as open_store
@@ -64,7 +69,7 @@ def replay(
     run = what[0] if what and not what[0].isdecimal() else None
     indices = _numbers(what[1:] if run else what)
     if model and model.isdecimal() and not os.path.exists(model):
-        raise click.UsageError(f"--model took {model!r} for a checkpoint: put indices before --model.")
+        raise click.UsageError(f"--model interpreted {model!r} as a checkpoint. Put indices before --model.")
     check_choice(everything, indices, sample)
     with open_store(store) as opened, ProgressBar("replaying") as bar:
         result = opened.replay(

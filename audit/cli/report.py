@@ -18,7 +18,7 @@ from audit.cli.options import common
     type=click.IntRange(0),
     default=200,
     show_default=True,
-    help="How many of the worst to show with every stage.",
+    help="Show this many of the worst mistakes with every stage.",
 )
 @common
 def report(run: str | None, output: str, baseline: str | None, mistakes: int, store: str | None) -> None:

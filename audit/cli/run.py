@@ -20,7 +20,7 @@ from audit.records import LEVELS, OUTPUT_TASKS, Run
 if TYPE_CHECKING:
     from audit.lineage.failures import FailureGroup
 
-#: What may be another when a run is resumed; all else is in its recipe.
+#: Options that may differ when a run is resumed; the others come from its recipe.
 _WHEN_RESUMED = ("strict", "trust", "max_failures", "commit_every", "engine", "address", "actors", "gpus_per_actor")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -35,7 +35,7 @@ class Size(click.ParamType[int]):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(value), re.IGNORECASE)
         if not match:
-            self.fail(f"{value!r} is not a size; write it as 500M or 2GiB", param, ctx)
+            self.fail(f"{value!r} is not a size; write for example 500M or 2GiB", param, ctx)
         return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
@@ -52,10 +52,10 @@ class Size(click.ParamType[int]):
 @click.option(
     "--mode",
     type=click.Choice(["rgb", "keep"]),
-    help="Give --pipeline's transform pictures as RGB, as ImageFolder does, or in their own mode. "
+    help="Pass pictures to --pipeline's transform as RGB, as ImageFolder does, or in their own mode. "
     "[default: the pipeline's `mode`, else rgb]",
 )
-@click.option("--arch", metavar="NAME", help="The architecture of a state dict; else it is recognised.")
+@click.option("--arch", metavar="NAME", help="The architecture of a state dict. [default: recognised from the weights]")
 @click.option(
     "--trust",
     is_flag=True,
@@ -73,9 +73,13 @@ class Size(click.ParamType[int]):
     help="How much of each stage's output is stored.",
 )
 @click.option(
-    "--capture-budget", type=Size(), default="2GiB", show_default=True, help="What `auto` may use for the run."
+    "--capture-budget",
+    type=Size(),
+    default="2GiB",
+    show_default=True,
+    help="The most bytes that `auto` may store for the run.",
 )
-@click.option("--capture-where", metavar="SQL", help="Keep payloads only where this holds over predictions.")
+@click.option("--capture-where", metavar="SQL", help="Store payloads only for predictions that meet this condition.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
@@ -89,36 +93,47 @@ class Size(click.ParamType[int]):
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs.")
 @click.option(
-    "--output", type=click.Choice(list(OUTPUT_TASKS)), help="What the model's numbers are. [default: what is evident]"
+    "--output",
+    type=click.Choice(list(OUTPUT_TASKS)),
+    help="What the model's outputs are. [default: detected from the first output]",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N samples.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Record only the first N samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Each sample is seeded from (seed, epoch, index).")
 @click.option("--strict", is_flag=True, help="Stop at the first sample that fails.")
 @click.option(
     "--max-failures",
     metavar="N|P%",
-    help="Exit with 1 when more samples fail: a number, or a share such as 2%. [default: when all fail]",
+    help="Exit with 1 if more samples fail: a number, or a share such as 2%. [default: if all fail]",
 )
 @click.option(
     "--commit-every",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Commit this often. [default: after 2 s, then ever more rarely]",
+    help="Commit at this interval. [default: after 2 s, then less and less often]",
 )
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="Workers on this machine, or Ray's on a cluster.",
+    help="Use workers on this machine, or a Ray cluster.",
 )
 @click.option(
-    "--address", metavar="HOST:PORT", help="The Ray cluster; `auto` for the one that runs here. [default: its own]"
+    "--address",
+    metavar="HOST:PORT",
+    help="The Ray cluster; `auto` for the one on this machine. [default: start a new one]",
 )
-@click.option("--actors", type=click.IntRange(1), metavar="N", help="Models in Ray's pool. [default: by GPUs or cores]")
-@click.option("--gpus-per-actor", type=click.FloatRange(0), default=0, metavar="N", help="GPUs for each of them.")
+@click.option(
+    "--actors",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The number of models in Ray's pool. [default: by GPUs or cores]",
+)
+@click.option(
+    "--gpus-per-actor", type=click.FloatRange(0), default=0, metavar="N", help="The number of GPUs for each model."
+)
 @click.option("--resume", metavar="RUN", help="Continue an interrupted run (`last` for the newest).")
-@click.option("--check", "judge", is_flag=True, help="Then run the checks, as `audit check` does.")
+@click.option("--check", "judge", is_flag=True, help="Run the checks after recording, as `audit check` does.")
 @json_option
 @common
 def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data: str | None, **options: Any) -> int:
@@ -127,15 +142,17 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data:
     \b
     audit run photos/val --model checkpoint.pt --pipeline eval.py
 
-    Exit code 1 when the run failed: no sample was good, more failed than --max-failures allows, or it was stopped.
+    Exit code 1 if the run failed: every sample failed, more failed than --max-failures allows, or it was stopped.
     """
     if data and options["dataset"]:
-        raise click.UsageError(f"Name the dataset once: as {data!r} or with --dataset {options['dataset']!r}.")
+        raise click.UsageError(
+            f"The dataset was given twice, as {data!r} and as --dataset {options['dataset']!r}. Give it once."
+        )
     options["dataset"] = options["dataset"] or data
     if not options["dataset"] and not resume:
-        raise click.UsageError("Name a dataset: audit run DATA (or --dataset DATA), or give --resume RUN.")
+        raise click.UsageError("No dataset was given. Run: audit run DATA (or --dataset DATA), or pass --resume RUN.")
     place = store_location(store)
-    # A polite kill ends the run as Ctrl-C does: readable, and ready to be resumed.
+    # SIGTERM ends the run as Ctrl-C does: it can be read and resumed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ProgressBar("starting") as bar:
         if resume:
@@ -184,7 +201,7 @@ def _judge(recorded: Run, place: str, as_json: bool) -> int:
 
 
 def run_json(recorded: Run, location: str, stages: list[str], failures: Sequence[FailureGroup]) -> dict[str, Any]:
-    """What `audit run --json` prints."""
+    """Return what `audit run --json` prints."""
     return {
         "run_id": recorded.run_id,
         "name": recorded.name,

@@ -9,7 +9,7 @@ from audit.cli.options import common, console, json_option, parse_tags
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--where", metavar="SQL", help='Only runs for which this holds, such as "accuracy > 0.9".')
+@click.option("--where", metavar="SQL", help='Only runs that meet this condition, such as "accuracy > 0.9".')
 @json_option
 @common
 @click.pass_context
@@ -41,7 +41,7 @@ def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None
     if listed:
         console().print(runs_table(listed))
     elif where:
-        click.echo(f"No run matches: {where}", err=True)
+        click.echo(f"No run matches the condition: {where}", err=True)
     else:
         click.echo("The store holds no run yet. Record one with: audit run --dataset DIR", err=True)
 
@@ -57,7 +57,7 @@ def tag(given: str | None, run: str, tags: dict[str, str], remove: tuple[str, ..
     from audit.api import open as open_store
 
     if not tags and not remove:
-        raise click.UsageError("Give KEY=VALUE, or --remove KEY.")
+        raise click.UsageError("Pass KEY=VALUE, or --remove KEY.")
     with open_store(store or given) as opened:
         changed = opened.tag(run, tags, remove=remove)
     shown = ", ".join(f"{key}={value}" for key, value in changed.tags.items()) or "none"

@@ -1,4 +1,4 @@
-"""`audit sql`: ask anything."""
+"""`audit sql`: run a query."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from audit.cli.options import common
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write to a file; .parquet, .csv, .json, .jsonl and .md decide the format.",
+    help="Write to a file; its ending (.parquet, .csv, .json, .jsonl, .md) sets the format.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @common
 def sql(
     query: str | None, runs: tuple[str, ...], form: str, output: str | None, as_json: bool, store: str | None
 ) -> None:
-    """Read-only SQL over every table and view; without a query on a terminal, a prompt.
+    """Run read-only SQL over every table and view. Without a query, open a prompt on a terminal.
 
     \b
     audit sql "FROM wrong_predictions WHERE label = 2"

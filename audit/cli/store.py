@@ -11,7 +11,7 @@ from audit.cli.options import common, console, json_option
 
 @click.group(cls=CommandGroup)
 def store() -> None:
-    """Look after a store: sizes, damage, merging, deleting."""
+    """Maintain a store: show sizes, find damage, merge parts, delete runs."""
 
 
 @store.command()
@@ -39,7 +39,7 @@ def stats(run: str | None, store: str | None, as_json: bool) -> None:
 @common
 def verify(run: str | None, store: str | None, as_json: bool) -> int:
     """Check every part against its manifest (digest, size, rows, range of indices), and every manifest against its parts
-    (its own digest, counts, accuracy). Exit code 1 when something is damaged."""
+    (its own digest, counts, accuracy). Exit code 1 if something is damaged."""
     from audit import plainjson
     from audit.api import open as open_store
 
@@ -64,7 +64,7 @@ def verify(run: str | None, store: str | None, as_json: bool) -> int:
 @json_option
 @common
 def compact(run: str | None, store: str | None, as_json: bool) -> int:
-    """Merge the small parts of a run (every run, unless one is named) and sort its rows by index. Exit code 1 when a run
+    """Merge the small parts of a run (every run, unless one is named) and sort its rows by index. Exit code 1 if a run
     could not be merged; the others are."""
     from dataclasses import asdict
 

@@ -18,10 +18,10 @@ from audit.cli.options import common, console, json_option, trust_option
     "export_to",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Write every stage as a picture and an exact file.",
+    help="Write every stage's output as a picture and as an exact file.",
 )
 @click.option(
-    "--pictures/--no-pictures", default=None, help="Small pictures of the stages. [default: on a colour terminal]"
+    "--pictures/--no-pictures", default=None, help="Show small pictures of the stages. [default: on a colour terminal]"
 )
 @trust_option
 @json_option
@@ -36,10 +36,10 @@ def trace(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Source, every stage, logits and prediction of one sample, as a tree.
+    """Show the source, every stage, logits and prediction of one sample as a tree.
 
-    INDEX is a number; anything else is a SOURCE, the path of a file below the dataset's root. --export derives what was
-    not stored: by code that this machine recorded, or with --trust.
+    INDEX is a number; any other text is a SOURCE, the path of a file below the dataset's root. --export recomputes what was
+    not stored, with code that this machine recorded, or with --trust.
     """
     if len(what) > 2:
         raise click.UsageError(f"Expected [RUN] INDEX|SOURCE, got {len(what)} arguments.")

@@ -13,30 +13,30 @@ from audit.config import store_location
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; another address than loopback needs the token that is printed.",
+    help="The address to listen on; any address other than loopback needs the printed token.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes any that is free."
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="The port; 0 chooses a free one."
 )
 @click.option(
-    "--token", metavar="TEXT", help="A token that every visitor must have. [default: none on loopback, else made up]"
+    "--token", metavar="TEXT", help="A token that every visitor needs. [default: none on loopback, else a random one]"
 )
 @click.option(
     "--replay/--no-replay",
     default=None,
     help="Whether pages may replay, which runs the recorded pipeline. [default: only on loopback]",
 )
-@click.option("--trust", is_flag=True, help="Let pages replay runs that this machine did not record, too.")
+@click.option("--trust", is_flag=True, help="Also allow replay of runs that this machine did not record.")
 @click.option("--open/--no-open", "browser", default=None, help="Open a browser. [default: when there is a display]")
 @common
 def ui(
     store: str | None, host: str, port: int, token: str | None, replay: bool | None, trust: bool, browser: bool | None
 ) -> None:
-    """Look at the store in a browser: runs, mistakes, film strips of every stage, comparisons, SQL. Read-only."""
+    """Show the store in a browser: runs, mistakes, pictures of every stage, comparisons, SQL. Read-only."""
     from audit.web.server import Address, serve
 
     def ready(address: Address) -> None:
-        click.echo(f"audit ui: {address.url}  (Ctrl-C ends it)", err=True)
+        click.echo(f"audit ui: {address.url}  (press Ctrl-C to stop)", err=True)
         if browser or (browser is None and _has_display()):
             import threading
             import webbrowser

@@ -60,12 +60,12 @@ class CallbackRecording:
 
     @property
     def strict(self) -> bool:
-        """Whether what goes wrong is raised."""
+        """Return whether what goes wrong is raised."""
         return bool(self._recording_options.get("strict"))
 
     @property
     def run(self) -> Recording | None:
-        """The recording under way."""
+        """Return the recording under way."""
         return self._run
 
     def begin(self, tags: Mapping[str, str]) -> Recording:
@@ -90,7 +90,7 @@ class CallbackRecording:
             self.complain(error)
 
     def loader(self, loader: Any, split: str) -> Any:
-        """The loader recorded; as it was, with a warning, where that cannot be."""
+        """Return the loader recorded; as it was, with a warning, where that cannot be."""
         if self._run is None or isinstance(loader, RecordedLoader):
             return loader
         if id(loader) in self._kept:
@@ -141,7 +141,7 @@ class CallbackRecording:
 
 
 def network_of(owner: nn.Module, wanted: Network, usual: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """The module that gives the logits: the one that is wanted, else the usual one."""
+    """Return the module that gives the logits: the one that is wanted, else the usual one."""
     if wanted is None:
         return usual(owner)
     if not isinstance(wanted, str):

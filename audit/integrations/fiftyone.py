@@ -48,7 +48,7 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
 
 
 def _file(row: dict[str, Any]) -> str | None:
-    """The source's own path, where it is a file that is there and JSON can spell its name."""
+    """Return the source's own path, where it is a file that is there and JSON can spell its name."""
     if row["source"] is None or row["root"] is None:
         return None
     name = bytes(row["source_raw"]) if row["source_raw"] else os.fsencode(row["source"])

@@ -41,7 +41,7 @@ class AuditCallback(Callback):
 
     @property
     def run_ids(self) -> list[str]:
-        """The runs that were recorded, oldest first."""
+        """Return the runs that were recorded, oldest first."""
         return self._adopted.run_ids
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -109,7 +109,7 @@ def _split(trainer: Trainer) -> str:
 
 
 def _usual(module: nn.Module) -> nn.Module:
-    """A LightningModule without a `forward` calls what it holds."""
+    """Return a LightningModule without a `forward` calls what it holds."""
     if type(module).forward is not LightningModule.forward:
         return module
     holding = [child for child in module.children() if any(True for _ in child.parameters())]

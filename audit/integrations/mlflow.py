@@ -115,7 +115,7 @@ def _log_metrics(client: Any, run_id: str, reader: Reader, run: Run) -> None:
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it."""
+    """Return a name as MLflow takes it."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_. ") else "_" for c in name)
 
 

@@ -33,7 +33,7 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
 
 
 def events(reader: Reader, run: Run) -> list[str]:
-    """The events as JSON texts, oldest first."""
+    """Return the events as JSON texts, oldest first."""
     facets, client = _package()
     client.set_producer(PRODUCER)
     facets.set_producer(PRODUCER)
@@ -121,7 +121,7 @@ def _inputs(facets: Any, client: Any, reader: Reader, run: Run) -> list[Any]:
 
 
 def _dataset_name(reader: Reader, run: Run) -> tuple[str, str]:
-    """The folder that the sources lie in; else what the recording says of its dataset."""
+    """Return the folder that the sources lie in; else what the recording says of its dataset."""
     roots = reader.sql(
         "SELECT DISTINCT root FROM samples WHERE run_id = ? AND root IS NOT NULL LIMIT 2",
         run=run.run_id,

@@ -49,7 +49,7 @@ class AuditRun:
         self._baseline = baseline
 
     def check(self, *checks: str) -> Report:
-        """What the checks come to (all that are configured, unless some are named)."""
+        """Run the named checks, or all that are configured, and return the report."""
         return self.store.check(self.run.run_id, config=self._config, baseline=self._baseline, only=checks)
 
     def assert_passes(self, *checks: str) -> Report:
@@ -65,13 +65,13 @@ class AuditRun:
         return report
 
     def sql(self, query: str) -> list[dict[str, Any]]:
-        """The rows of a query over this run."""
+        """Return the rows of a query over this run."""
         return self.store.sql(query, run=self.run.run_id).dicts()
 
 
 @pytest.fixture(scope="session")
 def audit_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditRun]:
-    """The run that the options name, or one recorded for the session."""
+    """Yield the run that the options name, or one recorded for the session."""
     from audit.api import open as open_store
     from audit.errors import AuditError
 

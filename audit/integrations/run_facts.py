@@ -18,7 +18,7 @@ MOST_POINTS = 20_000
 
 
 def parameters(reader: Reader, run: Run) -> dict[str, str]:
-    """What the run was made with: data, model, seed, stages, versions."""
+    """Return what the run was made with: data, model, seed, stages, versions."""
     found = {name: str(getattr(run, name)) for name in _PARAMETERS if getattr(run, name) is not None}
     stages = reader.rows("stages", run.run_id, order="stage")
     found["stages"] = " → ".join(str(stage["name"]) for stage in stages)
@@ -26,7 +26,7 @@ def parameters(reader: Reader, run: Run) -> dict[str, str]:
 
 
 def totals(run: Run) -> dict[str, float]:
-    """The numbers of the whole run."""
+    """Return the numbers of the whole run."""
     found = {"samples": run.samples, "failed": run.failed, "graded": run.graded, "wrong": run.wrong}
     named: dict[str, float | None] = {**found, "accuracy": run.accuracy, "seconds": run.seconds}
     return {name: float(value) for name, value in named.items() if value is not None}
@@ -103,7 +103,7 @@ def last_epoch_samples(reader: Reader, run: Run) -> list[dict[str, Any]]:
 
 
 def mistakes(reader: Reader, run: Run, most: int) -> list[dict[str, Any]]:
-    """The wrong predictions of the highest loss, each sample at its last visit that was wrong."""
+    """Return the wrong predictions of the highest loss, each sample at its last visit that was wrong."""
     return reader.sql(
         """
         SELECT * FROM wrong_predictions WHERE run_id = ?
@@ -116,7 +116,7 @@ def mistakes(reader: Reader, run: Run, most: int) -> list[dict[str, Any]]:
 
 
 def data_digest(reader: Reader, run: Run) -> str:
-    """What identifies the data: the recorded digest, else one over every source and its bytes."""
+    """Return what identifies the data: the recorded digest, else one over every source and its bytes."""
     if run.dataset_digest:
         return run.dataset_digest
     found = reader.sql(
@@ -132,5 +132,5 @@ def data_digest(reader: Reader, run: Run) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """A number that JSON can hold."""
+    """Return a number that JSON can hold."""
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -18,7 +18,7 @@ _GAP = 4
 
 
 def has_pictures(reader: Reader, run: Run) -> bool:
-    """Whether any preview of the run is a picture: asked once, before looking at each visit in vain."""
+    """Return whether any preview of the run is a picture: asked once, before looking at each visit in vain."""
     found = reader.sql(
         "SELECT 1 FROM payloads WHERE run_id = ? AND form = 'preview' AND starts_with(encoding, 'image/') LIMIT 1",
         run=run.run_id,
@@ -28,7 +28,7 @@ def has_pictures(reader: Reader, run: Run) -> bool:
 
 
 def worst_strips(reader: Reader, run: Run, most: int) -> Iterator[tuple[int, dict[str, Any], Image]]:
-    """The worst mistakes that have pictures: place among the mistakes, row, and film strip."""
+    """Yield the worst mistakes that have pictures: place among the mistakes, row, and film strip."""
     for place, row in enumerate(facts.mistakes(reader, run, most) if has_pictures(reader, run) else []):
         strip = film_strip(reader, run, row)
         if strip is not None:
@@ -36,13 +36,13 @@ def worst_strips(reader: Reader, run: Run, most: int) -> Iterator[tuple[int, dic
 
 
 def taken_for(row: dict[str, Any]) -> str:
-    """A mistake in words; classes without names have their numbers."""
+    """Return a mistake in words; classes without names have their numbers."""
     names = [row[f"{what}_name"] or row[what] for what in ("label", "predicted")]
     return f"{names[0]} taken for {names[1]}"
 
 
 def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:
-    """The stages of one visit from left to right; None where no preview was stored."""
+    """Return the stages of one visit from left to right; None where no preview was stored."""
     from PIL import Image
 
     pictures = [_scaled(picture) for picture in previews(reader, run, row)]
@@ -58,7 +58,7 @@ def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:
 
 
 def previews(reader: Reader, run: Run, row: dict[str, Any]) -> Iterator[Image]:
-    """The previews of a visit's stages that are pictures, each decoded anew."""
+    """Yield the previews of a visit's stages that are pictures, each decoded anew."""
     from audit.lineage.trace import trace
     from audit.report.html.previews import decode
 

@@ -17,7 +17,7 @@ _BINARY = {"samples": "source_raw", "activations": "payload"}
 
 
 def export_parquet(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Each table as TABLE.parquet; payloads part by part, as payloads-N.parquet."""
+    """Return each table as TABLE.parquet; payloads part by part, as payloads-N.parquet."""
     return write_tables(reader, run, folder, TABLES) + _payloads(reader, run, folder)
 
 
@@ -27,7 +27,7 @@ def write_tables(reader: Reader, run: Run, folder: Path, tables: Sequence[str]) 
 
 
 def export_csv(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Each table as TABLE.csv, without columns of bytes."""
+    """Return each table as TABLE.csv, without columns of bytes."""
     return [_write(reader, run, table, folder / f"{table}.csv", text=True) for table in TABLES]
 
 

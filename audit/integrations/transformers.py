@@ -48,7 +48,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     @property
     def run_ids(self) -> list[str]:
-        """The runs that were recorded, oldest first."""
+        """Return the runs that were recorded, oldest first."""
         return self._adopted.run_ids
 
     def attach(self, trainer: Any) -> AuditCallback:
@@ -150,7 +150,7 @@ def _itself(model: nn.Module) -> nn.Module:
 
 
 def _trainer_above() -> Any:
-    """The Trainer that calls its callbacks: events do not name it, and nothing that they pass leads to it."""
+    """Return the Trainer that calls its callbacks: events do not name it, and nothing that they pass leads to it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")

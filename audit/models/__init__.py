@@ -26,7 +26,7 @@ def load(
     device: str = "cpu",
     builder: Callable[[], nn.Module] | None = None,
 ) -> LoadedModel:
-    """The model that `spec` names (a file, `module:function` or `FILE.py:function`), in eval mode on `device`.
+    """Return the model that `spec` names (a file, `module:function` or `FILE.py:function`), in eval mode on `device`.
 
     Weights without code go into `builder()` where it is given, else into `arch`, else into what the file names, else
     into the architecture that is recognised from names and shapes. Raises `ModelError` or a subclass.

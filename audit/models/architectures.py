@@ -59,7 +59,7 @@ def named(name: str) -> Architecture:
 
 
 def fit_named(architecture: Architecture, shapes: Shapes) -> ArchitectureMatch:
-    """The named architecture, with the arguments and the number of classes that these weights ask for."""
+    """Return the named architecture, with the arguments and the number of classes that these weights ask for."""
     architecture = adapted(architecture, shapes)
     return ArchitectureMatch(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
 
@@ -99,7 +99,7 @@ def recognise(shapes: Shapes, what: str = "The weights") -> ArchitectureMatch:
 
 
 def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
-    """Every architecture that fits: torchvision's, or where none of them does, timm's."""
+    """Return every architecture that fits: torchvision's, or where none of them does, timm's."""
     for library in ("torchvision", "timm"):
         if library == "timm" and not has_timm():
             continue
@@ -157,7 +157,7 @@ def _classes_in(heads: tuple[str, ...], shapes: Shapes) -> int | None:
 
 
 def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
-    """The first names that are missing, unexpected or of another shape, in one clause; empty when all agree."""
+    """Return the first names that are missing, unexpected or of another shape, in one clause; empty when all agree."""
     missing = [name for name in wanted if name not in given]
     unexpected = [name for name in given if name not in wanted]
     other = [
@@ -218,7 +218,7 @@ def nearest(shapes: Shapes) -> tuple[Architecture, int] | None:
 
 
 def _other_task(shapes: Shapes) -> str | None:
-    """The kind of model that certain names give away, if it is none that classifies pictures."""
+    """Return the kind of model that certain names give away, if it is none that classifies pictures."""
     names = list(shapes)
     if any(name.startswith(("rpn.", "roi_heads.", "head.classification_head.")) for name in names):
         return "a detection model"

@@ -64,20 +64,20 @@ class _EmptyOnMeta(TorchFunctionMode):
 
 @lru_cache(maxsize=1)
 def torchvision_names() -> tuple[str, ...]:
-    """Every torchvision image classifier."""
+    """Return every torchvision image classifier."""
     from torchvision import models
 
     return tuple(models.list_models(module=models))
 
 
 def has_timm() -> bool:
-    """Whether timm is installed; asking does not import it."""
+    """Return whether timm is installed; asking does not import it."""
     return importlib.util.find_spec("timm") is not None
 
 
 @lru_cache(maxsize=1)
 def timm_names() -> tuple[str, ...]:
-    """Every timm architecture, or none where timm is not installed."""
+    """Return every timm architecture, or none where timm is not installed."""
     if not has_timm():
         return ()
     import timm
@@ -86,13 +86,13 @@ def timm_names() -> tuple[str, ...]:
 
 
 def build(architecture: Architecture, num_classes: int) -> nn.Module:
-    """A model with random weights; global randomness is left as it was."""
+    """Return a model with random weights; global randomness is left as it was."""
     with _quietly():
         return _construct(architecture, num_classes)
 
 
 def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
-    """A model without memory for its weights, ready to be given them; with weights where that cannot be done."""
+    """Return a model without memory for its weights, ready to be given them; with weights where that cannot be done."""
     with _quietly():
         try:
             with _EmptyOnMeta():
@@ -102,7 +102,7 @@ def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
 
 
 def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
-    """The names and shapes of that model's weights, without making them."""
+    """Return the names and shapes of that model's weights, without making them."""
     with _quietly():
         try:
             with _EmptyOnMeta():
@@ -138,7 +138,7 @@ def _construct(architecture: Architecture, num_classes: int) -> nn.Module:
 
 
 def shapes_of(state: Mapping[str, torch.Tensor]) -> Shapes:
-    """Names and shapes of a state dict, as comparison needs them.
+    """Return names and shapes of a state dict, as comparison needs them.
 
     Counters of batch norm layers are left out: files older than PyTorch 0.4.1, and some converters, do not have them.
     """

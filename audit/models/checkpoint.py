@@ -20,7 +20,7 @@ _ARCH = ("arch", "architecture", "model_name", "model", "model_arch", "backbone"
 
 
 def is_state_dict(value: object) -> bool:
-    """Names to tensors, and at least one; torch allows extra state of other types beside them."""
+    """Return whether this is a mapping of names to at least one tensor; torch also allows extra state of other types."""
     if not isinstance(value, Mapping) or not value or not all(isinstance(name, str) for name in value):
         return False
     rest = [name for name, entry in value.items() if not isinstance(entry, torch.Tensor)]
@@ -28,7 +28,7 @@ def is_state_dict(value: object) -> bool:
 
 
 def find_weights(checkpoint: Mapping[str, Any]) -> tuple[object, str, list[str]] | None:
-    """The state dict or whole module in a checkpoint, the entry it was in, and notes; None when there is none."""
+    """Return the state dict or whole module in a checkpoint, its entry, and notes; None if there is none."""
     averaged = [(name, inner) for name in _AVERAGED if (inner := _weights_in(checkpoint.get(name))) is not None]
     for name in _PLAIN:
         inner = _weights_in(checkpoint.get(name))
@@ -59,7 +59,7 @@ def _weights_in(value: object) -> object | None:
 
 
 def hinted_arch(checkpoint: Mapping[str, Any]) -> str | None:
-    """The architecture that a checkpoint names, at its top or in the arguments it was trained with."""
+    """Return the architecture that a checkpoint names, at its top or in the arguments it was trained with."""
     places = [
         checkpoint,
         *(as_mapping(checkpoint.get(key)) for key in ("args", "hyper_parameters", "hparams", "config")),
@@ -73,7 +73,7 @@ def hinted_arch(checkpoint: Mapping[str, Any]) -> str | None:
 
 
 def plain_facts(checkpoint: Mapping[str, Any]) -> dict[str, object]:
-    """The entries that are text, numbers or short lists of them: an epoch, a score, the name of a pipeline."""
+    """Return the entries that are text, numbers or short lists of them: an epoch, a score, the name of a pipeline."""
     return {str(name): value for name, value in checkpoint.items() if _is_plain(value)}
 
 

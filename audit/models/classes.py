@@ -19,7 +19,7 @@ _NESTED = ("meta", "metadata", "config", "hyper_parameters", "hparams", "args")
 
 
 def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
-    """The class names in the order of the model's outputs, if the checkpoint tells them without a gap."""
+    """Return the class names in the order of the model's outputs, if the checkpoint tells them without a gap."""
     for key in (*_LISTS, *_BY_INDEX, *_BY_NAME):
         if key in checkpoint and (found := _names(key, _parsed(checkpoint[key]))):
             return found
@@ -31,7 +31,7 @@ def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
 
 
 def as_mapping(value: object) -> Mapping[str, object] | None:
-    """A dict as it is, and a namespace such as argparse's as a dict."""
+    """Return a dict as it is, and a namespace such as argparse's as a dict."""
     if isinstance(value, Mapping):
         return value
     if type(value).__name__ == "Namespace":

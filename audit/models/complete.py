@@ -15,7 +15,7 @@ from audit.models.presets import preset_of
 def complete_model(
     loaded: LoadedModel, architecture: Architecture | None, num_classes: int | None, *, device: str
 ) -> LoadedModel:
-    """The model in eval mode on its device, with the preset of its architecture and its number of classes."""
+    """Return the model in eval mode on its device, with the preset of its architecture and its number of classes."""
     try:
         loaded.module = loaded.module.eval().to(device)
     except NotImplementedError:  # exported programs have no modes: they are what they were when exported
@@ -46,7 +46,7 @@ def _check_class_count(loaded: LoadedModel) -> None:
 
 
 def identify(module: nn.Module, arch: str | None) -> tuple[Architecture | None, int | None]:
-    """The architecture of a module that came with its own code, for its preset; nothing when it is not clear."""
+    """Return the architecture of a module that came with its own code, for its preset; nothing when it is not clear."""
     shapes = shapes_of(module.state_dict())
     match: ArchitectureMatch
     try:

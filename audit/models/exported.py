@@ -17,14 +17,14 @@ executes_code = True
 
 
 def recognise(spec: str) -> bool:
-    """A zip archive that says it is an exported program, in today's layout or that of torch before 2.8."""
+    """Return whether this is a zip archive of an exported program, in the current layout or that of torch before 2.8."""
     names = members(require_file(spec))
     today = "archive_format" in names and any(name.startswith("models/") for name in names)
     return today or "serialized_exported_program.json" in names
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """The program as a module; it stays as it was exported, in the mode and with the batch size of that time."""
+    """Return the program as a module; it stays as it was exported, in the mode and with the batch size of that time."""
     path = require_file(spec)
     digest = digest_of(path)
     try:
@@ -48,7 +48,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
 
 
 def _fixed_batch(program: torch.export.ExportedProgram) -> int | None:
-    """The size of the inputs' first dimension, if the program accepts no other."""
+    """Return the size of the inputs' first dimension, if the program accepts no other."""
     inputs = set(program.graph_signature.user_inputs)
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in inputs:

@@ -38,7 +38,7 @@ _LEGACY_TORCH = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def require_file(spec: str) -> Path:
-    """The regular, readable, non-empty file of that name; anything else is an error that says what it is."""
+    """Return the regular, readable, non-empty file of that name; anything else is an error that says what it is."""
     path = Path(spec)
     if "://" in spec and not path.exists():  # it may hold a password, so it is not repeated
         raise ModelError("A model is read from a file here, not from an address.", hint=f"Download it first. {_WANTED}")
@@ -71,7 +71,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def head(path: Path, size: int = 64) -> bytes:
-    """The first bytes of the file."""
+    """Return the first bytes of the file."""
     try:
         with path.open("rb") as file:
             return file.read(size)
@@ -80,13 +80,13 @@ def head(path: Path, size: int = 64) -> bytes:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of the file's bytes, as hex."""
+    """Return SHA-256 of the file's bytes, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def members(path: Path) -> frozenset[str]:
-    """Member names of a zip archive, without the folder that torch puts around them; none when it is not a whole zip."""
+    """Return the member names of a zip archive without torch's top folder; none if it is not a complete zip."""
     if not head(path, 4).startswith(b"PK\x03\x04"):
         return frozenset()
     try:
@@ -97,13 +97,13 @@ def members(path: Path) -> frozenset[str]:
 
 
 def is_pickle(path: Path) -> bool:
-    """A bare Python pickle of protocol 2 or later, torch's old format included."""
+    """Return whether this is a bare Python pickle of protocol 2 or later, torch's old format included."""
     first = head(path, 2)
     return len(first) == 2 and first[0] == 0x80 and 2 <= first[1] <= 5
 
 
 def is_legacy_torch(path: Path) -> bool:
-    """What torch.save wrote before its zip format, or with `_use_new_zipfile_serialization=False`."""
+    """Return whether torch.save wrote this before its zip format, or with `_use_new_zipfile_serialization=False`."""
     return is_pickle(path) and head(path, 2 + len(_LEGACY_TORCH))[2:] == _LEGACY_TORCH
 
 
@@ -114,7 +114,7 @@ _FROM_ONNX = (
 
 
 def not_a_model(path: Path) -> ModelError:
-    """The error for a file that is of no known format, saying what it looks like."""
+    """Return the error for a file that is of no known format, saying what it looks like."""
     start = head(path)
     if start.startswith(b"PK\x03\x04"):
         if members(path):

@@ -24,11 +24,11 @@ class Format(Protocol):
     executes_code: bool  # loading it can run code that the file brings along
 
     def recognise(self, spec: str) -> bool:
-        """Whether this is of this format, without loading it or running anything."""
+        """Return whether this is of this format, without loading it or running anything."""
         ...
 
     def load(self, spec: str, options: LoadOptions) -> LoadedModel:
-        """The model, in eval mode on the wanted device."""
+        """Return the model, in eval mode on the wanted device."""
         ...
 
 
@@ -54,7 +54,7 @@ def load_model(spec: str, options: LoadOptions) -> LoadedModel:
 
 
 def needs_trust(spec: str, kind: str, detail: str = "") -> NeedsTrust:
-    """The error for a file whose loading would run code out of it."""
+    """Return the error for a file whose loading would run code out of it."""
     return NeedsTrust(
         f"{spec} is {kind}{detail}, and loading it can execute code that the file contains.",
         hint="If you trust where it comes from, add --trust; otherwise save only the weights: "

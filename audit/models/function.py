@@ -27,7 +27,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def recognise(spec: str) -> bool:
-    """`module:function`, `FILE.py:function`, or `FILE.py` for its `model`; an existing file of that name wins."""
+    """Return whether this is `module:function`, `FILE.py:function` or `FILE.py`, and not an existing model file."""
     if spec.endswith(".py"):
         return True
     place, _, attribute = spec.rpartition(":")
@@ -37,7 +37,7 @@ def recognise(spec: str) -> bool:
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """The model that the function returns; its digest is that of its weights."""
+    """Return the model that the function returns; its digest is that of its weights."""
     module = build_module(resolve(spec))
     loaded = LoadedModel(module=module, spec=spec, digest=weights_digest(module), format="function")
     names = getattr(module, "classes", None)
@@ -47,7 +47,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """SHA-256 over the state dict in order: each tensor's name, dtype, shape and bytes."""
+    """Return SHA-256 over the state dict in order: each tensor's name, dtype, shape and bytes."""
     digest = hashlib.sha256()
     for name, value in module.state_dict().items():
         if not isinstance(value, torch.Tensor):
@@ -60,7 +60,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:
-    """The function, class or module object that `spec` names."""
+    """Return the function, class or module object that `spec` names."""
     place, _, attribute = (spec, "", "model") if spec.endswith(".py") else spec.rpartition(":")
     module = _import_file(Path(place), option) if place.endswith(".py") else import_named(place, ModelError)
     found: Any = module

@@ -31,7 +31,7 @@ class OutputMeaning:
 
     @property
     def task(self) -> str:
-        """The task that such an output solves."""
+        """Return the task that such an output solves."""
         return OUTPUT_TASKS[self.kind]
 
 

@@ -82,7 +82,7 @@ def _checked(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
 
 
 def probabilities_of(logits: torch.Tensor) -> torch.Tensor:
-    """Class probabilities (N, C): softmax, or for a single logit x the pair [1 - sigmoid(x), sigmoid(x)].
+    """Return class probabilities (N, C): softmax, or for a single logit x the pair [1 - sigmoid(x), sigmoid(x)].
 
     Half precision is computed in float32. Non-finite logits give non-finite probabilities; they are not repaired.
     """
@@ -99,7 +99,7 @@ def probabilities_of(logits: torch.Tensor) -> torch.Tensor:
 
 
 def predicted_of(probabilities: torch.Tensor) -> torch.Tensor:
-    """The most probable class (N,), the first of equals: for a single logit class 1 only over 0.5."""
+    """Return the most probable class (N,), the first of equals: for a single logit class 1 only over 0.5."""
     return probabilities.argmax(dim=1)
 
 

@@ -65,7 +65,7 @@ def preset_of(architecture: Architecture) -> object | None:
 
 
 def _resized(weights: Iterable[Any], preset: Any, size: int) -> object:
-    """The published preset for pictures of that size, else the default one with that size."""
+    """Return the published preset for pictures of that size, else the default one with that size."""
     for entry in [preset, *(weight.transforms() for weight in weights)]:
         if entry.crop_size == [size]:
             return entry
@@ -121,5 +121,5 @@ def flatten_preset(preset: Any) -> list[Stage]:
 
 
 def expand_preset(value: Any) -> list[Stage] | None:
-    """The stages that a torchvision preset hides; None for anything else, which shows its own."""
+    """Return the stages that a torchvision preset hides; None for anything else, which shows its own."""
     return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None

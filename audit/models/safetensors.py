@@ -15,13 +15,13 @@ executes_code = False
 
 
 def recognise(spec: str) -> bool:
-    """Eight bytes of header length, then the header's JSON."""
+    """Return whether the file begins with eight bytes of header length, then the header's JSON."""
     start = head(require_file(spec), 9)
     return len(start) == 9 and start[8:9] == b"{" and 2 <= int.from_bytes(start[:8], "little") < 2**32
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """The weights in the architecture that is asked for, named in the metadata, or recognised."""
+    """Return the weights in the architecture that is asked for, named in the metadata, or recognised."""
     path = require_file(spec)
     try:
         from safetensors import SafetensorError, safe_open

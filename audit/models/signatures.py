@@ -58,12 +58,12 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def tops_of(shapes: Iterable[str]) -> tuple[str, ...]:
-    """The distinct first components of the names, in order."""
+    """Return the distinct first components of the names, in order."""
     return tuple(dict.fromkeys(name.split(".", 1)[0] for name in shapes))
 
 
 def compute(architecture: Architecture) -> Signature:
-    """The signature of an architecture, built here and now; with no heads when it is not a classifier."""
+    """Return the signature of an architecture, built here and now; with no heads when it is not a classifier."""
     shapes = expected_shapes(architecture, SENTINEL)
     heads = tuple(name for name, shape in shapes.items() if shape and shape[0] == SENTINEL)
     return Signature(
@@ -80,7 +80,7 @@ def compute(architecture: Architecture) -> Signature:
 
 @lru_cache(maxsize=1)
 def table() -> tuple[Signature, ...]:
-    """Every signature of the shipped table, torchvision's first."""
+    """Return every signature of the shipped table, torchvision's first."""
     rows = json.loads(TABLE.read_text(encoding="utf-8"))
     return tuple(
         Signature(library, name, arguments, tensors, names, shapes, tuple(heads), tuple(tops))
@@ -94,7 +94,7 @@ def known() -> frozenset[tuple[str, str]]:
 
 
 def architectures() -> Iterator[Architecture]:
-    """Every architecture, in each variant, that the installed libraries offer."""
+    """Yield every architecture, in each variant, that the installed libraries offer."""
     for name in torchvision_names():
         yield Architecture("torchvision", name)
         if name in WITHOUT_AUXILIARY:

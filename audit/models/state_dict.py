@@ -43,13 +43,13 @@ _HARMLESS: list[Any] = [
 
 
 def recognise(spec: str) -> bool:
-    """torch.save's zip archive, its older pickle, or any other pickle."""
+    """Return whether this is torch.save's zip archive, its older pickle, or another pickle."""
     path = require_file(spec)
     return "data.pkl" in members(path) or is_pickle(path)
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """The model with the weights in that file."""
+    """Return the model with the weights in that file."""
     path = require_file(spec)
     digest = digest_of(path)
     content = _read(path, options.trust)
@@ -101,7 +101,7 @@ def _whole_module(
 
 
 def _read(path: Path, trust: bool) -> object:
-    """The file's content; code in it runs only with `trust`."""
+    """Return the file's content; code in it runs only with `trust`."""
     plain_pickle = is_pickle(path) and not is_legacy_torch(path)
     if plain_pickle and not trust:
         raise _refused(path, "a Python pickle", "")
@@ -120,7 +120,7 @@ def _read(path: Path, trust: bool) -> object:
 
 
 def _needed(message: str) -> str:
-    """What the unpickler stopped at, from its long message."""
+    """Return what the unpickler stopped at, from its long message."""
     for marker in ("GLOBAL ", "Unsupported global: GLOBAL ", "Unsupported class "):
         if marker in message:
             return f" that needs {message.split(marker, 1)[1].split()[0].rstrip('.,')}"

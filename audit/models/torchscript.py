@@ -16,13 +16,13 @@ executes_code = True
 
 
 def recognise(spec: str) -> bool:
-    """A zip archive with torch's constants and code in it."""
+    """Return whether this is a zip archive with torch's constants and code in it."""
     names = members(require_file(spec))
     return "constants.pkl" in names and "data.pkl" in names
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """The scripted or traced module; its architecture is recognised for its preset only."""
+    """Return the scripted or traced module; its architecture is recognised for its preset only."""
     path = require_file(spec)
     digest = digest_of(path)
     try:

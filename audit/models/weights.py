@@ -38,7 +38,7 @@ class Fitted:
 
 
 def peelings(state: State) -> Iterator[tuple[State, list[str]]]:
-    """The state as it is, then with one wrapper's prefix after another removed, each with what was done."""
+    """Yield the state as it is, then with one wrapper's prefix after another removed, each with what was done."""
     notes: list[str] = []
     yield state, []
     bare = {name: tensor for name, tensor in state.items() if not _NOT_WEIGHTS.match(name.split(".", 1)[0])}
@@ -157,7 +157,7 @@ def _twins(match: ArchitectureMatch, state: State) -> list[str]:
 
 
 def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
-    """The recognised model, its weights taken over as they are."""
+    """Return the recognised model, its weights taken over as they are."""
     half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
     if half:
         notes = [*notes, f"The {' and '.join(half)} weights were converted to float32, which is exact."]
@@ -183,7 +183,7 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> Fitted:
-    """The model that code of the user's own builds, with these weights in it."""
+    """Return the model that code of the user's own builds, with these weights in it."""
     from audit.models.function import build_module
 
     module, wrong = build_module(builder, state), ""

@@ -12,7 +12,7 @@ _SHOWN = 20
 
 
 def replay_summary(result: Replay) -> RenderableType:
-    """How much is identical, and each visit that is not, with the first stage that differs and why."""
+    """Return how much is identical, and each visit that is not, with the first stage that differs and why."""
     colour = "bold green" if result.checked == result.identical else "bold red"
     lines = [
         Text.assemble(

@@ -109,7 +109,7 @@ def _jsonl(answer: QueryResult, out: TextIO) -> int:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, each once: a second column of one name would swallow the first where names are keys."""
+    """Return the names, each once: a second column of one name would swallow the first where names are keys."""
     found: list[str] = []
     for name in names:
         number, chosen = 0, name
@@ -166,7 +166,7 @@ def _table(answer: QueryResult, out: TextIO) -> int:
 
 
 def _fitting(names: list[str], rows: list[list[str]], width: int) -> list[int]:
-    """The columns that fit: those with values first, and among them the ones people look for."""
+    """Return the columns that fit: those with values first, and among them the ones people look for."""
     empty = {c for c in range(len(names)) if rows and all(row[c] == "" for row in rows)}
     order = sorted(
         range(len(names)),

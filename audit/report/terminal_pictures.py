@@ -12,7 +12,7 @@ _WIDTH = 32
 
 
 def half_blocks(preview: Preview | None, width: int = _WIDTH) -> Text | None:
-    """A stored preview as coloured half blocks; None when it is not a picture."""
+    """Return a stored preview as coloured half blocks; None when it is not a picture."""
     if preview is None or not preview.media_type.startswith("image/"):
         return None
     from PIL import Image

@@ -119,7 +119,7 @@ def _prediction(trace: Trace) -> RenderableType:
 
 
 def _verdict(row: dict[str, Any], *, named: bool) -> Text:
-    """What one model said, in one line; with its name where there are several."""
+    """Return what one model said, in one line; with its name where there are several."""
     verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
     head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")
     head.append(*verdict)
@@ -135,7 +135,7 @@ def _verdict(row: dict[str, Any], *, named: bool) -> Text:
 
 
 def runs_table(runs: list[Run]) -> Table:
-    """Every run, newest last."""
+    """Return every run, newest last."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("run", "name", "status", "samples", "failed", "accuracy", "capture", "dataset", "begun"):
         table.add_column(column, justify="right" if column in ("samples", "failed", "accuracy") else "left")

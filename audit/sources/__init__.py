@@ -82,7 +82,7 @@ def open_dataset(
     rgb: bool = False,
     kind: str | None = None,
 ) -> Any:
-    """The dataset that `spec` names, map-style; DatasetError with a hint where it cannot be used.
+    """Return the dataset that `spec` names, map-style; DatasetError with a hint where it cannot be used.
 
     Pictures come in their own mode, or all in RGB with `rgb`. `kind`, one of the names in `SOURCES`, settles what is
     meant where a name could mean two things.

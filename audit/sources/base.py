@@ -51,10 +51,10 @@ class DatasetKind(Protocol):
     description: str
 
     def recognise(self, spec: str) -> bool:
-        """Whether this kind is meant; cheap, and never raises."""
+        """Return whether this kind is meant; cheap, and never raises."""
 
     def open_source(self, spec: str, options: Options) -> Any:
-        """The dataset; DatasetError where it cannot be had."""
+        """Return the dataset; DatasetError where it cannot be had."""
 
 
 SOURCES: Registry[DatasetKind] = Registry("dataset kind", "audit.sources")
@@ -110,7 +110,7 @@ class FileDataset:
         return f"<{type(self).__name__} {printable(os.fsencode(self.root))}: {len(self)} samples{classes}>"
 
     def source(self, index: SupportsIndex) -> Source:
-        """Where the sample came from."""
+        """Return where the sample came from."""
         at = self._at(index)
         name = self._names[at]
         if not name:
@@ -119,15 +119,15 @@ class FileDataset:
         return Source(shown, printable(os.fsencode(self.root)), raw_of(name, shown))
 
     def label(self, index: SupportsIndex) -> int | None:
-        """The sample's class index, or None in a dataset without labels."""
+        """Return the sample's class index, or None in a dataset without labels."""
         return None if self._labels is None else self._labels[self._at(index)]
 
     def split_of(self, index: SupportsIndex) -> str | None:
-        """The split that the sample belongs to, where one is known."""
+        """Return the split that the sample belongs to, where one is known."""
         return self._split_names[self._split_codes[self._at(index)]] if self._split_codes else self.split
 
     def read(self, index: SupportsIndex) -> bytes:
-        """The one read of the sample's file; OSError where it cannot be read."""
+        """Return the one read of the sample's file; OSError where it cannot be read."""
         name = self._names[self._at(index)]
         if not name:
             raise FileNotFoundError(errno.ENOENT, "the manifest gives no path for this sample")
@@ -170,11 +170,11 @@ class TextDataset(FileDataset):
         self._missing = frozenset(missing)
 
     def source(self, index: SupportsIndex) -> Source:
-        """The sample's place in the dataset: there is no file of its own."""
+        """Return the sample's place in the dataset: there is no file of its own."""
         return Source(f"dataset://{self._at(index)}")
 
     def read(self, index: SupportsIndex) -> bytes:
-        """The text's bytes; OSError where its row has none."""
+        """Return the text's bytes; OSError where its row has none."""
         at = self._at(index)
         if at in self._missing:
             raise OSError(errno.ENODATA, "the row has no text")

@@ -24,7 +24,7 @@ _HINT = "Name a function that can be imported: builder='FILE.py:function', 'pack
 
 
 def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
-    """How a run's recipe names a builder, for the samples of a split; None for a dataset that has none."""
+    """Return how a run's recipe names a builder, for the samples of a split; None for a dataset that has none."""
     if builder is None:
         return {"split": split, "builder": None}
     spec = builder if isinstance(builder, str) else _spelt(builder)
@@ -45,19 +45,19 @@ def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
 
 
 def can_be_rebuilt(recipe: Mapping[str, Any]) -> bool:
-    """Whether a run says how its dataset is made, so that what it did not store can be derived again."""
+    """Return whether a run says how its dataset is made, so that what it did not store can be derived again."""
     return recipe.get("kind") == "run" or bool(builders_of(recipe))
 
 
 def builders_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `described` gave for each dataset of the run; none unless at least one of them has a builder."""
+    """Return what `described` gave for each dataset of the run; none unless at least one of them has a builder."""
     found = recipe.get("builders")
     known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     return known if any(one.get("builder") for one in known) else []
 
 
 def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """The splits to build one after the other; None alone for a run of one dataset, which has all samples."""
+    """Return the splits to build one after the other; None alone for a run of one dataset, which has all samples."""
     if len(builders) < 2:
         return [None]
     splits = [one.get("split") for one in builders]
@@ -73,7 +73,7 @@ def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
 
 
 def built(builders: Sequence[Mapping[str, Any]], split: str | None) -> Any:
-    """The dataset of a split, built anew; the only one, when the run has no more."""
+    """Return the dataset of a split, built anew; the only one, when the run has no more."""
     return open_source(str(_of(builders, split)["builder"]), Options())
 
 
@@ -88,12 +88,12 @@ def _of(builders: Sequence[Mapping[str, Any]], split: str | None) -> Mapping[str
 
 
 def file_of(spec: str) -> str:
-    """The file of FILE.py or FILE.py:name."""
+    """Return the file of FILE.py or FILE.py:name."""
     return spec if spec.endswith(".py") else spec.rpartition(":")[0]
 
 
 def _code(place: str, file: str) -> CodeFiles:
-    """The builder's file and the local modules that it imports."""
+    """Return the builder's file and the local modules that it imports."""
     if not place.endswith(".py"):
         return find_code(place, file, is_package=os.path.basename(file) == "__init__.py")
     with importable(os.path.dirname(file)):

@@ -22,7 +22,7 @@ description = "a folder of class folders, such as images/cat/1.jpg"
 
 
 def recognise(spec: str) -> bool:
-    """Whether folders in it hold pictures, or texts where there is no picture at the top either."""
+    """Return whether folders in it hold pictures, or texts where there is no picture at the top either."""
     if not os.path.isdir(spec):
         return False
     try:
@@ -34,12 +34,12 @@ def recognise(spec: str) -> bool:
 
 
 def open_source(spec: str, options: Options) -> FileDataset:
-    """The labelled pictures of every class folder, in torchvision's order."""
+    """Return the labelled pictures of every class folder, in torchvision's order."""
     return arrange(spec, scan(spec), options)
 
 
 def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDataset] = FileDataset) -> FileDataset:
-    """The same of a folder that was scanned already, wherever it lies; `make` builds the dataset."""
+    """Yield the same of a folder that was scanned already, wherever it lies; `make` builds the dataset."""
     _refuse_splits(spec, found)
     texts = found.texts
     tops = {found_in.top for found_in in found.directories if found_in.path}

@@ -27,7 +27,7 @@ _COMMON = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 
 @functools.cache
 def picture_formats() -> tuple[str, ...]:
-    """The formats that are tried on a picture, by Pillow's names."""
+    """Return the formats that are tried on a picture, by Pillow's names."""
     from PIL import Image
 
     Image.init()
@@ -47,7 +47,7 @@ def sample_suffixes() -> frozenset[bytes]:
 
 
 def decode_picture(data: bytes) -> Image.Image:
-    """The picture in its own mode, loaded in full; whatever Pillow raises for a damaged one."""
+    """Return the picture in its own mode, loaded in full; whatever Pillow raises for a damaged one."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -61,12 +61,12 @@ def decode_picture(data: bytes) -> Image.Image:
 
 
 def pil_rgb_loader(data: bytes) -> Image.Image:
-    """The picture as torchvision's default loader gives it: in RGB, whatever its own mode."""
+    """Return the picture as torchvision's default loader gives it: in RGB, whatever its own mode."""
     return decode_picture(data).convert("RGB")
 
 
 def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]:
-    """The array of a .npy file; one that holds Python objects is refused with ValueError."""
+    """Return the array of a .npy file; one that holds Python objects is refused with ValueError."""
     import numpy as np
 
     array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.load(BytesIO(data), allow_pickle=False)
@@ -74,7 +74,7 @@ def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[nump
 
 
 def decode_sample(data: bytes, *, rgb: bool = False) -> object:
-    """A picture or an array, told apart by how the bytes begin."""
+    """Return a picture or an array, told apart by how the bytes begin."""
     if data.startswith(_ARRAY_MAGIC):
         return decode_array(data)
     return pil_rgb_loader(data) if rgb else decode_picture(data)

@@ -22,7 +22,7 @@ _JOINER = "\u200d"  # inside composed emoji; invisible, and harmless between the
 
 
 def printable(name: bytes) -> str:
-    """The name as text, with a backslash escape for what cannot be shown, and for the backslash itself."""
+    """Return the name as text, with a backslash escape for what cannot be shown, and for the backslash itself."""
     text = name.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
@@ -30,7 +30,7 @@ def printable(name: bytes) -> str:
 
 
 def raw_of(name: bytes, shown: str) -> bytes | None:
-    """The bytes to keep beside the printable form: None where that form already is the name."""
+    """Return the bytes to keep beside the printable form: None where that form already is the name."""
     return None if shown.encode("utf-8") == name else name
 
 
@@ -109,7 +109,7 @@ _KINDS = (
 
 
 def read_file(path: bytes) -> bytes:
-    """All bytes of a regular file; OSError for anything else."""
+    """Return all bytes of a regular file; OSError for anything else."""
     if b"\0" in path:
         raise OSError(errno.EINVAL, "the name holds a NUL byte, so no file can have it", os.fsdecode(path))
     name = os.fsdecode(path)  # as text, since it is what the messages of OSError show
@@ -122,7 +122,7 @@ def read_file(path: bytes) -> bytes:
 
 
 def size_of(path: bytes) -> int:
-    """The file's size without opening it, or -1 where it has none to tell."""
+    """Return the file's size without opening it, or -1 where it has none to tell."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

@@ -19,12 +19,12 @@ _MANIFESTS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def recognise(spec: str) -> bool:
-    """Whether it is a folder at all: class folders are asked first."""
+    """Return whether it is a folder at all: class folders are asked first."""
     return os.path.isdir(spec)
 
 
 def open_source(spec: str, options: Options) -> FileDataset:
-    """Every picture below the folder, unlabelled."""
+    """Return every picture below the folder, unlabelled."""
     found = scan(spec)
     texts = found.texts
     names = Names(name for directory in found.directories for name in directory.names(texts))
@@ -34,7 +34,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
 
 
 def nothing_found(spec: str, found: Scan) -> DatasetError:
-    """The error for a folder without samples, with a hint drawn from what it does hold."""
+    """Return the error for a folder without samples, with a hint drawn from what it does hold."""
     shown = printable(os.fsencode(spec))
     ignored: Counter[bytes] = found.ignored
     if not ignored:

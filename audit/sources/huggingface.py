@@ -25,12 +25,12 @@ _EXTRA_LABELS = ("labels", "fine_label", "coarse_label")
 
 
 def recognise(spec: str) -> bool:
-    """Whether it starts with hf:"""
+    """Return whether it starts with hf:"""
     return spec.startswith(_PREFIX)
 
 
 def open_source(spec: str, options: Options) -> HuggingFaceItems:
-    """The saved dataset's pictures or texts, with their labels."""
+    """Return the saved dataset's pictures or texts, with their labels."""
     path, _, query = spec.removeprefix(_PREFIX).partition("?")
     path = os.path.expanduser(path)
     if not os.path.exists(path):
@@ -63,11 +63,11 @@ class HuggingFaceItems(FileDataset):
         self._rows = raw.cast_column(column, datasets.Image(decode=False)) if self._pictures else raw
 
     def source(self, index: SupportsIndex) -> Source:
-        """The sample's place in the dataset."""
+        """Return the sample's place in the dataset."""
         return Source(f"dataset://{self._at(index)}")
 
     def read(self, index: SupportsIndex) -> bytes:
-        """The stored bytes of the picture or text; OSError where the row has none."""
+        """Return the stored bytes of the picture or text; OSError where the row has none."""
         value = self._rows[self._at(index)][self._column]
         if value is None:
             raise OSError(errno.ENODATA, f"the row has no {self._column}")
@@ -87,7 +87,7 @@ class HuggingFaceItems(FileDataset):
         return self._feature.decode_example({"bytes": data, "path": None})
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
-        """One entry for the whole: the package's own fingerprint of the rows."""
+        """Yield one entry for the whole: the package's own fingerprint of the rows."""
         yield str(self._rows._fingerprint).encode(), None, len(self)
 
 
@@ -123,7 +123,7 @@ def _choose(loaded: Any, split: str | None, spec: str) -> tuple[Any, str | None]
 
 
 def _sample_column(rows: Any, spec: str) -> str:
-    """The picture column, or the text column where there is no picture."""
+    """Return the picture column, or the text column where there is no picture."""
     import datasets
 
     pictures = [name for name, feature in rows.features.items() if isinstance(feature, datasets.Image)]
@@ -140,7 +140,7 @@ def _sample_column(rows: Any, spec: str) -> str:
 
 
 def _labels(rows: Any) -> tuple[list[int] | None, list[str] | None]:
-    """Class indices where a column of labels holds whole numbers in every row, and the names it gives them."""
+    """Return class indices where a column of labels holds whole numbers in every row, and the names it gives them."""
     column = next((name for name in (*LABEL_COLUMNS, *_EXTRA_LABELS) if name in rows.features), None)
     if column is None or "int" not in getattr(rows.features[column], "dtype", ""):
         return None, None

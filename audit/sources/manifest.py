@@ -29,12 +29,12 @@ _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 
 def recognise(spec: str) -> bool:
-    """Whether it is a file whose ending is that of a table."""
+    """Return whether it is a file whose ending is that of a table."""
     return spec.lower().endswith(_ENDINGS) and os.path.isfile(spec)
 
 
 def open_source(spec: str, options: Options) -> FileDataset:
-    """One sample for each row, in the table's order."""
+    """Return one sample for each row, in the table's order."""
     table = read_table(spec, (*PATH_COLUMNS, *LABEL_COLUMNS, *TEXT_COLUMNS, *SPLIT_COLUMNS))
     path, text = table.find(PATH_COLUMNS), table.find(TEXT_COLUMNS)
     if path is None and text is None:
@@ -61,7 +61,7 @@ def _as_text(value: Any) -> str:
 
 
 def _as_path(table: Table, column: str, row: int) -> bytes:
-    """The row's path; an empty one where the cell is empty, which fails when it is read."""
+    """Return the row's path; an empty one where the cell is empty, which fails when it is read."""
     value = table.columns[column][row]
     if _empty(value):
         return b""
@@ -84,7 +84,7 @@ def _splits(table: Table) -> list[str | None] | None:
 
 
 def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
-    """Class indices, and the class names where labels are names."""
+    """Return class indices, and the class names where labels are names."""
     column = table.find(LABEL_COLUMNS)
     if column is None:
         return None, None
@@ -113,7 +113,7 @@ def _empty(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int | None:
-    """The value as a number, if it is one and would be written so: the class name 007 is not a number."""
+    """Return the value as a number, if it is one and would be written so: the class name 007 is not a number."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
         plain = digits.isascii() and digits.isdigit() and str(int(digits)) == digits and len(digits) < 19

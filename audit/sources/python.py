@@ -33,7 +33,7 @@ def recognise(spec: str) -> bool:
 
 
 def open_source(spec: str, options: Options) -> Any:
-    """The Dataset that the code makes."""
+    """Return the Dataset that the code makes."""
     if match := _FILE.fullmatch(spec):
         if not os.path.isfile(match["file"]):
             raise missing_path(match["file"])
@@ -46,7 +46,7 @@ def open_source(spec: str, options: Options) -> Any:
 
 
 def parts_of(spec: str) -> tuple[str | None, str | None]:
-    """The file or module that is named, and the name inside it; None where there is none."""
+    """Return the file or module that is named, and the name inside it; None where there is none."""
     if match := _FILE.fullmatch(spec):
         return match["file"], match["name"]
     match = _MODULE.fullmatch(spec)
@@ -54,7 +54,7 @@ def parts_of(spec: str) -> tuple[str | None, str | None]:
 
 
 def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
-    """The Dataset itself: what was found, or what it returns when called."""
+    """Return the Dataset itself: what was found, or what it returns when called."""
     shown = printable(os.fsencode(spec))
     if is_dataset(found) and not inspect.isclass(found):
         return found
@@ -74,7 +74,7 @@ def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether it can be indexed as a Dataset; plain containers of Python's own are not meant."""
+    """Return whether it can be indexed as a Dataset; plain containers of Python's own are not meant."""
     return hasattr(type(value), "__getitem__") and not isinstance(value, (str, bytes, dict, list, tuple, type))
 
 
@@ -105,7 +105,7 @@ def _made(module: ModuleType) -> list[str]:
 
 
 def _arguments(function: Any, shown: str, options: Options, given: dict[str, Any]) -> dict[str, Any]:
-    """What the function takes of the transform and of what was given; DatasetError where it needs more."""
+    """Return what the function takes of the transform and of what was given; DatasetError where it needs more."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):

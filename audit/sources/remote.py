@@ -27,12 +27,12 @@ description = "a folder in a bucket, such as s3://bucket/images"
 
 
 def recognise(spec: str) -> bool:
-    """Whether it is the location of an object store."""
+    """Return whether it is the location of an object store."""
     return is_remote(spec)
 
 
 def open_source(spec: str, options: Options) -> FileDataset:
-    """The pictures below the location; labelled where they lie in class folders."""
+    """Return the pictures below the location; labelled where they lie in class folders."""
     try:
         place = parse_location(spec, "dataset")
     except UsageError as error:
@@ -70,7 +70,7 @@ class RemoteDataset(FileDataset):
         self._sizes = array("q", ((sizes or {}).get(name, -1) for name in self._names))
 
     def read(self, index: SupportsIndex) -> bytes:
-        """The one GET of the sample's object; OSError where it cannot be read."""
+        """Return the one GET of the sample's object; OSError where it cannot be read."""
         return read_object(self.root, self._names[self._at(index)])
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
@@ -80,7 +80,7 @@ class RemoteDataset(FileDataset):
 
 
 def read_object(root: str, name: bytes) -> bytes:
-    """All bytes of one object below a location; OSError with a text of ours where they cannot be had."""
+    """Return all bytes of one object below a location; OSError with a text of ours where they cannot be had."""
     place = parse_location(root, "dataset")
     shown = f"{place}/{printable(name)}"
     try:
@@ -94,7 +94,7 @@ def read_object(root: str, name: bytes) -> bytes:
 
 
 def _scan(place: ObjectLocation, sizes: dict[bytes, int]) -> Scan:
-    """What is below the location, as `scan` finds it in a folder; sizes go into `sizes`."""
+    """Return what is below the location, as `scan` finds it in a folder; sizes go into `sizes`."""
     found = Scan(str(place).encode())
     samples: dict[bytes, list[bytes]] = {b"": []}
     texts: dict[bytes, list[bytes]] = {}

@@ -34,7 +34,7 @@ class Directory:
 
     @property
     def top(self) -> bytes:
-        """The first component of its path: the class, in a folder of class folders."""
+        """Return the first component of its path: the class, in a folder of class folders."""
         return self.path.partition(b"/")[0]
 
     def names(self, texts: bool) -> Iterator[bytes]:
@@ -56,11 +56,11 @@ class Scan:
 
     @property
     def texts(self) -> bool:
-        """Whether texts are the samples: only where there is no picture and no array at all."""
+        """Return whether texts are the samples: only where there is no picture and no array at all."""
         return not any(found.samples for found in self.directories) and any(found.texts for found in self.directories)
 
     def notes(self) -> list[str]:
-        """What was left out, one sentence each."""
+        """Return what was left out, one sentence each."""
         notes = [
             f"The link {printable(path)} leads back to a folder that holds it, and was not followed."
             for path in self.loops
@@ -76,7 +76,7 @@ class Scan:
 
 
 def scan(root: str) -> Scan:
-    """Everything below a folder; DatasetError where a directory cannot be listed."""
+    """Return everything below a folder; DatasetError where a directory cannot be listed."""
     found = Scan(os.fsencode(root))
     status = os.stat(root)
     pending: list[tuple[bytes, Chain]] = [(b"", ((status.st_dev, status.st_ino), None))]
@@ -139,12 +139,12 @@ def is_folder(entry: os.DirEntry[bytes]) -> bool:
 
 
 def suffix_of(name: bytes) -> bytes:
-    """The name's ending in lower case, such as b".png"."""
+    """Return the name's ending in lower case, such as b".png"."""
     return os.path.splitext(name)[1].lower()
 
 
 def kinds(counts: Counter[bytes]) -> str:
-    """The commonest endings with their counts, for a sentence."""
+    """Return the commonest endings with their counts, for a sentence."""
     most = sorted(((count, suffix) for suffix, count in counts.items() if count), key=lambda pair: (-pair[0], pair[1]))
     shown = [f"{printable(suffix) or 'no ending'} {count}" for count, suffix in most[:5]]
     return ", ".join([*shown, "…"] if len(most) > 5 else shown)

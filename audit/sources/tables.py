@@ -30,21 +30,21 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """Names of all columns in the file, also of those that were not read."""
+        """Return names of all columns in the file, also of those that were not read."""
         return self.all_names or list(self.columns)
 
     def find(self, wanted: Sequence[str]) -> str | None:
-        """The column that has the first of these names to be found; case and spaces around it do not matter."""
+        """Return the column that has the first of these names to be found; case and spaces around it do not matter."""
         known = {name.strip().lower(): name for name in reversed(self.columns)}
         return next((known[name] for name in wanted if name in known), None)
 
     def place(self, row: int) -> str:
-        """Where a row is, for a message."""
+        """Return where a row is, for a message."""
         return f"line {self.lines[row]}" if self.lines else f"row {row}"
 
 
 def read_table(path: str, wanted: Sequence[str]) -> Table:
-    """The table in the file; of Parquet, only the wanted columns are read."""
+    """Return the table in the file; of Parquet, only the wanted columns are read."""
     shown = printable(os.fsencode(path))
     if path.lower().endswith(".parquet"):
         return _parquet(path, shown, wanted)
@@ -98,7 +98,7 @@ def _separated(file: TextIO, shown: str, delimiter: str | None) -> Table:
 
 
 def _delimiter(file: TextIO) -> str:
-    """A comma, unless the header has none but has a semicolon, as spreadsheets write it in half of Europe."""
+    """Return a comma, unless the header has none but has a semicolon, as spreadsheets write it in half of Europe."""
     header = file.readline()
     file.seek(0)
     return ";" if "," not in header and ";" in header else ","

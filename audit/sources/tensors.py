@@ -22,12 +22,12 @@ _FORM = 'Save it as {"x": samples, "y": labels} with one row for each sample.'
 
 
 def recognise(spec: str) -> bool:
-    """Whether it is a file whose ending is that of saved tensors."""
+    """Return whether it is a file whose ending is that of saved tensors."""
     return spec.lower().endswith((".pt", ".pth", ".npz")) and os.path.isfile(spec)
 
 
 def open_source(spec: str, options: Options) -> TensorItems:
-    """One sample for each entry of the first axis."""
+    """Return one sample for each entry of the first axis."""
     shown = printable(os.fsencode(spec))
     x, y, classes = _parts(_load_npz(spec, shown) if spec.lower().endswith(".npz") else _load_pt(spec, shown), shown)
     if not getattr(x, "ndim", 0) or (y is not None and len(y) != len(x)):
@@ -66,11 +66,11 @@ class TensorItems:
         return value, target if self.target_transform is None else self.target_transform(target)
 
     def source(self, index: SupportsIndex) -> Source:
-        """The sample's place in the file."""
+        """Return the sample's place in the file."""
         return Source(f"dataset://{self._at(index)}")
 
     def label(self, index: SupportsIndex) -> int | None:
-        """The class index, where targets are whole numbers."""
+        """Return the class index, where targets are whole numbers."""
         at = self._at(index)
         if self.y is None or self.y.ndim != 1:
             return None

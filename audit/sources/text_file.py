@@ -16,12 +16,12 @@ description = "a .txt file with one text per line"
 
 
 def recognise(spec: str) -> bool:
-    """Whether it is a file that ends in .txt."""
+    """Return whether it is a file that ends in .txt."""
     return spec.lower().endswith(".txt") and os.path.isfile(spec)
 
 
 def open_source(spec: str, options: Options) -> TextDataset:
-    """One sample for each line."""
+    """Return one sample for each line."""
     shown = printable(os.fsencode(spec))
     try:
         data = read_file(os.fsencode(spec)).removeprefix(b"\xef\xbb\xbf")

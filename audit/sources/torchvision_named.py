@@ -22,7 +22,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 def recognise(spec: str) -> bool:
-    """Whether it starts with torchvision:"""
+    """Return whether it starts with torchvision:"""
     return spec.startswith(_PREFIX)
 
 
@@ -73,7 +73,7 @@ def _parse(query: str, spec: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number, tuple, true, false or none where it is written as one; else the text."""
+    """Return a number, tuple, true, false or none where it is written as one; else the text."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:

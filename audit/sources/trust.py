@@ -50,7 +50,7 @@ class NamedCode:
 
 
 def sign_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with the digests of the files that it names, signed by this user's key.
+    """Return the recipe with the digests of the files that it names, signed by this user's key.
 
     `files` maps each file of code to its SHA-256. `signature` is None where this user cannot keep a key.
     """
@@ -63,7 +63,7 @@ def sign_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_recorded_here(recipe: Mapping[str, Any]) -> bool:
-    """Whether this user recorded the recipe on this machine, and nobody has changed it since."""
+    """Return whether this user recorded the recipe on this machine, and nobody has changed it since."""
     return recording_key.is_signed(_message(recipe), recipe.get("signature"))
 
 
@@ -77,7 +77,7 @@ def changed_code(recipe: Mapping[str, Any]) -> list[str]:
 
 
 def is_derivable(run: Run, trust: bool = False) -> bool:
-    """Whether what was not stored may be derived unasked: only by the very code that this machine ran."""
+    """Return whether what was not stored may be derived unasked: only by the very code that this machine ran."""
     return trust or not _code(run.recipe, NAMES) or (is_recorded_here(run.recipe) and not changed_code(run.recipe))
 
 
@@ -158,7 +158,7 @@ def _runs_code(dataset: str) -> bool:
 
 
 def _is_code(spec: str) -> bool:
-    """Whether it has the form of FILE.py, FILE.py:name or module:name, and is not a file of another kind."""
+    """Return whether it has the form of FILE.py, FILE.py:name or module:name, and is not a file of another kind."""
     if spec.endswith(".py"):
         return True
     place, colon, name = spec.rpartition(":")
@@ -175,7 +175,7 @@ def _named(spec: str) -> NamedCode:
 
 
 def _module_file(name: str) -> str | None:
-    """The file of a module, found as an import would find it, and without importing its packages."""
+    """Return the file of a module, found as an import would find it, and without importing its packages."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)

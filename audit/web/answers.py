@@ -28,7 +28,7 @@ class Answers:
         self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
     def ask(self, question: Hashable, answer: Callable[[], T]) -> Future[T]:
-        """The answer that is there or on its way; begun now if nobody has asked before."""
+        """Return the answer that is there or on its way; begun now if nobody has asked before."""
         with self._lock:
             known = self._kept.get(question)
             if known is not None and not (known.done() and known.exception() is not None):
@@ -41,7 +41,7 @@ class Answers:
             return begun
 
     def within(self, seconds: float | None, question: Hashable, answer: Callable[[], T]) -> T | None:
-        """The answer if it is there in time, else None; None for `seconds` waits until it is."""
+        """Return the answer if it is there in time, else None; None for `seconds` waits until it is."""
         try:
             return self.ask(question, answer).result(timeout=seconds)
         except NotYet:

@@ -73,7 +73,7 @@ def build(
     trust: bool = False,
     seconds: float = 20.0,
 ) -> Starlette:
-    """The app over one store. Raises StoreError when there is none.
+    """Yield the app over one store. Raises StoreError when there is none.
 
     A replay runs the recorded pipeline only if this machine recorded it, or with `trust`.
     """

@@ -38,7 +38,7 @@ HEADERS = {
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Return whether only this machine can reach a server that listens there."""
     if address == "localhost":
         return True
     try:

@@ -30,7 +30,7 @@ class Pictures:
         self._coming: dict[Hashable, Future[None]] = {}
 
     def get(self, key: Hashable, make: Callable[[], Encoded | None]) -> Encoded | None:
-        """The picture of that key: kept, on its way from `expect`, or made now."""
+        """Return the picture of that key: kept, on its way from `expect`, or made now."""
         with self._lock:
             coming = self._coming.get(key)
         if coming is not None:
@@ -64,7 +64,7 @@ class Pictures:
 
 
 def source_picture(trace: Trace) -> Encoded | None:
-    """The source file itself, if it is a picture and still is what was recorded."""
+    """Return the source file itself, if it is a picture and still is what was recorded."""
     path = trace.source_path
     if path is None or not trace.sample["source_digest"]:
         return None

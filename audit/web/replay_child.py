@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def replay(store: str, run: str, index: int, epoch: int, visit: int, trust: bool) -> dict[str, Any]:
-    """The verdict on one visit, with previews of the stages of which none is stored."""
+    """Return the verdict on one visit, with previews of the stages of which none is stored."""
     opened = open_store(store)
     try:
         trace = opened.trace(run, index=index, epoch=epoch, visit=visit, trust=trust)

@@ -30,7 +30,7 @@ class Replays:
         self._running: subprocess.Popen[bytes] | None = None
 
     def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[dict[str, Any], dict[int, Preview]]:
-        """The verdict, and the pictures of the stages as they were derived."""
+        """Return the verdict, and the pictures of the stages as they were derived."""
         visited = {"run": run_id, "index": index, "epoch": epoch, "visit": visit}
         request = {"store": self._location, "trust": self._trust, **visited}
         if not self._one.acquire(timeout=_SECONDS):

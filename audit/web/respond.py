@@ -40,7 +40,7 @@ Handler = Callable[[AppState, Request], Page | Response]
 
 
 def page(handler: Handler) -> Callable[[Request], Response]:
-    """A handler as an endpoint: runs in a thread, answers in the form that was asked for."""
+    """Return a handler as an endpoint: runs in a thread, answers in the form that was asked for."""
 
     def endpoint(request: Request) -> Response:
         desk: AppState = request.app.state.desk
@@ -61,7 +61,7 @@ def page(handler: Handler) -> Callable[[Request], Response]:
 
 
 def respond(request: Request, answer: Page) -> Response:
-    """The page as HTML, or its data as JSON."""
+    """Return the page as HTML, or its data as JSON."""
     if wants_json(request):
         return Response(plainjson.dumps(answer.data), answer.code, media_type="application/json")
     template = environment(TEMPLATES).get_template(answer.template)
@@ -81,7 +81,7 @@ def warm() -> None:
 
 
 def error_page(error: AuditError) -> Page:
-    """An error as a page: what happened and what to do next."""
+    """Return an error as a page: what happened and what to do next."""
     code = (
         404
         if isinstance(error, NotFound)
@@ -103,7 +103,7 @@ def wants_json(request: Request) -> bool:
 
 
 def url(*parts: object, **query: object) -> str:
-    """An address: each part and value quoted, empty ones left out."""
+    """Return an address: each part and value quoted, empty ones left out."""
     path = "/" + "/".join(quote(str(part), safe="") for part in parts)
     kept = {name: value for name, value in query.items() if value is not None and value != ""}
     return path + (f"?{urlencode(kept)}" if kept else "")
@@ -116,13 +116,13 @@ def trace_url(run_id: str, visit: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def asset(name: str) -> str:
-    """The address of a static file, with a digest so that a new version is never an old one from a cache."""
+    """Return the address of a static file, with a digest so that a new version is never an old one from a cache."""
     data = style().encode() if name == "audit.css" else (STATIC / name).read_bytes()
     return f"/static/{name}?{hashlib.sha256(data).hexdigest()[:10]}"
 
 
 def whole(request: Request, name: str, default: int | None = None) -> int | None:
-    """A whole number from the address, or the default."""
+    """Return a whole number from the address, or the default."""
     text = request.query_params.get(name, "")
     if not text:
         return default

@@ -23,7 +23,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
+        """Return what to open in a browser."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 

@@ -33,22 +33,22 @@ class AppState:
 
     @property
     def store(self) -> Store:
-        """The store as committed a moment ago. Take it once per request: the next look may be newer."""
+        """Return the store as committed a moment ago. Take it once per request: the next look may be newer."""
         return self._current.reader()
 
     def about(
         self, store: Store, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE
     ) -> T | None:
-        """An answer about one commit of one run, or None when it is not there yet."""
+        """Return an answer about one commit of one run, or None when it is not there yet."""
         return self.answers.within(wait, (run.run_id, store.manifest(run.run_id).commit, question), answer)
 
     def epoch(self, store: Store, run: Run) -> int:
-        """The newest epoch of a run."""
+        """Return the newest epoch of a run."""
         found = self.about(store, run, "last epoch", lambda: overview.last_epoch(store, run), wait=None)
         return found or 0
 
     def mistakes(self, store: Store, run: Run, epoch: int) -> Mistakes | None:
-        """The wrong predictions of an epoch, once they are known."""
+        """Return the wrong predictions of an epoch, once they are known."""
         if not run.graded or not run.wrong:
             return None
         return self.about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch))

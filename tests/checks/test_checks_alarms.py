@@ -98,7 +98,7 @@ def test_a_regression_has_no_classes(tmp_path: Path) -> None:
     made.run.classes = None
     report = run_checks(made.write(tmp_path / "lineage"), only=["label_range", "accuracy", "calibration"])
     assert {(o.status, o.message) for o in report.outcomes} == {
-        ("skip", "the model gives one number, and the labels are no classes")
+        ("skip", "the model has one output, and the labels are not classes")
     }
 
 

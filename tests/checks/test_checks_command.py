@@ -154,7 +154,7 @@ def test_a_store_that_cannot_be_written_is_judged_all_the_same() -> None:
         run.chmod(0o755)
         shutil.rmtree(folder)
     assert report.outcome("finite").status == "fail"
-    assert any("could not be kept" in note for note in report.notes)
+    assert any("could not be stored" in note for note in report.notes)
 
 
 def test_a_run_that_is_being_written_is_judged_and_not_touched(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_run_that_is_being_written_is_judged_and_not_touched(tmp_path: Path) -
     with LocalFilesystem(store).lock(lock_path(run_id)):
         report = run_checks(str(store), only=["finite"])
     assert report.outcome("finite").status == "pass"
-    assert any("could not be kept" in note for note in report.notes)
+    assert any("could not be stored" in note for note in report.notes)
 
 
 def test_an_interrupted_run_is_told_to_be_one(tmp_path: Path) -> None:

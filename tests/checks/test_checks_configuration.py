@@ -92,14 +92,14 @@ def test_what_is_allowed_is_not_told_until_its_day_is_over(planted: Plant) -> No
     allow = {"source": "bird/01*.png", "reason": "agreed", "expires": tomorrow}
     outcome = outcome_of(store, "duplicates", {"allow": [allow]})
     assert [finding.index for finding in outcome.findings] == [24]
-    assert "1 allowed" in outcome.notes
+    assert "allowed by the configuration: 1" in outcome.notes
     outcome = outcome_of(store, "duplicates", {"allow": [allow, {"source": "bird/024.png", "reason": "too"}]})
     assert outcome.status == "pass"
     assert outcome_of(store, "duplicates", {"allow": [{"digest": digest[:12], "reason": "known"}]}).status == "pass"
     late = parse_configuration({"checks": {"duplicates": {"allow": [allow | {"expires": yesterday}]}}}, None)
     report = run_checks(str(store), config=late, only=["duplicates"])
     assert report.outcome("duplicates").total == 2
-    assert any("ended on" in note for note in report.notes)
+    assert any("expired on" in note for note in report.notes)
 
 
 def digest_of(store: Path, index: int) -> str:
@@ -141,13 +141,13 @@ def test_a_broken_query_is_an_error_and_the_others_still_run(planted: Plant, que
         ("chekcs = 1", "checks"),
         ('select = ["cofverage"]', "coverage"),
         ("skip = 3", "must be a list"),
-        ("[checks]\nfinite = 3", "not a table"),
+        ("[checks]\nfinite = 3", "must be a table"),
         ('[checks.duplicates]\nallow = [{ source = "x" }]', "no reason"),
         ('[checks.duplicates]\nallow = [{ reason = "x" }]', "a source or a digest"),
         ('[checks.duplicates]\nallow = [{ source = "x", reason = "y", expires = "soon" }]', "a date"),
         ('[checks.duplicates]\nallow = ["x"]', "holds 'x'"),
         ("[[sql]]\nname = 'x'", "no query"),
-        ("[[sql]]\nname = 'finite'\nquery = 'FROM samples'", "as another check is"),
+        ("[[sql]]\nname = 'finite'\nquery = 'FROM samples'", "which another check already has"),
         ("max_findings = 0", "from 1 up"),
         ("[checks.sql]", "[[sql]]"),
         ("baseline = 5", "must be a text"),
@@ -224,7 +224,7 @@ def test_a_plugin_that_raises_is_an_error_and_the_others_still_run(planted: Plan
 def test_a_section_that_is_no_table_is_not_ignored(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pyproject.toml").write_text(text)
-    with pytest.raises(UsageError, match="not a table"):
+    with pytest.raises(UsageError, match="must be a table"):
         load_configuration()
 
 

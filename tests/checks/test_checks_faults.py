@@ -147,4 +147,4 @@ def test_a_checkpoint_and_code_that_changed_are_named(tmp_path: Path) -> None:
         assert str(file) in outcome.findings[0].message
         check_outcome(store, outcome)
     checkpoint.unlink()
-    assert "is gone" in outcome_of(store, "model_unchanged").findings[0].message
+    assert "no longer exists" in outcome_of(store, "model_unchanged").findings[0].message

@@ -117,7 +117,7 @@ def test_changed_and_missing_files_are_told(digits: Path, tmp_path: Path) -> Non
     told = {(finding.source, finding.index): finding.message for finding in outcome.findings}
     assert len(told) == 2
     assert "other bytes" in told[(files[3].relative_to(copy / "test").as_posix(), 3)]
-    assert "is gone" in told[(files[5].relative_to(copy / "test").as_posix(), 5)]
+    assert "no longer exists" in told[(files[5].relative_to(copy / "test").as_posix(), 5)]
     # Replaying notices the same, at the stage where it shows.
     files[0].write_bytes(files[9].read_bytes())
     outcome = outcome_of(store, "reproducible")

@@ -34,7 +34,7 @@ def make(names: list[str], severity: str = "error") -> Report:
     outcomes = [
         CheckOutcome("broken", *about, "error", "error", f"ValueError: {names[0] if names else ''}"),
         CheckOutcome("finite", *about, severity, "fail", "odd", found, len(found) + 7),  # type: ignore[arg-type]
-        CheckOutcome("hooks", *about, "error", "skip", "no layer was asked for"),
+        CheckOutcome("hooks", *about, "error", "skip", "no layers were requested"),
         CheckOutcome("blank", *about, "error", "pass", ""),
     ]
     return Report("20260101-000000-abcdef", names[0] if names else None, 60, outcomes, root="/data", notes=names[:1])

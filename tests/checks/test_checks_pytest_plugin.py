@@ -56,7 +56,7 @@ def test_the_fixture_judges_the_run(folder: Path) -> None:
     # The finding is told where the assertion failed, and nothing of our own frames.
     assert "009.png (index 9): 12 values are NaN" in done.stdout
     assert "pytest_plugin.py" not in done.stdout
-    assert "no layer was asked for" in done.stdout
+    assert "no layers were requested" in done.stdout
 
 
 def test_options_and_a_run_that_is_not_there(folder: Path) -> None:

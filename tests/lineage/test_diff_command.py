@@ -124,8 +124,8 @@ def test_limits_decide_the_exit_code(store: str, limits: tuple[str, ...], expect
     [
         (("baseline", "nowhere"), 1, "no run 'nowhere'"),
         (("baseline", "no model", "--max-regressions", "0", "--json"), 2, "no predictions"),
-        (("baseline", "new", "--json", "--markdown"), 2, "Choose"),
-        (("baseline", "new", "--dataset", "x"), 2, "goes with --pipelines"),
+        (("baseline", "new", "--json", "--markdown"), 2, "not both"),
+        (("baseline", "new", "--dataset", "x"), 2, "can be used only with --pipelines"),
         (("baseline", "--pipelines", "a.py", "b.py"), 2, "not both"),
         (("--pipelines", "a.py", "b.py"), 2, "needs --dataset"),
         (("--pipelines", "a.py", "b.py", "--dataset", "nowhere"), 2, "a.py"),

@@ -54,7 +54,7 @@ def test_files_are_looked_at_in_a_bucket(service: Service, place: str) -> None:
     messages = {finding.source: finding.message for finding in outcome.findings}
     assert messages.keys() == {"a/02.png", "b/03.png"}
     assert "6 instead of" in messages["a/02.png"]
-    assert "is gone" in messages["b/03.png"]
+    assert "no longer exists" in messages["b/03.png"]
 
 
 def test_a_bucket_that_does_not_answer_is_a_skip(service: Service, place: str) -> None:
@@ -64,4 +64,4 @@ def test_a_bucket_that_does_not_answer_is_a_skip(service: Service, place: str) -
     audit.run(str(data), store=place, capture="digest", workers=0)
     service.fault("GET", ".png", status=403, times=1)
     outcome = run_checks(place, only=["source_unchanged"]).outcome("source_unchanged")
-    assert (outcome.status, outcome.message) == ("skip", "the source files are not here, or cannot be read")
+    assert (outcome.status, outcome.message) == ("skip", "the source files do not exist here, or cannot be read")

@@ -158,7 +158,10 @@ def test_loops_that_break_off_or_fail(tmp_path: Path) -> None:
         for _ in run.loader(loader(Numbers(12, fails=frozenset({8})))):
             pass
     outcome = coverage(tmp_path / "failed", run.run_id)
-    assert (outcome.findings, outcome.notes) == ([], ["the run did not finish, so what was not drawn cannot be told"])
+    assert (outcome.findings, outcome.notes) == (
+        [],
+        ["the run did not finish, so samples that were not drawn cannot be found"],
+    )
 
 
 @pytest.mark.workers

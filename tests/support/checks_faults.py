@@ -78,7 +78,7 @@ def _(w: World) -> None:
     w.tables["predictions"].remove(w.prediction(30))
 
 
-@fault("coverage", "prediction without sample", index=99, says="no sample")
+@fault("coverage", "prediction without sample", index=99, says="was not recorded")
 def _(w: World) -> None:
     w.tables["predictions"].append(w.prediction(0) | {"index": 99})
 
@@ -278,7 +278,7 @@ def _(w: World) -> None:
         row.update(max=255.0, mean=120.0)
 
 
-@fault("scale", "normalised twice", stage=4, says="normalised before")
+@fault("scale", "normalised twice", stage=4, says="already normalised")
 def _(w: World) -> None:
     w.tables["stages"].append(w.stage(3) | {"stage": 4, "path": "4"})
     again = [row | {"stage": 4, "min": -10.0, "max": 6.0} for row in w.outputs(3)]
@@ -437,7 +437,7 @@ def _(w: World) -> None:
     grade(w.prediction(54), other, logits)
 
 
-@fault("accuracy", "below what is asked", says="below the 95.00%", config={"min": 0.95})
+@fault("accuracy", "below what is asked", says="minimum of 95.00%", config={"min": 0.95})
 def _(w: World) -> None:
     pass
 
@@ -461,7 +461,7 @@ def _(w: World) -> None:
             grade(row, 1, [2.0, 0.0, 0.5])
 
 
-@fault("calibration", "far too sure", says="too sure", config={"samples": 50})
+@fault("calibration", "far too confident", says="overconfident", config={"samples": 50})
 def _(w: World) -> None:
     for row in w.tables["predictions"]:
         grade(row, row["label"], [8.0 if n == row["index"] % 2 else 0.0 for n in range(3)])
@@ -561,7 +561,7 @@ def _(w: World) -> None:
     draw(w, lambda index: index // 2)
 
 
-@fault("repeated_draws", "a generator that begins anew", says="begins anew", severity="warning")
+@fault("repeated_draws", "a generator that begins anew", says="is reset at the start", severity="warning")
 def _(w: World) -> None:
     draw(w, lambda index: index % 60, epochs=2)
 
@@ -595,7 +595,7 @@ def _(w: World) -> None:
     w.run.classes = [*CLASSES, "fish"]
 
 
-@fault("head", "one output takes everything", says="one output takes everything")
+@fault("head", "one output takes everything", says="have that label")
 def _(w: World) -> None:
     for row in w.tables["predictions"]:
         grade(row, row["label"], [4.0, 0.0, 0.0])
@@ -620,7 +620,7 @@ def _(w: World) -> None:
     _split(w, "all")
 
 
-@fault("class_order", "two classes of many changed places", says="changed places")
+@fault("class_order", "two classes of many changed places", says="are swapped")
 def _(w: World) -> None:
     many_classes(w, 20, samples=6, order=lambda label: {4: 7, 7: 4}.get(label, label))
 

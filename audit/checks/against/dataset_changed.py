@@ -10,7 +10,7 @@ from audit.checks.shared.matched import lookup, matched
 
 
 class DatasetChanged(Check):
-    """A dataset may grow: what was added is told apart from what changed under its name."""
+    """Report added, removed and changed sources separately, because a dataset may grow."""
 
     name = "dataset_changed"
     group = "against"
@@ -18,8 +18,8 @@ class DatasetChanged(Check):
     severity = "warning"
     needs = ("baseline",)
     options = settings(
-        added=Option(True, "Tell sources that the baseline does not have."),
-        removed=Option(True, "Tell sources that only the baseline has."),
+        added=Option(True, "Report sources that the baseline does not have."),
+        removed=Option(True, "Report sources that only the baseline has."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:

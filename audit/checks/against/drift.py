@@ -1,4 +1,4 @@
-"""`drift`: labels, predictions, confidence or stage statistics are distributed otherwise than in the baseline."""
+"""`drift`: labels, predictions, confidence or stage statistics are distributed differently than in the baseline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audit.checks.shared import distance
 
 
 class Drift(Check):
-    """Told only what is both too large to be chance for so many samples and large enough to matter."""
+    """Report a change only if it is statistically significant and large enough to matter."""
 
     name = "drift"
     group = "against"
@@ -23,10 +23,10 @@ class Drift(Check):
     severity = "warning"
     needs = ("baseline",)
     options = settings(
-        psi=Option(0.2, "Population stability index of labels and predictions from which on a change matters."),
-        ks=Option(0.15, "Kolmogorov–Smirnov distance of statistics from which on a change matters."),
-        significance=Option(0.0001, "How unlikely it must be that chance alone did it."),
-        samples=Option(30, "Fewer samples than this on either side are not compared."),
+        psi=Option(0.2, "Report labels and predictions whose population stability index is at least this."),
+        ks=Option(0.15, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),
+        significance=Option(0.0001, "Report a change only if its probability under chance alone is below this."),
+        samples=Option(30, "Compare only if both sides have at least this many samples."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:

@@ -13,13 +13,13 @@ from audit.checks.context import Context
 
 
 class PipelineChanged(Check):
-    """Names the stage and the parameter, with both values."""
+    """Report the stage and the parameter that differ, with both values."""
 
     name = "pipeline_changed"
     group = "against"
-    description = "The pipeline's stages, parameters and code are those of the baseline; what differs is named."
+    description = "The pipeline's stages, parameters and code are those of the baseline; every difference is reported."
     needs = ("baseline",)
-    options = settings(code=Option(True, "Tell stages and files of the pipeline's own code that differ, too."))
+    options = settings(code=Option(True, "Also report changed code: of stages, and of the pipeline's own files."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         baseline = context.facts.baseline
@@ -34,14 +34,20 @@ class PipelineChanged(Check):
                     yield from self._compared(context, old, new, sql)
                 continue
             for row in before[a:b]:
-                yield Finding(f"The stage {row['name']} ({row['path']}) of {baseline.name} is gone.", sql=sql)
+                yield Finding(
+                    f"The stage {row['name']} ({row['path']}) was removed: only {baseline.name} has it.", sql=sql
+                )
             for row in now[c:d]:
-                yield Finding(f"The stage {row['name']} ({row['path']}) is new.", stage=row["stage"], sql=sql)
+                yield Finding(
+                    f"The stage {row['name']} ({row['path']}) was added: {baseline.name} does not have it.",
+                    stage=row["stage"],
+                    sql=sql,
+                )
         if context.options["code"]:
             yield from self._files(context)
 
     def _files(self, context: Context) -> Iterable[Finding]:
-        """Files hold more than stages: constants, and functions that stages call."""
+        """Compare whole files, because they also hold constants and functions that stages call."""
         baseline = context.facts.baseline
         assert baseline is not None
         now = code_of(context.run)

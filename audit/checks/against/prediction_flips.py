@@ -11,18 +11,17 @@ from audit.checks.shared.matched import lookup, matched
 
 
 class PredictionFlips(Check):
-    """Compared source by source: an unchanged mean can hide as many losses as gains."""
+    """Compare the runs source by source, because an unchanged mean can hide as many losses as gains."""
 
     name = "prediction_flips"
     group = "against"
     description = (
-        "Samples that were right in the baseline and are wrong or fail now "
-        "(or are predicted otherwise at all, with `any`)."
+        "Samples that were right in the baseline and are wrong or fail now (with `any`: every prediction that differs)."
     )
     needs = ("baseline",)
     options = settings(
-        max_regressions=Option(0, "How many may turn from right to wrong, or fail anew."),
-        any=Option(False, "Count every prediction that differs, whatever the label says."),
+        max_regressions=Option(0, "How many samples may turn from right to wrong, or newly fail."),
+        any=Option(False, "Count every prediction that differs, whether or not it is correct."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -79,7 +78,7 @@ class PredictionFlips(Check):
 
 
 def _class(number: int | None, classes: list[str] | None) -> str | int | None:
-    """A class by name where it has one: runs with other class lists number the same class otherwise."""
+    """Return a class's name if it has one, because runs with different class lists number it differently."""
     return classes[number] if number is not None and classes and 0 <= number < len(classes) else number
 
 

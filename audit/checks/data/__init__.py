@@ -1,1 +1,1 @@
-"""Is the dataset sound: duplicates, leakage, broken pictures, missing classes."""
+"""Does the dataset have defects: duplicates, leakage, damaged pictures, missing classes."""

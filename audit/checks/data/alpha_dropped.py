@@ -1,4 +1,4 @@
-"""`alpha_dropped`: transparency that a stage threw away, so that what was hidden shows."""
+"""`alpha_dropped`: a stage dropped the alpha channel, so hidden pixels become visible."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 
-#: So many indices are named in a query; more are all asked for.
+#: At most this many indices are listed in a query; for more, all rows are read.
 _NAMED = 10_000
 _ALPHA = "('RGBA', 'LA', 'PA', 'RGBa', 'La')"
 
 
 class AlphaDropped(Check):
-    """Dropping an alpha channel that hides nothing is harmless and not told, where the file can say so."""
+    """Ignore a dropped alpha channel if the file shows that it had no transparent pixel."""
 
     name = "alpha_dropped"
     group = "data"
     description = "Pictures with transparent parts whose alpha channel was dropped instead of being composed."
     severity = "warning"
     needs = ("pictures",)
-    options = settings(files=Option(2_000, "At most this many files are opened, evenly chosen; 0 opens all."))
+    options = settings(files=Option(2_000, "Open at most this many files, evenly chosen; 0 opens all."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         told = set()
@@ -32,7 +32,7 @@ class AlphaDropped(Check):
                 yield _finding(context, row["index"], row["source"], row["stage"], row["mode"])
         if context.facts.root is None:
             return
-        # A loader that converts to RGB drops it before anything is recorded; only the file knows.
+        # A loader that converts to RGB drops it before anything is recorded, so only the file can show it.
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
         plain = f"index IN (SELECT index FROM {context.sources_decoded} WHERE mode IN ('RGB', 'L'))"
         files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
@@ -42,7 +42,7 @@ class AlphaDropped(Check):
                 yield _finding(context, file.index, file.source, 0, mode)
 
     def _recorded(self, context: Context) -> Iterable[dict[str, Any]]:
-        """The first stage without an alpha channel after one with it."""
+        """Yield the first stage without an alpha channel after one with it."""
         outputs = (
             "SELECT epoch, index, visit, stage, mode, shape, digest, lag(mode) OVER visits AS mode_before, "
             "lag(stage) OVER visits AS stage_before FROM stage_outputs "
@@ -57,12 +57,12 @@ class AlphaDropped(Check):
         )
         for file, found in opened([SourceFile(row) for row in context.offenders(query)]):
             made = file.row["made"]
-            # The file may tell that nothing was hidden; where it is gone, the recorded mode has to do.
+            # The file can show that nothing was hidden; if the file is missing, the recorded mode decides.
             if isinstance(found, OSError) or _dropped(found, [made] if made["before"] == 0 else None):
                 yield file.row
 
     def _loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[dict[str, Any]]]:
-        """What was loaded of each file, asked once for all of them."""
+        """Return what was loaded from each file, with one query for all of them."""
         listed = ", ".join(str(file.index) for file in files)
         chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _NAMED else ""
         found: dict[int, list[dict[str, Any]]] = {}
@@ -74,7 +74,7 @@ class AlphaDropped(Check):
 
 
 def _dropped(found: Opened | OSError, made: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """The mode of a file that has transparent pixels, unless what was made of it is not a mere conversion."""
+    """Return the mode of a file with transparent pixels, or None if loading did more than convert the mode."""
     from PIL import Image
 
     from audit import values
@@ -89,7 +89,7 @@ def _dropped(found: Opened | OSError, made: Sequence[Mapping[str, Any]] | None) 
             if not isinstance(lowest, (int, float)) or lowest >= 255:
                 return None
             for row in made or ():
-                # Of the same size, but other pixels: it was composed with a background.
+                # Same size but different pixels: it was composed with a background.
                 same_size = row["shape"][:2] == [image.height, image.width]
                 if same_size and values.digest(image.convert(row["mode"])) != row["digest"]:
                     return None

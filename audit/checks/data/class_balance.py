@@ -9,7 +9,7 @@ from audit.checks.context import Context, literal
 
 
 class ClassBalance(Check):
-    """Compares each class with the largest, split by split."""
+    """Compare each class with the largest one, split by split."""
 
     name = "class_balance"
     group = "data"
@@ -18,7 +18,7 @@ class ClassBalance(Check):
     needs = ("labels",)
     options = settings(
         ratio=Option(10.0, "The largest class may have this many times the samples of another."),
-        samples=Option(50, "Fewer samples than this in a split say nothing about balance."),
+        samples=Option(50, "Check only splits with at least this many samples."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:

@@ -12,7 +12,7 @@ _SEVERAL = "min(label) <> max(label)"
 
 
 class ConflictingLabels(Check):
-    """At least one of them is wrong, and a model cannot learn either."""
+    """Report samples that share content but not labels: at least one of the labels is wrong."""
 
     name = "conflicting_labels"
     group = "data"

@@ -10,7 +10,7 @@ from audit.checks.shared.content import alike
 
 
 class Duplicates(Check):
-    """Every copy but the first is told, with the name of the first."""
+    """Report every copy but the first, with the name of the first."""
 
     name = "duplicates"
     group = "data"

@@ -1,4 +1,4 @@
-"""`exif_orientation`: pictures that say how to be turned, and were not."""
+"""`exif_orientation`: pictures whose EXIF orientation was ignored on loading."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "tu
 
 
 class ExifOrientation(Check):
-    """Decodes such a file as it lies: if that is what was recorded as stage 0, its orientation was ignored."""
+    """Decode a file without its orientation: if the result is the recorded stage 0, the orientation was ignored."""
 
     name = "exif_orientation"
     group = "data"
     description = "Pictures whose EXIF orientation was ignored, so that the model sees them turned or mirrored."
     severity = "warning"
     needs = ("pictures", "files")
-    options = settings(files=Option(2_000, "At most this many files are opened, evenly chosen; 0 opens all."))
+    options = settings(files=Option(2_000, "Open at most this many files, evenly chosen; 0 opens all."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         from PIL import Image
@@ -30,7 +30,7 @@ class ExifOrientation(Check):
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(jpe?g|jfif|tiff?|png|webp|heic|avif)$')"
         files = chosen_files(context, context.options["files"], may)
         if not files:
-            raise Skip("no file is of a kind that holds EXIF")
+            raise Skip("no file has a format that can hold EXIF data")
         unread = 0
         for file, found in opened(files):
             try:
@@ -44,8 +44,8 @@ class ExifOrientation(Check):
                 continue
             if ignored:
                 yield Finding(
-                    f"{file.source} (index {file.index}) says by EXIF that it is {_TURNS[turn]} (orientation {turn}), "
-                    "which loading ignored.",
+                    f"{file.source} (index {file.index}) is {_TURNS[turn]} according to its EXIF data (orientation {turn}), "
+                    "but loading ignored the orientation.",
                     index=file.index,
                     source=file.source,
                     stage=0,

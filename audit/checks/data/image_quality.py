@@ -11,14 +11,14 @@ from audit.checks.shared.pictures import SIDE, pictures
 
 _COLOUR = "('RGB', 'RGBA', 'RGBX', 'CMYK', 'YCbCr', 'HSV', 'LAB', 'RGBa')"
 _GREY = "('L', 'LA', 'La', '1', 'I;16', 'I', 'F')"
-#: A picture whose levels vary less than this has no edges to be sharp.
+#: A picture whose levels vary less than this has no edges, so sharpness is not measured.
 _FAINT = 10.0
-#: Modes whose statistics are levels of brightness; a palette's numbers are not.
+#: Modes whose statistics are brightness levels; the numbers of a palette are not.
 _LEVELS = "('L', 'RGB')"
 
 
 class ImageQuality(Check):
-    """Sizes, brightness and modes from recorded facts; sharpness from the pictures themselves."""
+    """Check sizes, brightness and modes from recorded statistics, and sharpness from the pictures."""
 
     name = "image_quality"
     group = "data"
@@ -28,12 +28,14 @@ class ImageQuality(Check):
     options = settings(
         dark=Option(40.0, "A picture whose mean plus three standard deviations stays below this is dark."),
         bright=Option(215.0, "A picture whose mean less three standard deviations stays above this is bright."),
-        low_information=Option(4.0, "A picture whose levels vary by less than this holds next to nothing."),
-        size_ratio=Option(10.0, "Sides that are this many times larger or smaller than is usual are odd."),
-        aspect_ratio=Option(3.0, "Twice as oblong as is usual, and more oblong than this, is odd."),
-        blur=Option(12.0, "Sharpness (variance of the Laplacian) below this, and a tenth of what is usual, is blurry."),
-        grey_share=Option(0.1, "Grey pictures are told when at most this share of all is grey."),
-        pictures=Option(1_000, "At most this many pictures are looked at for sharpness; 0 looks at all."),
+        low_information=Option(4.0, "A picture whose levels have a standard deviation below this has low information."),
+        size_ratio=Option(10.0, "A picture this many times larger or smaller than the median size is odd."),
+        aspect_ratio=Option(3.0, "An aspect ratio above this, and above twice the median, is odd."),
+        blur=Option(
+            12.0, "Sharpness (variance of the Laplacian) below this, and below a tenth of the median, is blurry."
+        ),
+        grey_share=Option(0.1, "Report grey pictures only if at most this share of all pictures is grey."),
+        pictures=Option(1_000, "Measure the sharpness of at most this many pictures; 0 measures all."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -104,8 +106,8 @@ class ImageQuality(Check):
                 if min(found.image.size) >= 32
             ]
         except Skip as skipped:
-            # What recorded facts tell has been told already.
-            context.note(f"sharpness was not looked at: {skipped}")
+            # The checks on recorded statistics have already reported these.
+            context.note(f"sharpness was not measured: {skipped}")
         sharp = [score for _, score, _, _ in seen if score > 0]
         usual = float(np.median(sharp)) if len(sharp) >= 10 else 0.0
         coloured = [grey for _, _, colour, grey in seen if colour]
@@ -119,7 +121,7 @@ class ImageQuality(Check):
 
 
 def _judged(np: Any, image: Any) -> tuple[float, bool, bool]:
-    """Sharpness (variance of the Laplacian), whether the mode has colour, and whether there is none all the same."""
+    """Return the sharpness (variance of the Laplacian), whether the mode has colour, and whether all pixels are grey."""
     if max(image.size) > SIDE:
         image = image.reduce(-(-max(image.size) // SIDE)) if image.mode in ("L", "RGB", "RGBA") else image
     colour = image.mode == "RGB"
@@ -127,7 +129,7 @@ def _judged(np: Any, image: Any) -> tuple[float, bool, bool]:
     grey = bool(colour and pixels is not None and np.ptp(pixels, axis=2).max() <= 3)
     level = np.asarray(image.convert("L"), dtype=np.float32)
     edges = 4 * level[1:-1, 1:-1] - level[:-2, 1:-1] - level[2:, 1:-1] - level[1:-1, :-2] - level[1:-1, 2:]
-    # Where there is next to no contrast, sharpness and colour mean nothing; brightness has been judged.
+    # With almost no contrast, sharpness and colour are meaningless; brightness was checked before.
     faint = float(level.std()) < _FAINT
     return 0.0 if faint else float(edges.var()), colour and not faint, grey and not faint
 

@@ -10,18 +10,18 @@ from audit.checks.shared.content import contents, contents_of, recurring
 
 
 class Leakage(Check):
-    """What a model was trained on must not be what it is measured on."""
+    """Report content that is both in training data and in evaluation data."""
 
     name = "leakage"
     group = "data"
     description = "Content that is in several splits, or also in another run (such as the one on training data)."
-    options = settings(other=Option("", "Another run of the store, whose content must not be in this one."))
+    options = settings(other=Option("", "Another run of the store; its content must not be in this run."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         splits = [row["split"] for row in context.facts.epochs if row["split"] is not None]
         other = context.options["other"]
         if len(splits) < 2 and not other:
-            raise Skip("there is one split and no other run to compare with; name one as `other`")
+            raise Skip("there is only one split and no other run to compare with; set the option `other` to a run")
         if len(splits) > 1:
             yield from _splits(context)
         if other:

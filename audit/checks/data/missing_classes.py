@@ -1,4 +1,4 @@
-"""`missing_classes`: classes without a single sample that could be used."""
+"""`missing_classes`: classes without a usable sample."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.checks.context import Context
 
 
 class MissingClasses(Check):
-    """Against the class names of the run, and split against split."""
+    """Compare the labels with the run's class names, and the splits with each other."""
 
     name = "missing_classes"
     group = "data"

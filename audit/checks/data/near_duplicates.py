@@ -14,7 +14,7 @@ _THUMB = 16
 
 
 class NearDuplicates(Check):
-    """A perceptual hash finds candidates; a thumbnail decides. Pictures without detail are left to `blank`."""
+    """Find candidates by a perceptual hash and compare their thumbnails. Pictures without detail are skipped."""
 
     name = "near_duplicates"
     group = "data"
@@ -24,7 +24,7 @@ class NearDuplicates(Check):
     options = settings(
         distance=Option(3, "How many of the 64 bits of the hash may differ."),
         difference=Option(5.0, "How much the thumbnails may differ, in levels of 255 on average."),
-        pictures=Option(10_000, "At most this many pictures are looked at, evenly chosen; 0 looks at all."),
+        pictures=Option(10_000, "Compare at most this many pictures, evenly chosen; 0 compares all."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -39,20 +39,20 @@ class NearDuplicates(Check):
         if not len(pairs):
             return
         stack = np.stack(thumbs).astype(np.int16)
-        # In pieces: thumbnails of all candidates at once could take gigabytes.
+        # In blocks: the thumbnails of all candidates together could take gigabytes.
         pieces = np.array_split(pairs, -(-len(pairs) // 50_000))
         apart = np.concatenate([np.abs(stack[p[:, 0]] - stack[p[:, 1]]).mean(axis=1) for p in pieces])
         close = apart <= context.options["difference"]
-        yield from self._told(context, seen, pairs[close], apart[close])
+        yield from self._findings(context, seen, pairs[close], apart[close])
 
-    def _told(self, context: Context, seen: list[Picture], pairs: Any, apart: Any) -> Iterable[Finding]:
+    def _findings(self, context: Context, seen: list[Picture], pairs: Any, apart: Any) -> Iterable[Finding]:
         first: dict[int, tuple[int, float]] = {}
         for (older, newer), difference in zip(pairs.tolist(), apart.tolist(), strict=True):
             first.setdefault(newer, (older, difference))
         for place, (other, difference) in sorted(first.items()):
             newer, older = seen[place], seen[other]
             if newer.digest is not None and newer.digest == older.digest:
-                continue  # the check `duplicates` tells those
+                continue  # the check `duplicates` reports those
             yield Finding(
                 f"{newer.source} (index {newer.index}) looks the same as {older.source} (index {older.index}).",
                 index=newer.index,
@@ -66,7 +66,7 @@ class NearDuplicates(Check):
 
 
 def _looked_at(context: Context) -> tuple[list[Picture], list[int], list[Any]]:
-    """The pictures with enough detail to be told apart, without their pixels, in order of index."""
+    """Return the pictures with enough detail to compare, without their pixels, in order of index."""
     import numpy as np
     from PIL import Image
 

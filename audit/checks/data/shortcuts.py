@@ -1,4 +1,4 @@
-"""`shortcuts`: something about the files themselves that gives the label away, such as size, format or brightness."""
+"""`shortcuts`: a property of the files, such as size, format or brightness, predicts the label."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import evenly
 
-#: What is judged: its name, the SQL over stage 0 and samples, and how it is called in a message.
+#: The properties: name, SQL expression over stage 0 and samples, and words for messages.
 _FACTS = {
     "brightness": ("o.mean", "the mean brightness"),
     "contrast": ("o.std", "the contrast"),
@@ -25,24 +25,24 @@ _BINS = 10
 
 
 class Shortcuts(Check):
-    """Each fact alone predicts the label of one half of the samples after learning from the other half."""
+    """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     name = "shortcuts"
     group = "data"
-    description = "Size, format, compression or brightness of the pictures do not give their labels away."
+    description = "The size, format, compression or brightness of the pictures does not predict their labels."
     severity = "warning"
     needs = ("labels", "pictures")
     options = settings(
-        explained=Option(0.5, "Told when one fact alone explains this share of what guessing leaves open."),
-        samples=Option(60, "Fewer samples than this are not judged."),
-        looked_at=Option(20_000, "At most this many samples are looked at, evenly chosen; 0 looks at all."),
+        explained=Option(0.5, "Report a property that alone corrects at least this share of the errors of guessing."),
+        samples=Option(60, "Check only if there are at least this many samples."),
+        looked_at=Option(20_000, "Use at most this many samples, evenly chosen; 0 uses all."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         query = self._query(context)
         rows = context.rows(query)
         if len(rows) < context.options["samples"]:
-            raise Skip(f"{len(rows)} labelled pictures are too few; {context.options['samples']} are needed")
+            raise Skip(f"the run has {len(rows)} labelled pictures; at least {context.options['samples']} are needed")
         labels = [row["label"] for row in rows]
         if len(set(labels)) < 2:
             raise Skip("all samples have one label")
@@ -76,7 +76,7 @@ class Shortcuts(Check):
 
 
 def _binned(values: list[Any]) -> list[Any]:
-    """Numbers of many values as tenths of their range by rank; anything else as it is."""
+    """Return numbers with many distinct values as deciles; other values unchanged."""
     known = sorted({value for value in values if isinstance(value, (int, float)) and value == value})
     if len(known) <= _BINS or not all(isinstance(value, (int, float)) or value is None for value in values):
         return values
@@ -86,7 +86,7 @@ def _binned(values: list[Any]) -> list[Any]:
 
 
 def _predicted(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[float, float]:
-    """How often the commonest label of a value, learned on the other half, is right; and the commonest label of all."""
+    """Return the accuracy of each value's commonest label, learned on the other half, and of the commonest label."""
     right = guessed = 0
     for learn in (True, False):
         counts: dict[Any, dict[int, int]] = {}

@@ -1,1 +1,1 @@
-"""Is the record whole and true: every visit there once, every digest as it was."""
+"""Is the record complete and correct: every visit recorded once, every digest unchanged."""

@@ -1,4 +1,4 @@
-"""`alignment`: a prediction belongs to its sample: input, label, logits and prediction fit each other."""
+"""`alignment`: each prediction belongs to its sample: input, label, logits and prediction agree."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.fingerprint import VISIT, same
 
-#: Predictions among which a shift is looked for, and batches of each stretch where there are more.
+#: How many predictions are searched for a shift, and how many batches each block has if there are more.
 _ENOUGH, _STRETCH = 1_000_000, 16
 
 
 class Alignment(Check):
-    """Everything that can be recomputed is; a shift by one row is looked for where neighbours have other labels."""
+    """Recompute what can be recomputed, and look for a shift by one row where neighbours have other labels."""
 
     name = "alignment"
     group = "integrity"
     description = (
-        "A prediction's input is its sample's last stage; labels, logits and predictions fit each other and are not "
+        "A prediction's input is its sample's last stage; labels, logits and predictions agree and are not "
         "shifted against each other."
     )
     needs = ("model",)
     options = settings(
-        shift_gain=Option(0.25, "A shift by one row is told when accuracy at label changes is better by this."),
+        shift_gain=Option(
+            0.25, "Report a shift by one row that raises the accuracy at label changes by at least this."
+        ),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -38,10 +40,10 @@ def _inputs(context: Context) -> Iterable[Finding]:
     for last in context.last_stages:
         kinds = {row["kind"] for row in context.profile if row["stage"] == last}
         if not kinds or not kinds <= {"tensor", "array"}:
-            # What the collate function makes of texts and mappings has a digest of its own.
-            context.note("inputs were not compared: the model is not given plain tensors")
+            # The collate function turns texts and mappings into other values, with other digests.
+            context.note("inputs were not compared: the model's input is not a plain tensor")
             continue
-        # Where the loop changed the batch, the row says how, and the input is another.
+        # If the loop changed the batch, the row lists the operations, and the digests differ.
         given = f"(FROM {context.all_predictions} WHERE input_digest IS NOT NULL AND operations IS NULL)"
         returned = f"(FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {last})"
         if same(context, f"{VISIT}, input_digest", given, returned, f"{VISIT}, digest"):
@@ -111,8 +113,8 @@ def _recomputed(context: Context) -> Iterable[Finding]:
 
 
 def _shifted(context: Context) -> Iterable[Finding]:
-    """Where a neighbour has another label: does the prediction fit the neighbour's label rather than its own?"""
-    # Of very many predictions some stretches of neighbours tell as much as all, which would have to be sorted.
+    """Check whether predictions fit the label of a neighbour better than their own label."""
+    # A few blocks of neighbours are enough; sorting all predictions of a large run would be expensive.
     every = math.ceil(context.facts.counts["predictions"] / _ENOUGH)
     stretch = f"(coalesce(batch, index) // {_STRETCH})"
     chosen = f" AND {stretch} % {every} = 0" if every > 1 else ""
@@ -131,7 +133,7 @@ def _shifted(context: Context) -> Iterable[Finding]:
     for row in context.rows(query):
         if row["places"] < 8:
             continue
-        # Rows that are shifted are right where the neighbour has the same label; wrong labels are wrong there too.
+        # Shifted rows are right where the neighbour has the same label; rows with wrong labels are not.
         if row["beside"]["places"] >= 8 and row["beside"]["matching"] < row["shifted"] / 2:
             continue
         gain = row["shifted"] - row["now"]

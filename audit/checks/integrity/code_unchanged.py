@@ -1,4 +1,4 @@
-"""`code_unchanged`: the code files that made the run, helpers included, are still what was executed."""
+"""`code_unchanged`: the code files of the run, helpers included, are still those that were executed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from audit.usercode import changed_files
 
 
 class CodeUnchanged(Check):
-    """Compares files with the digests of the bytes that were executed; runs nothing."""
+    """Compare the files with the digests of the executed bytes; run nothing."""
 
     name = "code_unchanged"
     group = "integrity"
     description = "The pipeline's own code files, with the helpers they import, are those that were executed."
     severity = "warning"
-    options = settings(gone=Option(False, "Tell files that are not here, too."))
+    options = settings(gone=Option(False, "Also report files that no longer exist."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         recorded = context.run.recipe.get("code") or []
         if not recorded:
-            raise Skip("the run executed no code file of its own, or did not record it")
+            raise Skip("the run executed no user code file, or did not record it")
         sql = f"SELECT recipe FROM runs WHERE run_id = {context.run_literal}"
         for file, before, now in changed_files(recorded):
             yield Finding(
@@ -30,7 +30,7 @@ class CodeUnchanged(Check):
             )
         for one in recorded if context.options["gone"] else ():
             if one.get("file") and not os.path.exists(str(one["file"])):
-                yield Finding(f"{one['file']} is gone.", sql=sql)
+                yield Finding(f"{one['file']} no longer exists.", sql=sql)
 
 
 CHECK = CodeUnchanged

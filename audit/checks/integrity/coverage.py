@@ -1,4 +1,4 @@
-"""`coverage`: every index asked for was recorded exactly once, with all its stages and one prediction."""
+"""`coverage`: every requested index was recorded exactly once, with all its stages and one prediction."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprint
 
 
 class Coverage(Check):
-    """Gaps and doubles in the record itself."""
+    """Find missing and repeated rows in the record."""
 
     name = "coverage"
     group = "integrity"
     description = (
-        "Every index asked for was recorded exactly once, with all stages and one prediction; "
+        "Every requested index was recorded exactly once, with all stages and one prediction; "
         "samples that a distributed sampler repeated as padding are found."
     )
     options = settings(
-        every_sample=Option(
-            False, "Whether a sample that no epoch of a loop of your own drew is told, whatever its sampler."
-        )
+        every_sample=Option(False, "Report every sample that no epoch of your own loop drew, for any sampler.")
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -66,7 +64,7 @@ def _twice(context: Context) -> Iterable[Finding]:
 
 
 def _stages(context: Context) -> Iterable[Finding]:
-    """A visit has the stages that its like have: a rare set that is part of a common one has lost some."""
+    """Report visits whose set of stages is rare and part of a common set: they lost some stages."""
     visits = (
         "SELECT epoch, index, visit, count(*) AS outputs, bit_or(1::BIGINT << least(stage, 61)) AS stages "
         f"FROM stage_outputs WHERE run_id = {context.run_literal} GROUP BY epoch, index, visit"
@@ -88,12 +86,12 @@ def _stages(context: Context) -> Iterable[Finding]:
 
 
 def _sound(context: Context) -> str:
-    """The samples that did not fail, of all splits."""
+    """Return SQL for the samples of all splits that did not fail."""
     return f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok')"
 
 
 def _all_have_all_stages(context: Context) -> bool:
-    """Whether every stage has one output of each sample that did not fail: in most runs, and cheaper to tell."""
+    """Return whether every stage has one output for each good sample; true in most runs, and cheap to check."""
     outputs = (
         f"(FROM stage_outputs WHERE run_id = {context.run_literal}) "
         f"ANTI JOIN (FROM samples WHERE run_id = {context.run_literal} AND status <> 'ok') USING ({VISIT})"
@@ -137,7 +135,7 @@ def _without_stages(context: Context) -> Iterable[Finding]:
 
 
 def _predictions(context: Context) -> Iterable[Finding]:
-    """In an epoch and split that has predictions, every sample that did not fail has one, and nothing else has."""
+    """Check that in an epoch and split with predictions exactly the samples that did not fail have one."""
     predictions = f"(FROM graded_predictions WHERE run_id = {context.run_literal})"
     if same(context, VISIT, _sound(context), predictions):
         return
@@ -162,7 +160,7 @@ def _predictions(context: Context) -> Iterable[Finding]:
     stray = f"SELECT p.index, p.epoch FROM {predictions} p ANTI JOIN {_sound(context)} USING (epoch, index, visit)"
     for row in context.offenders(stray, "epoch, index"):
         yield Finding(
-            f"There is a prediction for index {row['index']} (epoch {row['epoch']}), but no sample that did not fail.",
+            f"There is a prediction for index {row['index']} (epoch {row['epoch']}), but the sample failed or was not recorded.",
             index=row["index"],
             sql=stray,
         )

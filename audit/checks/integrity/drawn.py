@@ -1,7 +1,7 @@
-"""What the loaders of a recorded loop were to draw, and what they drew: of one process, or of all ranks between them.
+"""Compare what the loaders of a recorded loop should draw with what they drew, in one process or over all ranks.
 
-A pass that went to its end, of a sampler that draws everything, leaves out nothing but what `drop_last` drops. Other
-samplers, and loops that break off, may leave out what they like: that is told beside the outcome, and is not a finding
+A complete pass of a sampler that draws everything leaves out only what `drop_last` drops. Other
+samplers, and loops that stop early, may leave out any sample: that is a note with the outcome, and not a finding
 unless the configuration says so.
 """
 
@@ -20,7 +20,7 @@ from audit.records import Run
 
 @dataclass(slots=True)
 class Pledge:
-    """What whole passes of one epoch and split were to draw, over all ranks."""
+    """What complete passes of one epoch and split should draw, over all ranks."""
 
     length: int
     asked: int = 0
@@ -28,22 +28,22 @@ class Pledge:
 
     @property
     def spare(self) -> int:
-        """How many samples may be missing: dropped with a last batch, or not asked for from anyone."""
+        """Return how many samples may be missing: dropped with the last batch, or assigned to no rank."""
         return self.dropped + max(0, self.length - self.asked)
 
 
 def missing(context: Context) -> Iterable[Finding]:
-    """Samples that were to be drawn in an epoch, and were not."""
+    """Report samples that should have been drawn in an epoch, but were not."""
     runs = ranks.ranks_of(context)
     if not any("loaders" in run.recipe for run in runs):
-        # Recorded before loaders told what they draw.
+        # Recorded by a version that did not store what loaders should draw.
         if ranks.distributed(context):
             yield from ranks.missing(context)
         else:
-            context.note("how many samples were asked for is not known, so gaps cannot be told")
+            context.note("the run does not say how many samples were requested, so missing samples cannot be found")
         return
     if why := ranks.unknowable(context, runs):
-        context.note(f"{why}, so what was not drawn cannot be told")
+        context.note(f"{why}, so samples that were not drawn cannot be found")
         return
     drawn = _Drawn(context, runs)
     for split, length in sorted(drawn.lengths, key=str):
@@ -52,7 +52,7 @@ def missing(context: Context) -> Iterable[Finding]:
 
 
 class _Drawn:
-    """The draws of some runs, one for each rank."""
+    """The draws of several runs, one for each rank."""
 
     def __init__(self, context: Context, runs: list[Run]) -> None:
         self._context = context
@@ -66,11 +66,11 @@ class _Drawn:
 
     @property
     def lengths(self) -> Iterable[tuple[str | None, int]]:
-        """For which splits something was pledged, and out of how many samples."""
+        """Return the splits with complete passes, and the number of samples of each."""
         return self._pledges.keys()
 
     def _take(self, run: Run) -> None:
-        """Add what one rank pledged. Of several loaders of one split and length the one that draws least counts."""
+        """Add what one rank should draw. Of several loaders of one split and length, the one that draws least counts."""
         own: dict[tuple[str | None, int, int], Pledge] = {}
         for loader in run.recipe.get("loaders", ()):
             for one in loader["passes"]:
@@ -86,7 +86,7 @@ class _Drawn:
             total.dropped += pledge.dropped
 
     def gaps(self, split: str | None, length: int) -> Iterable[Finding]:
-        """What whole passes owe."""
+        """Report samples that complete passes did not draw."""
         pledges = self._pledges[split, length]
         rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)} AND index BETWEEN 0 AND {length - 1}"
         counts: Mapping[int, int] = {
@@ -96,8 +96,8 @@ class _Drawn:
         left = {epoch: length - counts.get(epoch, 0) for epoch in pledges}
         if spared := [left[epoch] for epoch, pledge in pledges.items() if 0 < left[epoch] <= pledge.spare]:
             self._context.note(
-                f"up to {max(spared):,} of {length:,} samples were left out of an epoch, as drop_last and a rank that "
-                "breaks off do"
+                f"up to {max(spared):,} of {length:,} samples were left out of an epoch, because of drop_last or a rank that "
+                "stopped early"
             )
         owing = [epoch for epoch, pledge in pledges.items() if left[epoch] > pledge.spare]
         if not owing:
@@ -110,13 +110,13 @@ class _Drawn:
         said = "drawn by no rank" if ranks.distributed(self._context) else "not drawn"
         for row in self._context.offenders(query, "epoch, index", runs=self._names):
             yield Finding(
-                f"Sample {row['index']} was {said} in epoch {row['epoch']}, though the loader went to its end.",
+                f"Sample {row['index']} was {said} in epoch {row['epoch']}, although the loader ran to its end.",
                 index=row["index"],
                 sql=query,
             )
 
     def never(self) -> Iterable[Finding]:
-        """What no epoch drew, though a dataset has it."""
+        """Report samples of a dataset that no epoch drew."""
         lengths: dict[str | None, int] = {}
         for loader in self._loaders:
             if loader["length"] is not None:

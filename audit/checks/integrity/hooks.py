@@ -1,4 +1,4 @@
-"""`hooks`: every layer that was asked for was heard, in every recorded step."""
+"""`hooks`: every requested layer was recorded in every recorded step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _SILENT = re.compile(r"hook on layer (.+) never fired")
 
 
 class Hooks(Check):
-    """Forward hooks can be dropped without a word, under compilation or data parallelism."""
+    """Find hooks that did not run: compilation or data parallelism can drop them silently."""
 
     name = "hooks"
     group = "integrity"
-    description = "Every layer that was asked for fired, in every step that was recorded."
+    description = "The hook of every requested layer ran in every recorded step."
 
     def run(self, context: Context) -> Iterable[Finding]:
         asked = [str(layer) for layer in context.run.recipe.get("layers") or ()]
-        # A recording says by itself which hook it never heard.
+        # The recording itself warns about hooks that never ran.
         asked += [found[1] for warning in context.run.warnings if (found := _SILENT.search(warning))]
         if not asked and not context.facts.counts.get("activations"):
-            raise Skip("no layer was asked for")
+            raise Skip("no layers were requested")
         rows = context.rows(
             f"SELECT layer, direction, count(DISTINCT (epoch, step)) AS steps FROM {context.activations} "
             "GROUP BY layer, direction ORDER BY layer, direction"
@@ -32,7 +32,7 @@ class Hooks(Check):
         for layer in dict.fromkeys(asked):
             if layer not in heard:
                 yield Finding(
-                    f"The layer {layer} was asked for, but never fired.",
+                    f"The layer {layer} was requested, but its hook never ran.",
                     value=0,
                     sql=f"FROM activations WHERE run_id = {context.run_literal} AND layer = {literal(layer)}",
                 )
@@ -42,7 +42,7 @@ class Hooks(Check):
                 yield Finding(
                     f"The layer {row['layer']} fired {row['direction']} in {row['steps']:,} of "
                     f"{most[row['direction']]:,} recorded steps.",
-                    # A second model, or a head that only training uses, has fewer steps with good reason.
+                    # A second model, or a head that only training uses, correctly has fewer steps.
                     severity="warning",
                     value=row["steps"],
                     threshold=most[row["direction"]],

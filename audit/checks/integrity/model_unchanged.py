@@ -11,7 +11,7 @@ from audit.models.files import digest_of
 
 
 class ModelUnchanged(Check):
-    """Compares the file's bytes with the digest that was recorded; loads nothing."""
+    """Compare the file's bytes with the recorded digest; load nothing."""
 
     name = "model_unchanged"
     group = "integrity"
@@ -28,13 +28,13 @@ class ModelUnchanged(Check):
         if not file.is_file():
             if ":" in path or not file.suffix:
                 raise Skip("the model did not come from a file")
-            yield Finding(f"The checkpoint {path} is gone.", sql=sql)
+            yield Finding(f"The checkpoint {path} no longer exists.", sql=sql)
             return
         try:
             now = digest_of(file)
         except OSError as error:
             raise Skip(f"the checkpoint {path} cannot be read: {error.strerror}") from error
-        # Other digests than of a file's bytes are of a model that was built by a function.
+        # A digest that is not of a file's bytes belongs to a model that a function built.
         if len(context.run.model_digest) == len(now) and now != context.run.model_digest:
             yield Finding(
                 f"The checkpoint {path} has changed since the run: its digest is {now[:16]}…, "

@@ -1,4 +1,4 @@
-"""What the ranks of a distributed loop recorded between them: each has a run of its own (see recorders.ranks)."""
+"""What the ranks of a distributed loop recorded together: each rank has its own run (see recorders.ranks)."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from audit.checks.base import Finding
 from audit.checks.context import Context, literal
 from audit.records import Run
 
-#: As recorders.ranks names it; recorders import torch, and checks do not.
+#: The same name as in recorders.ranks, which checks cannot import because it imports torch.
 _GROUP = "distributed"
 
 
 def distributed(context: Context) -> bool:
-    """Whether this run is one rank's of several."""
+    """Return whether this run belongs to one of several ranks."""
     return _GROUP in context.run.tags
 
 
 def ranks_of(context: Context) -> list[Run]:
-    """The runs of all ranks that recorded this loop; this run alone where it was not distributed."""
+    """Return the runs of all ranks of this loop; only this run if the loop was not distributed."""
     group = context.run.tags.get(_GROUP)
     runs = [run for run in context.reader.runs() if run.tags.get(_GROUP) == group] if group else []
     return runs or [context.run]
 
 
 def samples_of(context: Context, runs: list[Run]) -> str:
-    """The samples of several runs, as SQL; those that this check looks at, where it is one."""
+    """Return SQL for the samples of several runs; for one run, only the samples that this check looks at."""
     if len(runs) < 2:
         return context.samples
     return f"(SELECT * FROM samples WHERE run_id IN ({', '.join(literal(run.run_id) for run in runs)}))"
 
 
 def padding(context: Context) -> Iterable[Finding]:
-    """Samples that two ranks drew in one epoch."""
+    """Report samples that two ranks drew in one epoch."""
     runs = ranks_of(context)
     samples, names = samples_of(context, runs), [run.run_id for run in runs]
     if not context.rows(f"SELECT min(rank) < max(rank) AS several FROM {samples}", runs=names)[0]["several"]:
@@ -55,7 +55,7 @@ def padding(context: Context) -> Iterable[Finding]:
 
 
 def unknowable(context: Context, runs: list[Run]) -> str | None:
-    """Why it cannot be known what these runs drew between them, or None."""
+    """Return why it is unknown what these runs drew together, or None."""
     several = distributed(context)
     here = {int(run.tags.get("rank", -1)) for run in runs}
     absent = set(range(int(context.run.tags.get("world_size", 1)))) - here if several else set()
@@ -67,16 +67,16 @@ def unknowable(context: Context, runs: list[Run]) -> str | None:
 
 
 def missing(context: Context) -> Iterable[Finding]:
-    """Samples that no rank drew in an epoch, though another epoch did, or there is a greater one: all that is known
-    of a run that does not tell what its loaders were to draw."""
+    """Report samples that no rank drew in an epoch, although another epoch drew them or a greater index: for runs that
+    do not store what their loaders should draw."""
     runs = ranks_of(context)
     if why := unknowable(context, runs):
-        context.note(f"{why}, so what no rank drew cannot be told")
+        context.note(f"{why}, so samples that no rank drew cannot be found")
         return
     samples = samples_of(context, runs)
     query = (
         f"SELECT e.epoch, e.split, i.index FROM (SELECT DISTINCT epoch, split FROM {samples}) e "
-        # A sample that any epoch drew, or that has a greater one behind it, is there to be drawn.
+        # An index exists if some epoch drew it, or drew a greater one.
         f"JOIN (SELECT split, unnest(range(max(index) + 1)) AS index FROM {samples} GROUP BY split) i "
         "ON e.split IS NOT DISTINCT FROM i.split "
         f"ANTI JOIN {samples} s ON s.epoch = e.epoch AND s.index = i.index AND s.split IS NOT DISTINCT FROM e.split"

@@ -13,12 +13,12 @@ from audit.sources.trust import is_derivable
 
 
 class Reproducible(Check):
-    """The one check that needs torch: it runs the pipeline again, on a few visits spread over the run."""
+    """Run the pipeline again on a few visits spread over the run. The only check that needs torch."""
 
     name = "reproducible"
     group = "integrity"
     description = "Replaying a few visits from their sources gives exactly the recorded stage outputs."
-    options = settings(visits=Option(3, "How many samples are replayed, evenly chosen."))
+    options = settings(visits=Option(3, "Replay this many samples, evenly chosen."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         self._look_for_parts(context)
@@ -26,7 +26,7 @@ class Reproducible(Check):
         if not is_derivable(context.run, trust):
             raise Skip(
                 "replaying would execute code that this machine did not record, or that has changed since; "
-                "allow it with --trust, or compare with `audit replay`"
+                "pass --trust to allow it, or run `audit replay`"
             )
         indices = self._chosen(context)
         if not indices:
@@ -43,7 +43,7 @@ class Reproducible(Check):
         context.note(f"{replayed.checked} visits replayed")
         for row in replayed.different:
             yield Finding(
-                f"{row.source} (index {row.index}) no longer becomes what was recorded, from {row.name} on: "
+                f"{row.source} (index {row.index}) gives another output than was recorded, from {row.name} on: "
                 f"{row.reason}{f' ({row.detail})' if row.detail else ''}.",
                 index=row.index,
                 source=row.source,
@@ -54,17 +54,17 @@ class Reproducible(Check):
             )
 
     def _look_for_parts(self, context: Context) -> None:
-        """A store may have moved here without its dataset: that is nothing to fail for, and not worth loading torch."""
+        """Skip the check if the dataset or model is missing, before torch is imported."""
         if not can_be_rebuilt(context.run.recipe):
             raise Skip(
-                "the run was recorded in a loop of its own; name what builds its dataset with run.loader(…, builder=…), "
+                "the run was recorded in a user's own loop; name the code that builds its dataset with run.loader(…, builder=…), "
                 "or replay it with the dataset: store.replay(dataset=…)"
             )
         for part in ("dataset", "pipeline", "model"):
             path = str(context.run.recipe.get(part) or "")
             file = path.rpartition(":")[0] or path
             if os.path.isabs(path) and not os.path.exists(path) and not os.path.exists(file):
-                raise Skip(f"the {part} is not here any more, so that nothing can be replayed")
+                raise Skip(f"the {part} no longer exists, so nothing can be replayed")
 
     def _chosen(self, context: Context) -> list[int]:
         wanted = max(1, context.options["visits"])

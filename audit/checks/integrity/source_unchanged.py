@@ -1,4 +1,4 @@
-"""`source_unchanged`: the files on disk still are what was recorded."""
+"""`source_unchanged`: the source files still have the recorded bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 
 
 class SourceUnchanged(Check):
-    """Reads the files again; on large datasets an even choice of them, and says so."""
+    """Read the files again; in large datasets only some of them, with a note."""
 
     name = "source_unchanged"
     group = "integrity"
     description = "The source files still have the bytes that were recorded."
     needs = ("files",)
-    options = settings(files=Option(2_000, "At most this many files are read, evenly chosen; 0 reads all."))
+    options = settings(files=Option(2_000, "Read at most this many files, evenly chosen; 0 reads all."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         files = chosen_files(context, context.options["files"], "source_digest IS NOT NULL")
@@ -36,9 +36,9 @@ class SourceUnchanged(Check):
 
 
 def _differs(file: SourceFile, found: Opened | OSError) -> str | None:
-    """What is to be said of a file; None where it is as it was."""
+    """Return how a file differs from the record; None if it does not."""
     if isinstance(found, FileNotFoundError):
-        return "is gone"
+        return "no longer exists"
     if isinstance(found, OSError):
         return f"cannot be read: {found.strerror}"
     with found:

@@ -1,4 +1,4 @@
-"""`stable_load`: a sample that loads to another value at a later visit, though its source is the same."""
+"""`stable_load`: a sample loads to another value at a later visit, although its source is the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.checks.context import Context
 
 
 class StableLoad(Check):
-    """A sample that is kept in memory and changed in place shows in its second visit. Random loading is left alone."""
+    """Find samples that a stage changed in place in memory. Random loading is not checked."""
 
     name = "stable_load"
     group = "integrity"
@@ -20,7 +20,7 @@ class StableLoad(Check):
             raise Skip("no sample was visited twice")
         stage = next((row for row in context.facts.stages if row["stage"] == 0), None)
         if stage is None or stage["random"]:
-            raise Skip("what is loaded is random, or was not recorded")
+            raise Skip("loading is random, or was not recorded")
         query = (
             "SELECT index, source, count(DISTINCT digest) AS different, count(*) AS visits, "
             "min(epoch) AS first, max(epoch) AS last "

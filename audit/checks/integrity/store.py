@@ -10,7 +10,7 @@ from audit.store.maintain.verify import verify
 
 
 class StoreIntegrity(Check):
-    """DuckDB does not notice a changed byte; digests do."""
+    """Compare each part with its digest, because DuckDB does not detect a changed byte."""
 
     name = "store"
     group = "integrity"

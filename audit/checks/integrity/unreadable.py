@@ -9,12 +9,12 @@ from audit.checks.context import Context
 
 
 class Unreadable(Check):
-    """One finding for each failed sample, at the stage where it failed."""
+    """Report each failed sample with the stage where it failed."""
 
     name = "unreadable"
     group = "integrity"
     description = "Samples that could not be read or transformed, with the stage and the error."
-    options = settings(max_failed=Option(0, "How many may fail before it is told."))
+    options = settings(max_failed=Option(0, "How many samples may fail."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         if not context.run.failed:
@@ -23,7 +23,7 @@ class Unreadable(Check):
         rows = context.offenders(query)
         failed = len(rows) + context.unlisted
         if failed <= context.options["max_failed"]:
-            context.note(f"{failed:,} failed, {context.options['max_failed']:,} may")
+            context.note(f"{failed:,} failed, {context.options['max_failed']:,} allowed")
             context.unlisted = 0
             return
         numbers = {row["name"]: row["stage"] for row in reversed(context.facts.stages)}

@@ -1,4 +1,4 @@
-"""`accuracy`: at least what is asked for, what the baseline had, and more than guessing."""
+"""`accuracy`: not below the minimum, not below the baseline, and above guessing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.checks.context import Context
 
 
 class Accuracy(Check):
-    """Without a minimum it still finds a model that is no better than naming the commonest class."""
+    """Compare the accuracy with the minimum, the baseline and always guessing the commonest class."""
 
     name = "accuracy"
     group = "model"
@@ -18,7 +18,7 @@ class Accuracy(Check):
     options = settings(
         min=Option(None, "The accuracy must not be below this.", kind=float),
         max_drop=Option(0.02, "It must not be lower than the baseline's by more than this."),
-        samples=Option(50, "Fewer graded samples than this are not compared with guessing."),
+        samples=Option(50, "Compare with guessing only if at least this many samples are graded."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -35,16 +35,16 @@ class Accuracy(Check):
         context.note(f"accuracy {accuracy:.2%} of {row['graded']:,}")
         wanted, baseline = context.options["min"], context.facts.baseline
         if wanted is not None and accuracy < wanted:
-            yield _below(accuracy, wanted, f"below the {wanted:.2%} that is asked for", query)
+            yield _below(accuracy, wanted, f"below the minimum of {wanted:.2%}", query)
         if baseline is not None and baseline.accuracy is not None:
             least = baseline.accuracy - context.options["max_drop"]
             if accuracy < least:
                 said = f"{baseline.accuracy - accuracy:.2%} below the {baseline.accuracy:.2%} of {baseline.name}"
                 yield _below(accuracy, least, said, query)
-        # With one class in twenty, a good model may be less accurate than naming the other: but not class by class.
+        # With rare classes, a good model may be less accurate than the commonest class alone, but not class by class.
         guessing = accuracy <= guess < 1 and row["recall"] <= 1 / row["classes"] + row["doubt"]
         if wanted is None and row["graded"] >= context.options["samples"] and guessing:
-            yield _below(accuracy, guess, f"no better than always naming the commonest class ({guess:.2%})", query)
+            yield _below(accuracy, guess, f"no better than always guessing the commonest class ({guess:.2%})", query)
 
 
 def _below(accuracy: float, threshold: float, said: str, query: str) -> Finding:

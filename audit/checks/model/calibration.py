@@ -1,4 +1,4 @@
-"""`calibration`: confidence that does not mean what it says."""
+"""`calibration`: confidence that does not match accuracy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audit.checks.context import Context
 
 
 class Calibration(Check):
-    """The expected calibration error over equal bins, less what chance alone would give so many samples."""
+    """Compute the expected calibration error over equal bins, less the error that chance alone causes."""
 
     name = "calibration"
     group = "model"
@@ -18,9 +18,9 @@ class Calibration(Check):
     severity = "warning"
     needs = ("model", "labels")
     options = settings(
-        max=Option(0.1, "The expected calibration error may reach this."),
-        bins=Option(15, "Into how many bins confidences are sorted."),
-        samples=Option(100, "Fewer graded samples than this say nothing."),
+        max=Option(0.1, "The largest expected calibration error that is allowed."),
+        bins=Option(15, "The number of confidence bins."),
+        samples=Option(100, "Check only if at least this many samples are graded."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -35,7 +35,7 @@ class Calibration(Check):
         if total < context.options["samples"]:
             raise Skip(f"only {total} samples were graded")
         gap = sum(row["samples"] * abs(row["accuracy"] - row["confidence"]) for row in rows) / total
-        # A bin of n samples is off by about sqrt(p(1-p)/n) without any fault.
+        # A bin of n samples deviates by about sqrt(p(1-p)/n) by chance alone.
         noise = (
             sum(
                 math.sqrt(2 / math.pi * max(row["confidence"] * (1 - row["confidence"]), 0) * row["samples"])
@@ -47,7 +47,7 @@ class Calibration(Check):
         if gap - noise > context.options["max"]:
             sure = sum(row["samples"] * (row["confidence"] - row["accuracy"]) for row in rows)
             yield Finding(
-                f"The expected calibration error is {gap:.3f}: the model is too {'sure' if sure > 0 else 'unsure'}.",
+                f"The expected calibration error is {gap:.3f}: the model is {'over' if sure > 0 else 'under'}confident.",
                 value=gap,
                 threshold=context.options["max"],
                 sql=query,

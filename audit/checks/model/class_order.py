@@ -11,7 +11,7 @@ from audit.checks.context import Context
 
 
 class ClassOrder(Check):
-    """By the names (numbers sorted as text), and by a permutation of classes that would explain the predictions."""
+    """Look for class names sorted as text, and for a permutation of classes that explains the predictions."""
 
     name = "class_order"
     group = "model"
@@ -20,8 +20,8 @@ class ClassOrder(Check):
     )
     needs = ("model", "labels")
     options = settings(
-        gain=Option(0.2, "Told when permuted classes are right this much more often."),
-        permuted_accuracy=Option(0.6, "Told only when permuted classes would be right this often."),
+        gain=Option(0.2, "Report a permutation that raises the accuracy by at least this."),
+        permuted_accuracy=Option(0.6, "Report a permutation only if its accuracy is at least this."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -45,7 +45,7 @@ class ClassOrder(Check):
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
-        # Of a model that guesses, some permutation is better by chance: the fewer samples, the better.
+        # If a model guesses, some permutation is better by chance; fewer samples make this more likely.
         gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
         if not gained or after < context.options["permuted_accuracy"]:
             yield from _swapped(context, rows, query)
@@ -65,7 +65,7 @@ class ClassOrder(Check):
 
 
 def _shifted(context: Context, rows: list[dict[str, Any]], size: int, before: float, query: str) -> Finding | None:
-    """Every class taken for its neighbour: it shows in few samples, because chance makes that of none."""
+    """Return a finding if every class is predicted as its neighbour; few samples are enough to show it."""
     total = sum(row["count"] for row in rows)
     if size < 5 or total < 10:
         return None
@@ -86,7 +86,7 @@ def _shifted(context: Context, rows: list[dict[str, Any]], size: int, before: fl
 
 
 def _swapped(context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Finding]:
-    """Pairs of classes that are taken for each other, however little that changes the accuracy of all."""
+    """Report pairs of classes that are predicted as each other, even if the total accuracy changes little."""
     counts = {(row["label"], row["predicted"]): row["count"] for row in rows}
     totals: dict[int, int] = {}
     for row in rows:
@@ -99,8 +99,8 @@ def _swapped(context: Context, rows: list[dict[str, Any]], query: str) -> Iterab
             continue
         if count >= share * totals[label] and other >= share * totals[predicted]:
             yield Finding(
-                f"{_name(classes, label)} and {_name(classes, predicted)} are taken for each other, in {count} of "
-                f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes have changed places.",
+                f"{_name(classes, label)} and {_name(classes, predicted)} are predicted as each other, in {count} of "
+                f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes are swapped.",
                 value=(count + other) / (totals[label] + totals[predicted]),
                 threshold=share,
                 sql=query,
@@ -117,7 +117,7 @@ def _names(context: Context) -> Iterable[Finding]:
     at = next(n for n, number in enumerate(numbers) if number != sorted(numbers)[n])
     yield Finding(
         f"The class names are numbers sorted as text: label {at} means {classes[at]}, not {sorted(numbers)[at]}. "
-        "A model that was trained with numeric order takes one class for another.",
+        "A model that was trained with numeric order predicts the wrong names.",
         value=at,
         sql=f"SELECT classes FROM runs WHERE run_id = {context.run_literal}",
         severity="warning",
@@ -125,7 +125,7 @@ def _names(context: Context) -> Iterable[Finding]:
 
 
 def _best_order(rows: list[dict[str, Any]], size: int) -> dict[int, int]:
-    """For each predicted class the label it most likely means, each label once: scipy's, else greedily by count."""
+    """Return the likeliest label of each predicted class, each label once: by scipy, or else greedily by count."""
     try:
         import numpy as np
         from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
@@ -133,7 +133,7 @@ def _best_order(rows: list[dict[str, Any]], size: int) -> dict[int, int]:
         table = np.zeros((size, size))
         for row in rows:
             table[row["predicted"], row["label"]] = row["count"]
-        # On a tie the class itself wins, so that unseen classes are not said to be permuted.
+        # On a tie the class itself wins, so that unseen classes do not count as permuted.
         table += np.eye(size) * 1e-6
         predicted, label = linear_sum_assignment(table, maximize=True)
         return dict(zip(predicted.tolist(), label.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""`dead_layers`: layers whose output is zero, or one value, whatever they are given."""
+"""`dead_layers`: layers whose output is zero or constant for every input."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from audit.checks.context import Context, literal
 
 
 class DeadLayers(Check):
-    """Judged over all recorded steps: a layer that is quiet once is not dead."""
+    """Check all recorded steps together: a layer that is zero in one step is not dead."""
 
     name = "dead_layers"
     group = "model"
     description = "Layers whose outputs are zero or constant in every recorded step, or whose gradients are all zero."
     needs = ("activations",)
     options = settings(
-        zero_fraction=Option(0.999, "From this share of zeros on, in every step, a layer is dead."),
-        steps=Option(1, "Fewer recorded steps than this say nothing."),
+        zero_fraction=Option(0.999, "A layer is dead if at least this share of its values is zero in every step."),
+        steps=Option(1, "Check only if at least this many steps were recorded."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -32,13 +32,13 @@ class DeadLayers(Check):
         for row in context.rows(query):
             zeros = row["zeros"]
             dead = zeros is not None and zeros >= context.options["zero_fraction"]
-            # A layer that gives one number has no spread within a row; it is constant when all rows have the same.
+            # A layer with one output value has no spread within a row; it is constant if all rows are equal.
             spread = row["spread"] if row["spread"] is not None else row["range"] if row["rows"] > 1 else None
             constant = spread is not None and spread == 0
             if not dead and not constant:
                 continue
             what = "gradients" if row["direction"] == "backward" else "outputs"
-            said = f"{zeros:.1%} zero or more" if dead else "one value all over"
+            said = f"at least {zeros:.1%} zero" if dead else "constant"
             yield Finding(
                 f"The layer {row['layer']} ({row['layer_type']}) is dead: its {what} are {said} "
                 f"in all {row['rows']:,} rows.",

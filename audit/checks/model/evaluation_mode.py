@@ -1,4 +1,4 @@
-"""`evaluation_mode`: predictions that a model made in training mode where nothing was trained."""
+"""`evaluation_mode`: predictions made in training mode although nothing was trained."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class EvaluationMode(Check):
             if not row["in_training"] or (trained and not is_evaluation):
                 continue
             where = f" of the split {row['split']}" if row["split"] is not None else ""
-            why = "" if is_evaluation else ", though no optimizer was at work"
+            why = "" if is_evaluation else ", although no optimizer step was recorded"
             yield Finding(
                 f"{row['in_training']:,} of {row['predictions']:,} predictions{where} were made in training mode{why}. "
-                "Call model.eval() before.",
+                "Call model.eval() before predicting.",
                 value=row["in_training"],
                 threshold=0,
                 sql=query,

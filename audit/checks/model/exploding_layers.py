@@ -1,4 +1,4 @@
-"""`exploding_layers`: activations or gradients that are not finite, huge, or grow without end."""
+"""`exploding_layers`: activations or gradients that are not finite, very large, or grow strongly."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from audit.checks.context import Context, literal
 
 
 class ExplodingLayers(Check):
-    """The first layer and step where it shows is told, layer by layer."""
+    """Report each layer with the first step at which it explodes."""
 
     name = "exploding_layers"
     group = "model"
-    description = "Layers whose activations or gradients are NaN, infinite, huge, or have grown beyond measure."
+    description = "Layers whose activations or gradients are NaN, infinite, very large, or have grown strongly."
     needs = ("activations",)
     options = settings(
-        largest=Option(1e5, "Values beyond this are huge."),
+        largest=Option(1e5, "Values beyond this are very large."),
         growth=Option(1e4, "The spread of the last step may be this many times that of the first."),
     )
 

@@ -1,4 +1,4 @@
-"""`head`: a model with more or fewer outputs than there are classes, or one output that takes everything."""
+"""`head`: the model has more or fewer outputs than there are classes, or predicts nearly always one class."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from audit.checks.context import Context
 
 
 class Head(Check):
-    """The outputs are counted where they were recorded; no number is taken from the checkpoint."""
+    """Count the recorded outputs; do not read the checkpoint."""
 
     name = "head"
     group = "model"
     description = "The model has one output for each class, and does not predict one class for nearly everything."
     needs = ("model",)
     options = settings(
-        share=Option(0.95, "Told when one class is predicted for this share of the samples."),
-        samples=Option(30, "Fewer samples than this say nothing about the share."),
+        share=Option(0.95, "Report a class that is predicted for at least this share of the samples."),
+        samples=Option(30, "Check the share only if there are at least this many samples."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -35,7 +35,11 @@ class Head(Check):
         if len(classes) < 2 or not rows or rows[0]["outputs"] == len(classes):
             return
         outputs = rows[0]["outputs"]
-        what = "outputs that no class of the dataset has" if outputs > len(classes) else "too few outputs for them"
+        what = (
+            "some outputs belong to no class of the dataset"
+            if outputs > len(classes)
+            else "some classes have no output"
+        )
         yield Finding(
             f"The model has {outputs} outputs and the dataset {len(classes)} classes: {what}.",
             value=outputs,
@@ -55,13 +59,13 @@ class Head(Check):
             total, share = row["total"], row["samples"] / row["total"]
             if total < context.options["samples"] or share < context.options["share"]:
                 continue
-            # Where the labels themselves are nearly all of that class, so are right predictions.
+            # If nearly all labels are of that class, correct predictions are too.
             right = row["labelled"] / row["labels"] if row["labels"] else 0.0
             if not row["labels"] or share - right < max(0.1, 3 * math.sqrt(right * (1 - right) / total)):
                 continue
             yield Finding(
                 f"The model predicts {row['name'] or row['predicted']} for {share:.0%} of {total:,} samples, "
-                f"of which {right:.0%} have that label: one output takes everything.",
+                f"but only {right:.0%} of them have that label.",
                 value=share,
                 threshold=context.options["share"],
                 sql=query,

@@ -1,8 +1,8 @@
-"""`label_issues`: labels that the model's own probabilities speak against, ranked by how strongly.
+"""`label_issues`: labels that contradict the model's probabilities, the strongest contradiction first.
 
 Confident learning (Northcutt et al., 2021) over what was recorded: a class's threshold is the mean probability that
 its samples are given for it; a sample whose probability for another class passes that class's threshold, and passes
-its own label's, is counted there. The tests hold this against the package cleanlab, which needs pandas and
+its own label's, is counted there. The tests compare this with the package cleanlab, which needs pandas and
 scikit-learn and some gigabytes for a million samples; this is two passes over batches of them.
 """
 
@@ -18,13 +18,13 @@ from audit.checks.context import Context
 
 Array = np.ndarray[Any, Any]
 
-#: Fewer predictions say nothing about a class's threshold.
+#: A class's threshold needs at least this many predictions.
 _FEWEST = 20
 _VISIT = ("epoch", "index", "visit", "label")
 
 
 class LabelIssues(Check):
-    """Warns only: a model that is confidently wrong looks the same as a label that is."""
+    """Report doubtful labels as warnings, because a confidently wrong model looks the same as a wrong label."""
 
     name = "label_issues"
     group = "model"
@@ -32,15 +32,15 @@ class LabelIssues(Check):
     severity = "warning"
     needs = ("model", "labels")
     options = settings(
-        min_confidence=Option(0.7, "Told when the other class has at least this probability."),
-        margin=Option(0.6, "Doubtful in any case is a label that another class outdoes by this much."),
-        min_accuracy=Option(0.6, "A model that agrees with fewer of the labels cannot judge them."),
+        min_confidence=Option(0.7, "Report a label if another class has at least this probability."),
+        margin=Option(0.6, "A label is always doubtful if another class's probability is higher by this much."),
+        min_accuracy=Option(0.6, "Check only if the model's predictions agree with at least this share of the labels."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         agreed = context.value(f"SELECT avg(correct::INT) FROM {context.predictions} WHERE correct IS NOT NULL")
         if agreed is None or agreed < context.options["min_accuracy"]:
-            raise Skip(f"the model agrees with {agreed or 0:.0%} of the labels, too few to judge them")
+            raise Skip(f"the model agrees with only {agreed or 0:.0%} of the labels, which is too few to check them")
         ranked = label_issues(context, context.options["margin"])
         strong = np.flatnonzero(ranked["other"] >= context.options["min_confidence"])
         context.note(f"{len(ranked['other']):,} labels are doubtful, {len(strong):,} of them strongly")
@@ -63,9 +63,9 @@ class LabelIssues(Check):
 
 
 def label_issues(context: Context, margin: float = 2.0) -> dict[str, Array]:
-    """Every doubtful label, most doubtful first, in columns: its visit, label, suggested, and the probability of both.
+    """Return every doubtful label, most doubtful first: its visit, label, suggested label, and both probabilities.
 
-    A margin above 1 leaves confident learning to itself.
+    A margin above 1 disables the margin rule, so only confident learning applies.
     """
     judged = (
         f"(FROM {context.predictions} WHERE label >= 0 AND label < len(probabilities) "
@@ -78,21 +78,21 @@ def label_issues(context: Context, margin: float = 2.0) -> dict[str, Array]:
     widths = {row[end] for row in classes for end in ("fewest", "most")}
     if len(widths) != 1 or sum(row["samples"] for row in classes) < _FEWEST:
         return {name: np.empty(0, np.int64) for name in (*_VISIT, "suggested", "own", "other")}
-    # A class without samples has no threshold: nothing can be said to belong to it.
+    # A class without samples has no threshold, so no sample can be assigned to it.
     thresholds = np.full(widths.pop(), np.inf, np.float32)
     thresholds[[row["label"] for row in classes]] = [row["mean"] for row in classes]
     wanted = f"SELECT {', '.join(_VISIT)}, probabilities FROM {judged}"
     batches = context.reader.sql(wanted, run=[context.run.run_id]).arrow_batches()
     found = [_doubtful(batch, thresholds, margin) for batch in batches]
     doubts = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
-    # By the ratio, not the difference: a sure model's mistakes lie at 0.95, its wrong labels at 0.9999.
+    # By the ratio, not the difference: a confident model's mistakes are at 0.95, its wrong labels at 0.9999.
     ratio = np.maximum(doubts["own"], np.float32(1e-12)) / doubts["other"]
     order = np.lexsort((doubts["visit"], doubts["index"], doubts["epoch"], ratio))
     return {name: column[order] for name, column in doubts.items()}
 
 
 def _doubtful(batch: Any, thresholds: Array, margin: float) -> dict[str, Array]:
-    """The doubtful labels of one Arrow batch."""
+    """Return the doubtful labels of one Arrow batch."""
     labels = batch["label"].to_numpy()
     rows = np.arange(len(labels))
     given = batch["probabilities"].flatten().to_numpy(zero_copy_only=False).reshape(len(labels), len(thresholds))
@@ -100,7 +100,7 @@ def _doubtful(batch: Any, thresholds: Array, margin: float) -> dict[str, Array]:
     confident = np.where(given >= thresholds, given, -1.0)
     suggested = confident.argmax(axis=1)
     best = given.argmax(axis=1)
-    # Thresholds of a sure model are so high that a wrong label just below them would be missed.
+    # The thresholds of a confident model are so high that a wrong label just below them would be missed.
     apart = (given[rows, best] - own >= margin) & (confident[rows, suggested] <= 0)
     suggested = np.where(apart, best, suggested)
     chosen = np.flatnonzero(((confident[rows, suggested] > 0) | apart) & (suggested != labels))

@@ -1,4 +1,4 @@
-"""`label_range`: labels that no class and no output of the model answers to."""
+"""`label_range`: labels that no class or no model output corresponds to."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from audit.errors import UsageError
 
 
 class LabelRange(Check):
-    """Labels start at 0 and stay below the number of classes; where most samples have one, all have."""
+    """Check that labels are between 0 and the number of classes, and that no sample lacks one if most have one."""
 
     name = "label_range"
     group = "model"
     description = "Labels below 0, or not below the number of classes or model outputs; samples without one among many."
     needs = ("labels",)
-    options = settings(ignore=Option([], "Label numbers that are meant to lie outside, such as -100."))
+    options = settings(ignore=Option([], "Label numbers outside the range that are intended, such as -100."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         classes = len(context.run.classes or ()) or None

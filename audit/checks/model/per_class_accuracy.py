@@ -1,4 +1,4 @@
-"""`per_class_accuracy`: a class that is far worse than the rest, behind a good mean."""
+"""`per_class_accuracy`: a class that is far worse than the rest, hidden by a good mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audit.checks.context import Context
 
 
 class PerClassAccuracy(Check):
-    """A class is told when even the upper end of its 95 % interval lies too low: few samples excuse much."""
+    """Report a class if even the upper end of its 95 % confidence interval is too low."""
 
     name = "per_class_accuracy"
     group = "model"
@@ -18,9 +18,9 @@ class PerClassAccuracy(Check):
     severity = "warning"
     needs = ("model", "labels")
     options = settings(
-        min=Option(None, "Every class must reach this.", kind=float),
+        min=Option(None, "The accuracy of every class must be at least this.", kind=float),
         max_gap=Option(0.3, "A class may be this much below the accuracy of all."),
-        samples=Option(5, "Classes with fewer samples are not judged."),
+        samples=Option(5, "Check only classes with at least this many samples."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -45,7 +45,7 @@ class PerClassAccuracy(Check):
 
 
 def _upper(share: float, count: int, z: float = 1.96) -> float:
-    """The upper end of Wilson's interval."""
+    """Return the upper end of Wilson's confidence interval."""
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return (centre + spread) / (1 + z * z / count)

@@ -1,6 +1,6 @@
-"""What is known and accepted: sources by name or content, with a reason, until a date.
+"""Known and accepted findings: sources by name or content, with a reason and an optional last day.
 
-An entry past its date excuses nothing any more; that is said, so that nobody wonders why the gate closed.
+An expired entry has no effect, and the report has a note about it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from audit.checks.shared.content import contents
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """One excuse: a source (or a pattern of sources) or a content digest."""
+    """One exception: a source, a pattern of sources, or a content digest."""
 
     source: str | None
     digest: str | None
@@ -25,7 +25,7 @@ class Allowed:
 
     @property
     def expired(self) -> bool:
-        """Whether its last day is over."""
+        """Return whether its last day has passed."""
         if self.expires is None:
             return False
         today = datetime.now(UTC).date()
@@ -34,20 +34,20 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """What one check excuses."""
+    """The exceptions of one check."""
 
     entries: tuple[Allowed, ...] = ()
 
     def notes(self, check: str) -> list[str]:
-        """Which entries no longer hold."""
+        """Return a note for each expired entry."""
         return [
-            f"{check}: the exception for {entry.source or entry.digest} ended on {entry.expires} ({entry.reason})"
+            f"{check}: the exception for {entry.source or entry.digest} expired on {entry.expires} ({entry.reason})"
             for entry in self.entries
             if entry.expired
         ]
 
     def sources(self, context: Context) -> Callable[[str], bool]:
-        """Whether a source is excused. Digests are looked up once; a prefix of at least 8 digits will do."""
+        """Return a function that says whether a source is allowed. Digests are looked up once, by prefix."""
         live = [entry for entry in self.entries if not entry.expired]
         patterns = [entry.source for entry in live if entry.source is not None]
         digests = [entry.digest.lower() for entry in live if entry.digest is not None]
@@ -60,5 +60,5 @@ class AllowList:
 
 
 def _matches(source: str, pattern: str) -> bool:
-    # A name that is spelled out is meant as it is, even where it holds [ or *.
+    # An exact name matches even if it contains [ or *.
     return source == pattern or fnmatch.fnmatchcase(source, pattern)

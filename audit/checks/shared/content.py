@@ -1,4 +1,4 @@
-"""What a sample's content is, for checks that look for the same content twice: its bytes, else its decoded value."""
+"""A sample's content, for checks that look for repeated content: its bytes, or else its decoded value."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from audit.checks.context import Context, literal
 
-#: More recurring contents than this are found by a query over all; fewer are named in it.
+#: At most this many repeated contents are listed in a query; for more, all rows are read.
 _FEW = 10_000
 
 
 def contents(context: Context) -> str:
-    """SQL of the items with a column `content`."""
+    """Return SQL for the items with a column `content`."""
     items = context.items
     if items not in context.facts.cache:
         undigested = f"FROM {items} WHERE source_digest IS NULL AND status = 'ok' LIMIT 1"
@@ -25,7 +25,7 @@ def contents(context: Context) -> str:
 
 
 def recurring(context: Context) -> str:
-    """SQL of the items whose content another has too, with it; of all items, where these are too many to name."""
+    """Return SQL for the items whose content is repeated; for all items if too many are."""
     items = contents(context)
     hashes = context.facts.cache.get((items, "recurring"))
     if hashes is None:
@@ -36,9 +36,9 @@ def recurring(context: Context) -> str:
 
 
 def alike(context: Context, having: str) -> str:
-    """SQL of the items whose content several have, as `having` says: each with the first of them, and its own place."""
+    """Return SQL for the items with shared content that meets `having`, each with the first such item and its rank."""
     items = recurring(context)
-    # Only the shared digests are joined back: a million different ones stay in the first aggregate.
+    # Only shared digests are joined back; the others stay in the first aggregate.
     shared = f"SELECT content, count(*) AS copies FROM {items} GROUP BY content HAVING {having}"
     return (
         "(SELECT s.*, copies, first_value(s.index) OVER alike AS first, first_value(s.source) OVER alike AS "
@@ -48,21 +48,21 @@ def alike(context: Context, having: str) -> str:
 
 
 def _recurring_hashes(context: Context, column: str, rows: str) -> np.ndarray[Any, Any]:
-    """The hashes of a column's values that several rows share: 24 bytes a row, where GROUP BY takes 80."""
+    """Return the hashes of a column's values that several rows share: 24 bytes a row, where GROUP BY takes 80."""
     query = f"SELECT hash({column}) AS hash FROM {rows} WHERE {column} IS NOT NULL"
     hashes = np.sort(context.reader.sql(query, run=[context.run.run_id]).arrow()["hash"].to_numpy())
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
 def contents_of(run_id: str) -> str:
-    """SQL of all visits of another run, with the same column."""
+    """Return SQL for all visits of another run, with the same column."""
     return _contents(f"(FROM samples WHERE run_id = {literal(run_id)})", run_id, False)
 
 
 def _contents(items: str, run_id: str, plain: bool) -> str:
     if plain:
         return f"(SELECT *, source_digest AS content FROM {items})"
-    # Samples without a file, and several samples out of one file (frames of a clip), are known by their stage 0.
+    # Samples without a file, and several samples from one file (frames of a clip), are identified by their stage 0.
     return (
         "(SELECT s.*, CASE WHEN s.source_digest IS NULL "
         "OR count(*) OVER (PARTITION BY s.source) > count(*) OVER (PARTITION BY s.source, o.digest) "

@@ -1,6 +1,6 @@
-"""How far two distributions are apart, and how likely chance alone would put them so far.
+"""The distance of two distributions, and the probability of such a distance by chance alone.
 
-Closed forms over counts and quantiles, because a baseline keeps no samples; the tests hold them against scipy.
+Closed forms over counts and quantiles, because a baseline keeps no samples; the tests compare them with scipy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 
 def population_stability(before: Mapping[str, int], now: Mapping[str, int]) -> float:
-    """Sum of (p - q) ln(p / q) over the classes; half a sample stands in for none."""
+    """Return the sum of (p - q) ln(p / q) over the classes; an empty class counts as half a sample."""
     keys = before.keys() | now.keys()
     totals = [sum(counts.values()) + 0.5 * len(keys) for counts in (before, now)]
     result = 0.0
@@ -21,7 +21,7 @@ def population_stability(before: Mapping[str, int], now: Mapping[str, int]) -> f
 
 
 def chi_square_chance(before: Mapping[str, int], now: Mapping[str, int]) -> float:
-    """The chance that two samples of one distribution differ so much (chi-square of a 2×k table)."""
+    """Return the probability that two samples of one distribution differ this much (chi-square of a 2×k table)."""
     keys = [key for key in before.keys() | now.keys() if before.get(key, 0) + now.get(key, 0)]
     n, m = sum(before.values()), sum(now.values())
     if len(keys) < 2 or not n or not m:
@@ -33,18 +33,18 @@ def chi_square_chance(before: Mapping[str, int], now: Mapping[str, int]) -> floa
             expected = both * size / (n + m)
             statistic += (have - expected) ** 2 / expected
     freedom = len(keys) - 1
-    # Wilson and Hilferty: the cube root of a chi-square is nearly normal.
+    # Wilson and Hilferty: the cube root of a chi-square variable is nearly normal.
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> float:
-    """The largest distance of two distribution functions, each given by evenly spaced quantiles."""
+    """Return the largest distance of two distribution functions, each given by evenly spaced quantiles."""
     return max((abs(_below(a, x) - _below(b, x)) for x in (*a, *b)), default=0.0)
 
 
 def _below(quantiles: Sequence[float], x: float) -> float:
-    """The share at or below x; between two quantiles by a straight line, at a step by its upper end."""
+    """Return the share at or below x, interpolated linearly between two quantiles."""
     last = len(quantiles) - 1
     if x < quantiles[0]:
         return 0.0
@@ -61,7 +61,7 @@ def _below(quantiles: Sequence[float], x: float) -> float:
 
 
 def kolmogorov_smirnov_chance(distance: float, n: int, m: int) -> float:
-    """The chance of such a distance between samples of n and m from one distribution (Kolmogorov's limit)."""
+    """Return the probability of such a distance between n and m samples of one distribution (Kolmogorov's limit)."""
     root = math.sqrt(n * m / (n + m))
     x = (root + 0.12 + 0.11 / root) * distance
     if x < 0.2:

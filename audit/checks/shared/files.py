@@ -1,4 +1,4 @@
-"""The source files of a run, as far as they are here or in a bucket: an even choice of them where there are many."""
+"""The source files of a run, on disk or in a bucket; an evenly spread selection if there are many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audit.lineage.source_state import read_source, source_path
 from audit.store.bucket.location import is_remote
 
 Opened = io.BufferedReader | io.BytesIO
-#: Objects that are fetched at once: one after the other, a bucket is all waiting.
+#: How many objects of a bucket are fetched at the same time.
 _AT_ONCE = 16
 
 
@@ -26,7 +26,7 @@ class SourceFile:
 
     @property
     def index(self) -> int:
-        """The sample's index."""
+        """Return the sample's index."""
         return int(self.row["index"])
 
     @property
@@ -35,11 +35,11 @@ class SourceFile:
         return str(self.row["source"])
 
     def read(self) -> bytes:
-        """All its bytes; OSError where they cannot be had."""
+        """Return all its bytes; raise OSError if they cannot be read."""
         return read_source(self.row)
 
     def open(self) -> Opened:
-        """For a look at its beginning; OSError where it is none any more."""
+        """Open the file for reading; raise OSError if it no longer exists."""
         path = source_path(self.row)
         if path is not None and os.path.isfile(path):
             return open(path, "rb")
@@ -47,16 +47,16 @@ class SourceFile:
 
 
 def evenly(most: int, total: int) -> str:
-    """An SQL condition that about `most` of `total` indices meet, spread over all of them, the same each time."""
+    """Return an SQL condition that selects about `most` of `total` indices, evenly spread and always the same."""
     return f"(index * {most}) % {total} < {most}"
 
 
 def chosen_files(context: Context, most: int, where: str = "true") -> list[SourceFile]:
-    """At most `most` files (0: all) of the items that meet a condition; says how many were left out."""
+    """Return at most `most` files (0: all) of the items that meet a condition; add a note if some were left out."""
     condition = f"root IS NOT NULL AND source NOT LIKE '%://%' AND {where}"
     total = context.value(f"SELECT count(*) FROM {context.items} WHERE {condition}")
     if most and total > most:
-        context.note(f"looked at {most:,} of {total:,} files")
+        context.note(f"checked {most:,} of {total:,} files")
         condition += f" AND {evenly(most, total)}"
     return [
         SourceFile(row)
@@ -68,7 +68,7 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
 
 
 def opened(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
-    """Each file, open, or why it cannot be; objects of a bucket come several at a time."""
+    """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
     if not any(is_remote(file.row["root"] or "") for file in files):
         yield from ((file, _opened(file)) for file in files)
         return

@@ -1,6 +1,6 @@
-"""Whether two sets of rows are the same, told in one pass over each: a join of millions only to find nothing is dear.
+"""Compare two sets of rows in one pass over each: joining millions of rows to find nothing is expensive.
 
-Equal fingerprints are taken for equal rows: the sum of 64-bit hashes agrees by chance once in 2**64.
+Equal fingerprints mean equal rows: sums of 64-bit hashes agree by chance once in 2**64.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ from typing import Any
 
 from audit.checks.context import Context
 
-#: What names a visit in every table.
+#: The columns that identify a visit in every table.
 VISIT = "epoch, index, visit"
-#: Bits that DuckDB holds at most for one group, and that are worth it for each row.
+#: The most bits that DuckDB keeps for one group, and the most that are worthwhile for each row.
 _MOST_BITS, _SPARSE = 1_000_000_000, 64
 
 
 def fingerprint(columns: str) -> str:
-    """SQL of an aggregate over rows, whatever their order: their number, and the sum of their hashes."""
-    # Hashed twice: DuckDB joins the hashes of several columns so simply that columns exchanged between rows cancel out.
+    """Return SQL for an aggregate over rows in any order: their number, and the sum of their hashes."""
+    # Hashed twice: DuckDB combines column hashes so that values exchanged between rows would cancel out.
     return f"{{rows: count(*), sum: sum(hash(hash({columns})))}}"
 
 
 def fingerprints(context: Context, columns: str, rows: str, group: str = "true") -> list[Any]:
-    """That of each group of the rows; a query that several checks ask is run once."""
+    """Return the fingerprint of each group of the rows; a query that several checks use runs once."""
     found = context.cached(f"SELECT {fingerprint(columns)} AS found FROM {rows} GROUP BY {group}")
     return [row["found"] for row in found]
 
 
 def same(context: Context, columns: str, rows: str, others: str, other_columns: str | None = None) -> bool:
-    """Whether two relations hold the same rows, as many times each."""
+    """Return whether two relations hold the same rows, each the same number of times."""
     return fingerprints(context, columns, rows) == fingerprints(context, other_columns or columns, others)
 
 
 def distinct_indices(length: int) -> str:
-    """SQL of an aggregate: how many different indices below a length there are, for which it holds a bit each."""
+    """Return SQL for an aggregate that counts the different indices below a length, with one bit for each."""
     return (
         f"coalesce(bit_count(bitstring_agg(index, 0, {length - 1}) FILTER (index BETWEEN 0 AND {length - 1})), 0)"
         if 0 < length <= _MOST_BITS
@@ -42,7 +42,7 @@ def distinct_indices(length: int) -> str:
 
 
 def unique_visits(context: Context, table: str) -> bool:
-    """Whether no visit has two rows in a table, as far as that can be told with a bit for each index; False if not."""
+    """Return True if a count with one bit for each index shows that no visit has two rows; False if it cannot."""
     rows = f"(FROM {table} WHERE run_id = {context.run_literal})"
     found = context.cached(f"SELECT count(*) AS rows, min(index) AS low, max(index) AS high FROM {rows}")[0]
     if not found["rows"]:

@@ -16,14 +16,14 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 BITS = 64
-#: Groups up to this size are compared all at once, one offset after the other.
+#: Groups up to this size are compared together, one offset after the other.
 _FEW = 64
 #: A band with more hashes than this is split again rather than compared pair by pair.
 _CROWD = 2_000
 
 
 def dhash(image: Any) -> int:
-    """Whether each pixel of a 9×8 thumbnail is darker than its right neighbour."""
+    """Return 64 bits: whether each pixel of a 9×8 thumbnail is darker than its right neighbour."""
     from PIL import Image
 
     small = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.LANCZOS), dtype=np.int16)
@@ -31,9 +31,9 @@ def dhash(image: Any) -> int:
 
 
 def near_pairs(hashes: Array, distance: int) -> Array:
-    """Every pair (i < j) of positions whose hashes differ in at most `distance` bits, sorted; equal hashes too.
+    """Return every pair (i < j) of positions whose hashes differ in at most `distance` bits, sorted; equal hashes too.
 
-    Of many equal hashes each is paired with the first alone: n pictures that look the same are n - 1 pairs.
+    Each of several equal hashes is paired only with the first: n equal pictures give n - 1 pairs.
     """
     hashes = hashes.astype(np.uint64)
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
@@ -49,7 +49,7 @@ def near_pairs(hashes: Array, distance: int) -> Array:
 
 
 def _close(hashes: Array, positions: Array, distance: int, start: int, end: int) -> Iterator[tuple[Array, Array]]:
-    """Pairs among `positions`, looking at the bits from `start` to `end` for a band that agrees."""
+    """Yield the pairs among `positions` that agree in a band of the bits from `start` to `end`."""
     bands = distance + 1
     if len(positions) <= _CROWD // 4 or end - start < 2 * bands:
         yield from _compared(hashes, positions, distance)
@@ -63,7 +63,7 @@ def _close(hashes: Array, positions: Array, distance: int, start: int, end: int)
         sizes = np.diff(np.concatenate([[0], cuts, [len(order)]]))
         starts = np.concatenate([[0], cuts])
         ordered = positions[order]
-        # Most bands hold two or three hashes: those are compared all at once, offset by offset.
+        # Most bands hold two or three hashes; those are compared together, offset by offset.
         yield from _small_groups(hashes, ordered, starts, sizes, distance)
         for at in np.flatnonzero(sizes > _FEW):
             group = ordered[starts[at] : starts[at] + sizes[at]]

@@ -1,4 +1,4 @@
-"""Sources of this run and of the baseline, side by side: two sorted streams, so that a million take no memory."""
+"""Pair the sources of this run and of the baseline: two sorted streams, so that a million need little memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.checks.context import Context
 
 
 def matched(context: Context, baseline: Baseline) -> Iterator[tuple[Item | None, Item | None]]:
-    """(before, now) for every source of either; None where one does not have it."""
+    """Yield (before, now) for every source of either; None where one does not have it."""
     old, new = baseline.sources(), items_of(context.reader, context.run.run_id)
     before, now = next(old, None), next(new, None)
     while before is not None or now is not None:
@@ -30,7 +30,7 @@ def _key(item: Item) -> bytes:
 
 
 def lookup(context: Context, sources: list[str]) -> dict[str, int]:
-    """The index of each of some sources in this run."""
+    """Return the index of each given source in this run."""
     if not sources:
         return {}
     rows = context.facts.query(

@@ -1,6 +1,6 @@
-"""Small pictures of the sources for checks that look: stored previews, stored outputs of stage 0, else the files.
+"""Small pictures of the sources for checks: stored previews, stored outputs of stage 0, or else the files.
 
-Pillow alone decodes here; no torch. What cannot be decoded is counted and said, never raised.
+Only Pillow decodes here, no torch. Pictures that cannot be decoded are counted in a note; they raise nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from audit.checks.base import Skip
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, evenly, opened
 
-#: Pictures larger than this are looked at smaller: enough to judge, and cheap for JPEG.
+#: Larger pictures are scaled down to this: enough for the checks, and cheap for JPEG.
 SIDE = 256
 
 
@@ -29,7 +29,7 @@ class Picture:
 
 
 def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Picture]:
-    """At most `most` pictures of the items, evenly chosen (0: all). `exact` refuses previews, which are lossy."""
+    """Yield at most `most` pictures of the items, evenly chosen (0: all). `exact` excludes previews, which are lossy."""
     forms = {
         row["form"]: row["pictures"]
         for row in context.cached(
@@ -44,13 +44,13 @@ def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Pi
     elif context.facts.root is not None:
         yield from _from_files(context, most)
     else:
-        raise Skip("no picture was stored, and the source files are not here")
+        raise Skip("no picture was stored, and the source files do not exist here")
 
 
 def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Picture]:
     chosen = "true"
     if most and total > most:
-        context.note(f"looked at {most:,} of {total:,} pictures")
+        context.note(f"checked {most:,} of {total:,} pictures")
         chosen = evenly(most, total)
     query = (
         f"SELECT index, source, source_digest, kind, encoding, data FROM {context.items} JOIN payloads "
@@ -87,7 +87,7 @@ def _from_files(context: Context, most: int) -> Iterator[Picture]:
             if isinstance(found, OSError):
                 raise found
             with found, Image.open(found) as image:
-                # JPEG can be decoded at a fraction of its size, for a fraction of the time.
+                # JPEG can be decoded at a fraction of its size, which is much faster.
                 image.draft(None, (SIDE, SIDE))
                 image.load()
                 yield Picture(file.index, file.source, file.row["source_digest"], image)

@@ -1,1 +1,1 @@
-"""Are the values what the pipeline means them to be: finite, in range, of one shape."""
+"""Are the values as the pipeline intends: finite, in range, of one shape."""

@@ -1,4 +1,4 @@
-"""`augmentation`: random stages that never or always fire, draw the same again and again, or run in evaluation."""
+"""`augmentation`: random stages that never or always act, repeat their draws, or are active in evaluation."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 
 _EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
-#: A draw with this many decimals is of a continuous value, which does not come twice by chance.
+#: A value with this many decimals is continuous, and does not repeat by chance.
 _CONTINUOUS = r"\d\.\d{5,}"
 
 
 class Augmentation(Check):
-    """Judges each random stage over all visits; fewer visits than chance could explain are left alone."""
+    """Check each random stage over all visits; too few visits to exclude chance are not checked."""
 
     name = "augmentation"
     group = "values"
     description = (
-        "Random stages fire as often as they should, draw anew in each worker and epoch, and are off in evaluation."
+        "Random stages act as often as configured, draw new values in each worker and epoch, and are off in evaluation."
     )
     options = settings(
-        visits=Option(20, "Fewer visits than this say nothing about chance."),
-        repeated=Option(0.5, "Told when this share of continuous draws came in several workers."),
-        evaluation=Option(True, "Tell random stages that are active in an evaluation split."),
+        visits=Option(20, "Check only if there are at least this many visits."),
+        repeated=Option(
+            0.5, "Report a stage if at least this share of its continuous draws occurs in several workers."
+        ),
+        evaluation=Option(True, "Report random stages that are active in an evaluation split."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -48,7 +50,7 @@ class Augmentation(Check):
         if not found["fired"] and (p is None or (1 - p) ** found["visits"] < 1e-4):
             said = f"never changed anything in {found['visits']:,} visits"
         elif found["fired"] == found["visits"] and p is not None and p ** found["visits"] < 1e-4:
-            said = f"changed its input in all {found['visits']:,} visits, though its p is {p:g}"
+            said = f"changed its input in all {found['visits']:,} visits, although its p is {p:g}"
         if said:
             share = found["fired"] / found["visits"]
             yield Finding(
@@ -97,7 +99,7 @@ class Augmentation(Check):
         ):
             yield Finding(
                 f"The random stage {stage['name']} drew the same for each sample in all {found['epochs']} epochs: "
-                "the generator is seeded anew for each epoch.",
+                "its generator starts from the same seed in each epoch.",
                 stage=stage["stage"],
                 value=1.0,
                 sql=f"FROM ({query}) WHERE draws = 1",

@@ -1,4 +1,4 @@
-"""`blank`: outputs that are one value all over, and the stage that made them so."""
+"""`blank`: outputs whose values are all equal, and the stage that made them so."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from audit.checks.context import GRIDS, Context
 
 
 class Blank(Check):
-    """A constant picture tells the model nothing, whatever its label says."""
+    """Report constant outputs with the first stage where they are constant."""
 
     name = "blank"
     group = "values"
-    description = "Pictures and tensors that are one value all over; the stage that made them so is named."
-    options = settings(elements=Option(16, "Smaller outputs may well be constant."))
+    description = "Pictures and tensors whose values are all equal; the stage that made them so is reported."
+    options = settings(elements=Option(16, "Check only outputs with at least this many values."))
 
     def run(self, context: Context) -> Iterable[Finding]:
         if not any(row["constant"] for row in context.profile if row["kind"] in ("image", "tensor", "array")):

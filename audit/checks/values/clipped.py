@@ -1,4 +1,4 @@
-"""`clipped`: a stage pushed nearly everything against the end of its range; 16-bit pictures turned white."""
+"""`clipped`: a stage moved nearly all values to the end of their range, such as a 16-bit picture turned white."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from audit.checks.shared.files import Opened, chosen_files, opened
 
 
 class Clipped(Check):
-    """Compares a stage's output with the one before it: a picture that was white from the start is not clipping."""
+    """Compare a stage's output with the one before it, so that a picture that was already white is not reported."""
 
     name = "clipped"
     group = "values"
-    description = "A stage that pushed nearly all values against the end of their range, such as 16 bit turned white."
+    description = "A stage moved nearly all values to the end of their range, such as a 16-bit picture turned white."
     options = settings(
-        share=Option(0.95, "From this share of the full range on, a mean counts as saturated."),
+        share=Option(0.95, "An output is saturated if its mean is at least this share of the full range."),
         before=Option(0.8, "The stage before must have been below this share of its own range."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         share, before = context.options["share"], context.options["before"]
-        # The range of what is saturated is 0–255 or 0–1; of what came before, whatever its own dtype holds.
+        # A saturated output has the range 0–255 or 0–1; the output before it has the range of its own dtype.
         saturated = f"((max = 255 AND mean >= 255 * {share}) OR (max = 1 AND mean >= {share} AND min >= 0))"
         emptied = f"(min = 0 AND max > 0 AND zeros > 0 AND zeros >= {share} * list_product(shape))"
         suspects = f"FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} AND ({saturated} OR {emptied})"
@@ -39,7 +39,7 @@ class Clipped(Check):
             f"AND (epoch, index, visit) IN (SELECT (epoch, index, visit) {suspects}) "
             "WINDOW visits AS (PARTITION BY epoch, index, visit ORDER BY stage)"
         )
-        # Many more elements than before are a code, such as one-hot, and mostly zero on purpose.
+        # Many more elements than before mean an encoding, such as one-hot, which is mostly zero by design.
         query = (
             "SELECT epoch, index, visit, stage, mean, max, white, stage_before, mean_before, max_before, dtype_before "
             f"FROM ({steps}) WHERE stage > 0 AND stage IN ({stages}) AND kind IN {GRIDS} "
@@ -70,7 +70,7 @@ class Clipped(Check):
             )
 
     def _while_loading(self, context: Context) -> Iterable[Finding]:
-        """A loader that converts by itself leaves white pictures behind; their files know that they had 16 bits."""
+        """Report white pictures whose files have 16 bits: the loader converted them."""
         if context.facts.root is None:
             return
         white = (

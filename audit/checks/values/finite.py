@@ -9,11 +9,11 @@ from audit.checks.context import Context
 
 
 class Finite(Check):
-    """Names the first stage at which a sample stops being finite."""
+    """Report the first stage at which a sample is not finite."""
 
     name = "finite"
     group = "values"
-    description = "No stage output, logit or loss is NaN or infinite; the first stage where one appears is named."
+    description = "No stage output, logit or loss is NaN or infinite; the first stage where one appears is reported."
 
     def run(self, context: Context) -> Iterable[Finding]:
         if any(row["nonfinite"] for row in context.profile):

@@ -1,4 +1,4 @@
-"""`probabilities`: they add up to one, lie between 0 and 1, and were made from logits once."""
+"""`probabilities`: they add up to 1, lie between 0 and 1, and softmax was applied once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.checks.context import Context
 
 
 class Probabilities(Check):
-    """A model that ends in a softmax is given another by many a loop: that is told too."""
+    """Check sums and ranges, and report a second softmax after a model that ends in one."""
 
     name = "probabilities"
     group = "values"
@@ -19,7 +19,7 @@ class Probabilities(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         tolerance = context.options["tolerance"]
-        # Scores of classes that do not exclude each other need not add up to anything.
+        # Scores of classes that do not exclude each other do not add up to 1.
         alone = context.run.output in ("sigmoid", "multilabel")
         query = (
             "SELECT index, epoch, visit, list_sum(probabilities) AS sum, list_min(probabilities) AS low, "
@@ -58,8 +58,8 @@ def _twice(context: Context) -> Iterable[Finding]:
     row = context.rows(query)[0]
     if row["rows"] >= 10 and row["share"] > 0.99:
         yield Finding(
-            "What the model returns are probabilities already: each row lies in 0–1 and adds up to 1, so that a "
-            "second softmax flattens them and every confidence and loss is wrong.",
+            "The model already returns probabilities: each row lies in 0–1 and adds up to 1. A "
+            "second softmax flattens them, so every confidence and loss is wrong.",
             value=row["share"],
             sql=query,
         )

@@ -1,4 +1,4 @@
-"""`repeated_draws`: one state of a random generator used for several visits, so that they got the same random numbers."""
+"""`repeated_draws`: several visits used the same generator state, and so the same random numbers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from audit.checks.context import Context
 
 
 class RepeatedDraws(Check):
-    """Judges the generator states that visits drew from: two of them are never equal by chance."""
+    """Compare the generator states that visits drew from: two states are never equal by chance."""
 
     name = "repeated_draws"
     group = "values"
     description = "No two visits drew from the same state of a random generator, in any worker or epoch."
     options = settings(
-        share=Option(0.05, "Told when this share of the visits repeats the state of another."),
-        epochs=Option(True, "Tell states that come again in a later epoch, too."),
+        share=Option(
+            0.05, "Report a generator if at least this share of the visits repeats the state of another visit."
+        ),
+        epochs=Option(True, "Also report states that repeat in a later epoch."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         if not context.facts.counts.get("rng"):
             raise Skip("no visit drew from a generator whose state was recorded")
-        # What is noted of whole batches is no generator.
+        # Rows for whole batches do not describe a generator.
         drawn = (
             "SELECT epoch, index, visit, generator, hash(state, block_digest) AS state FROM rng "
             f"WHERE run_id = {context.run_literal} AND generator <> 'batch'"
@@ -49,7 +51,7 @@ class RepeatedDraws(Check):
             why = (
                 f"each of {row['workers']} workers has a copy of it"
                 if row["workers"] > 1
-                else "it is set back on the way"
+                else "it was reset during the epoch"
             )
             yield Finding(
                 f"The random generator {row['generator']} gave {row['repeated']:,} of {row['visits']:,} visits the "
@@ -73,7 +75,7 @@ class RepeatedDraws(Check):
             if share >= context.options["share"]:
                 yield Finding(
                     f"The random generator {row['generator']} gives the same numbers in each of {row['epochs']} epochs "
-                    f"({share:.0%} of its states come again): it begins anew with every epoch.",
+                    f"({share:.0%} of its states repeat): it is reset at the start of every epoch.",
                     index=row["index"],
                     value=share,
                     threshold=context.options["share"],

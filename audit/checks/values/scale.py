@@ -12,15 +12,15 @@ from audit.checks.context import Context
 
 
 class Scale(Check):
-    """Looks at what whole stages gave, and at what a normalising stage was given."""
+    """Check the value range of stage outputs, and of the input of a normalising stage."""
 
     name = "scale"
     group = "values"
-    description = "Pictures reach the model on the scale it was made for: not 0–255 for 0–1, normalised once."
+    description = "The model's input has the scale it was trained on: not 0–255 instead of 0–1, and normalised once."
     needs = ("pictures",)
     options = settings(
-        largest_input=Option(50.0, "A float input of the model that typically reaches further was not scaled."),
-        negative=Option(0.01, "What is to be normalised and goes below minus this was normalised before."),
+        largest_input=Option(50.0, "A float input whose typical maximum is above this was not scaled."),
+        negative=Option(0.01, "An input of a normalising stage that goes below minus this was already normalised."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -42,7 +42,7 @@ class Scale(Check):
         big = given["middle_max"] is not None and given["middle_max"] > context.options["largest_input"]
         if big and not normalising:
             yield Finding(
-                f"The model is given values up to {given['middle_max']:.4g} by {context.stage_name(last)}: "
+                f"The model's input has values up to {given['middle_max']:.4g} after {context.stage_name(last)}: "
                 "0–255 where 0–1 was meant?",
                 stage=last,
                 value=given["middle_max"],
@@ -63,12 +63,12 @@ class Scale(Check):
         before, loaded = _typical(context, number), _typical(context, 0)
         if before is None or before["middle_min"] is None:
             return
-        # What is below zero in the files themselves (temperatures, densities) was not normalised by anyone.
+        # Values below zero in the files themselves (temperatures, densities) are not a sign of normalisation.
         below = loaded is not None and loaded["middle_min"] is not None and loaded["middle_min"] < 0
         meant = _list(stage["parameters"], "std")
         if meant and max(meant) <= 2 and before["middle_max"] > 2:
             yield Finding(
-                f"{stage['name']} was given values up to {before['middle_max']:.4g}, "
+                f"{stage['name']} got values up to {before['middle_max']:.4g}, "
                 f"but its std of at most {max(meant):.3g} is meant for 0–1.",
                 stage=stage["stage"],
                 value=before["middle_max"],
@@ -77,7 +77,7 @@ class Scale(Check):
             )
         elif before["middle_min"] < -context.options["negative"] and not below:
             yield Finding(
-                f"{stage['name']} was given values down to {before['middle_min']:.4g}: they were normalised before.",
+                f"{stage['name']} got values down to {before['middle_min']:.4g}: they were already normalised.",
                 stage=stage["stage"],
                 value=before["middle_min"],
                 threshold=0.0,
@@ -86,12 +86,12 @@ class Scale(Check):
 
 
 def _known_architecture(context: Context) -> bool:
-    """`audit run` names an architecture only where it recognised a published one."""
+    """Return whether the architecture is a published one, which only `audit run` recognises."""
     return bool(context.run.arch) and context.run.recipe.get("kind") == "run"
 
 
 def _typical(context: Context, number: int | None) -> dict[str, Any] | None:
-    """The commonest form of a stage's output."""
+    """Return the statistics of a stage's commonest kind of output."""
     rows = [r for r in context.profile if r["stage"] == number and r["kind"] in ("image", "tensor", "array")]
     return max(rows, key=lambda row: row["visits"], default=None)
 

@@ -1,4 +1,4 @@
-"""`stage_contract`: each stage gives one kind, dtype, shape and range: declared, or learned from the run itself."""
+"""`stage_contract`: each stage's outputs have one kind, dtype, shape and range, declared or learned from the run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _KEYS = {"kind": str, "dtype": str, "mode": str, "shape": list, "min": (int, flo
 
 
 class StageContract(Check):
-    """Learned rules are those that nearly all visits keep; sources may differ among themselves, inputs may not."""
+    """Compare outputs with declared rules, or with rules that nearly all visits of the run meet."""
 
     name = "stage_contract"
     group = "values"
     description = (
         "Kind, dtype, shape and range of each stage are as declared; without a declaration, "
-        "the odd ones out among a stage's outputs are found."
+        "outputs that differ from nearly all others of the stage are found."
     )
     options = settings(
         contract=Option({}, "For each stage: kind, dtype, mode, shape (-1 for any length), min, max."),
-        common=Option(0.9, "A rule is learned when this share of the visits keeps it."),
-        range_factor=Option(4.0, "A learned range may be passed by this many times its own width."),
+        common=Option(0.9, "Learn a rule if at least this share of the visits meets it."),
+        range_factor=Option(4.0, "Values may exceed a learned range by this many times its width."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -34,10 +34,10 @@ class StageContract(Check):
                 yield from _offending(context, stage["stage"], _conditions(name, rules), "the contract says")
         learned = [number for number in sorted(context.stage_numbers) if not _covers(context, declared, number)]
         for number in learned:
-            yield from _offending(context, number, self._learned(context, number), "its like have")
+            yield from _offending(context, number, self._learned(context, number), "other outputs of the stage have")
 
     def _learned(self, context: Context, number: int) -> list[tuple[str, str, float | None]]:
-        """(what must hold as SQL, how it is told, the bound)"""
+        """Return each rule as (SQL condition, words for messages, bound)."""
         rows = [row for row in context.profile if row["stage"] == number]
         total = sum(row["visits"] for row in rows)
         needed = context.options["common"] * total
@@ -93,12 +93,15 @@ def _covers(context: Context, declared: Mapping[str, Any], number: int) -> bool:
 
 def _conditions(name: str, rules: Any) -> list[tuple[str, str, float | None]]:
     if not isinstance(rules, dict):
-        raise UsageError(f"The contract of the stage {name} is {rules!r}.", hint="Write it as a table.")
+        raise UsageError(
+            f"The contract of the stage {name} must be a table, got {rules!r}.", hint="Write it as a table."
+        )
     conditions: list[tuple[str, str, float | None]] = []
     for key, value in rules.items():
         if key not in _KEYS or not isinstance(value, _KEYS[key]) or isinstance(value, bool):  # type: ignore[arg-type]
             raise UsageError(
-                f"The contract of the stage {name} has {key} = {value!r}.", hint=f"Known are: {', '.join(_KEYS)}."
+                f"The contract of the stage {name} has {key} = {value!r}, which is not a known rule.",
+                hint=f"Known rules: {', '.join(_KEYS)}.",
             )
         if key == "shape":
             if not all(isinstance(length, int) and not isinstance(length, bool) for length in value):

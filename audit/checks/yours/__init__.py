@@ -1,1 +1,1 @@
-"""Your own rules: a query that must return nothing, or a value within bounds."""
+"""Your own rules: a query that must return no rows, or a value within bounds."""

@@ -11,17 +11,17 @@ from audit.checks.context import Context
 
 
 class Sql(Check):
-    """Columns called index, source, stage, value and message are told as such; the rest is shown as text."""
+    """Use the columns index, source, stage, value and message for the finding; show the others as text."""
 
     name = "sql"
     group = "yours"
-    description = "A query of yours that must return no rows, or one value between min and max. Sees this run alone."
+    description = "Your own query, which must return no rows, or one value between min and max. It sees only this run."
     default = False
     options = settings(
         query=Option("", "The query; it is read-only."),
         message=Option("", "What a row means; without it the row itself is shown."),
-        min=Option(None, "The query gives one value, which must not be below this.", kind=float),
-        max=Option(None, "The query gives one value, which must not be above this.", kind=float),
+        min=Option(None, "The query's one value must not be below this.", kind=float),
+        max=Option(None, "The query's one value must not be above this.", kind=float),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:

@@ -28,7 +28,7 @@ _MOST = 20
 
 
 def diff_markdown(diff: Diff, rows: int = _MOST) -> str:
-    """The whole diff as GitHub-flavoured Markdown."""
+    """Return the whole diff as GitHub-flavoured Markdown."""
     lines = ["## audit diff", "", *_verdict(diff), "", *_runs(diff)]
     lines += _stages(diff)
     lines += _flips(diff, rows)

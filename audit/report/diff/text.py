@@ -23,7 +23,7 @@ _KINDS = (("regressions", "bold red"), ("fixes", "bold green"), ("other_changes"
 
 
 def diff_text(diff: Diff, rows: int = _MOST) -> RenderableType:
-    """The whole diff, with at most `rows` of each list."""
+    """Return the whole diff, with at most `rows` of each list."""
     first = [] if diff.matched else [Text(NOTHING_COMPARED, "bold red"), Text()]
     parts: list[RenderableType] = [*first, _runs(diff), Text(), _data(diff), *_lists(diff, rows)]
     if diff.matched:
@@ -35,20 +35,20 @@ def diff_text(diff: Diff, rows: int = _MOST) -> RenderableType:
 
 
 def has_predictions(diff: Diff) -> bool:
-    """Whether there is something to say about predictions: graded in both runs, or lost to a failure."""
+    """Return whether there is something to say about predictions: graded in both runs, or lost to a failure."""
     flips = diff.flips
     return bool(flips.graded or (flips.predictions_a and flips.predictions_b))
 
 
 def p_text(value: float | None) -> str:
-    """A probability as people write it."""
+    """Return a probability as people write it."""
     if value is None:
         return "—"
     return f"{value:.3g}" if value >= 1e-4 else "< 0.0001"
 
 
 def percent(value: float | None) -> str:
-    """A share, or a dash where there is none."""
+    """Return a share, or a dash where there is none."""
     return f"{value:.2%}" if value is not None else "—"
 
 
@@ -138,7 +138,7 @@ def also_changed(diff: Diff) -> list[str]:
 
 
 def stage_name(group: Divergence) -> str:
-    """A stage with its path, as people refer to it."""
+    """Return a stage with its path, as people refer to it."""
     stage = group.step.a or group.step.b
     return f"{stage.path} {stage.name}" if stage else group.step.name
 
@@ -195,18 +195,18 @@ def _predictions(diff: Diff, rows: int) -> list[RenderableType]:
 
 
 def flip_text(row: dict[str, Any]) -> str:
-    """One flip in a line: file, label, both predictions, cause."""
+    """Return one flip in a line: file, label, both predictions, cause."""
     predicted = f"{predicted_label(row, 'a')} → {predicted_label(row, 'b')}"
     return f"{row['source_b']}  label {label_text(row)}  {predicted}  {row['cause']}"
 
 
 def label_text(row: dict[str, Any]) -> str:
-    """The label of a flip, by name where it has one."""
+    """Return the label of a flip, by name where it has one."""
     return str(row["label_name"] if row["label_name"] is not None else row["label"])
 
 
 def predicted_label(row: dict[str, Any], side: str) -> str:
-    """What one side predicted, by name where it has one; or that the sample failed there."""
+    """Return what one side predicted, by name where it has one; or that the sample failed there."""
     if row[f"predicted_{side}"] is None and row[f"failed_{side}"]:
         return "fails"
     name = row[f"predicted_name_{side}"]

@@ -18,7 +18,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def as_junit(report: Report) -> str:
-    """The whole document."""
+    """Return the whole document."""
     root = ET.Element("testsuites", name="audit check")
     for outcome in report.outcomes:
         root.append(_suite(report, outcome))

@@ -12,7 +12,7 @@ NOWHERE = "audit.toml"
 
 
 def path_of(report: Report, finding: Finding) -> str:
-    """A relative path with forward slashes: of the source, else of the pipeline or the configuration."""
+    """Return a relative path with forward slashes: of the source, else of the pipeline or the configuration."""
     if finding.source is None or "://" in finding.source:
         return _slashes(report.place or NOWHERE)
     if report.root is not None:

@@ -13,7 +13,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@:&-])")
 
 
 def as_markdown(report: Report) -> str:
-    """A heading that says how it ended, a table of the checks, and the findings below."""
+    """Return a heading that says how it ended, a table of the checks, and the findings below."""
     name = f" ({_escaped(report.run_name)})" if report.run_name else ""
     against = f", against {_escaped(report.baseline)}" if report.baseline else ""
     lines = [

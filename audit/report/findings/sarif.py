@@ -21,7 +21,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def as_sarif(report: Report) -> str:
-    """The whole document."""
+    """Return the whole document."""
     rules = [_rule(outcome) for outcome in report.outcomes]
     results = [
         _result(report, outcome, number, finding)

@@ -17,7 +17,7 @@ _MARKS = {"pass": "pass", "fail": "FAIL", "skip": "skip", "error": "ERROR"}
 
 
 def as_text(report: Report, *, verbose: bool = False) -> str:
-    """What was found, then what was skipped and why, then one line that says how it ended."""
+    """Return what was found, then what was skipped and why, then one line that says how it ended."""
     return "".join(f"{text}\n" for _, text in text_lines(report, verbose=verbose))
 
 
@@ -68,7 +68,7 @@ def _ending(report: Report, passed: int, skipped: int) -> str:
 
 
 def list_lines(checks: Iterable[type[Check]]) -> Iterator[tuple[str, str]]:
-    """Every check with its options, as `--list` explains them."""
+    """Yield every check with its options, as `--list` explains them."""
     group = None
     for check in checks:
         if check.group != group:
@@ -84,7 +84,7 @@ def list_lines(checks: Iterable[type[Check]]) -> Iterator[tuple[str, str]]:
 
 
 def list_json(checks: Iterable[type[Check]]) -> list[dict[str, object]]:
-    """The same for programs."""
+    """Return the same for programs."""
     return [
         {
             "check": check.name,

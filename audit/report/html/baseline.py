@@ -18,7 +18,7 @@ _SIDE = 160
 
 
 def against(reader: Reader, baseline: str, run: Run) -> dict[str, Any]:
-    """The comparison with a baseline, as plain data."""
+    """Return the comparison with a baseline, as plain data."""
     found = diff(reader, baseline, run.run_id, rows=_LISTED, derive=False)
     shown = found.as_json()
     shown["totals"] = {kind: found.flips.total(kind) for kind in found.flips.counts}

@@ -42,7 +42,7 @@ def _line(points: Sequence[tuple[float, float]], kind: str) -> Markup:
 
 
 def sparkline(values: Sequence[float | None], width: float = 120, height: float = 24) -> Markup:
-    """A line through the values that are there, the last one marked."""
+    """Return a line through the values that are there, the last one marked."""
     known = [(n, v) for n, v in enumerate(values) if v is not None and math.isfinite(v)]
     if len(known) < 2:
         return Markup("")
@@ -59,7 +59,7 @@ _W, _H, _PAD = 360.0, 150.0, 20.0
 
 
 def histogram(bins: Sequence[Row]) -> Markup:
-    """How often each confidence occurs: the share that was right below, what was wrong on top."""
+    """Return how often each confidence occurs: the share that was right below, what was wrong on top."""
     top = max((b["count"] for b in bins), default=0) or 1
     width = _W / max(1, len(bins))
     body = []
@@ -101,7 +101,7 @@ def reliability(bins: Sequence[Row]) -> Markup:
 
 
 def losses(bins: Sequence[Row]) -> Markup:
-    """How often each loss occurs, on a scale of powers of ten."""
+    """Return how often each loss occurs, on a scale of powers of ten."""
     top = max((b["count"] for b in bins), default=0) or 1
     width = _W / max(1, len(bins))
     body = []
@@ -121,7 +121,7 @@ def losses(bins: Sequence[Row]) -> Markup:
 
 
 def bar(share: float | None, kind: str = "good") -> Markup:
-    """One horizontal bar, filled to a share between 0 and 1."""
+    """Return one horizontal bar, filled to a share between 0 and 1."""
     value = min(1.0, max(0.0, share)) if share is not None and math.isfinite(share) else 0.0
     body = [_rect(0, 0, 100, 8, "track"), _rect(0, 0, 100 * value, 8, kind)]
     return Markup('<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{}</svg>').format(
@@ -135,7 +135,7 @@ def shape(lengths: Sequence[int] | None) -> str:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number as people read it; nothing for None, the word for what is not finite."""
+    """Return a number as people read it; nothing for None, the word for what is not finite."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -151,7 +151,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share as a percentage."""
+    """Return a share as a percentage."""
     return "" if value is None or not math.isfinite(value) else f"{value:.{digits}%}"
 
 

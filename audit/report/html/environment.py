@@ -34,7 +34,7 @@ FILTERS = {
 
 @lru_cache(maxsize=4)
 def environment(*folders: Path) -> Environment:
-    """The environment that renders templates of these folders and of this one."""
+    """Return the environment that renders templates of these folders and of this one."""
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
@@ -51,10 +51,10 @@ def environment(*folders: Path) -> Environment:
 
 
 def render(template: str, *folders: Path, **data: Any) -> str:
-    """One template with its data."""
+    """Return one template with its data."""
     return environment(*folders).get_template(template).render(**data)
 
 
 def style() -> str:
-    """The style sheet that pages, reports and notebooks share."""
+    """Return the style sheet that pages, reports and notebooks share."""
     return (HERE / "templates" / "audit.css").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def trace_html(trace: Trace) -> str | None:
-    """What `_repr_html_` of a trace gives; None (the plain text instead) where jinja2 is not installed."""
+    """Return what `_repr_html_` of a trace gives; None (the plain text instead) where jinja2 is not installed."""
     from audit.report.html.report_file import embed
 
     try:
@@ -24,7 +24,7 @@ def trace_html(trace: Trace) -> str | None:
 
 
 def run_html(run: Run) -> str | None:
-    """What `_repr_html_` of a run gives."""
+    """Return what `_repr_html_` of a run gives."""
     try:
         return render("notebook_run.html", run=run_view(run), style=style())
     except MissingExtra:

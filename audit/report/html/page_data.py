@@ -27,7 +27,7 @@ _BARS = 8
 
 
 def run_view(run: Run) -> dict[str, Any]:
-    """A run's row with what its pages show on top."""
+    """Return a run's row with what its pages show on top."""
     row = run.as_json()
     row["title"] = run.name or run.run_id
     row["wrong"] = run.wrong if run.graded else None
@@ -78,12 +78,12 @@ def _named(cell: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
 
 
 def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
-    """A model whose logits are no numbers predicted nothing, and that is a confusion too."""
+    """Return a model whose logits are no numbers predicted nothing, and that is a confusion too."""
     return "not finite" if predicted is None else names.get(predicted, str(predicted))
 
 
 def _where(cell: dict[str, Any]) -> str:
-    """The SQL condition that picks the samples of one cell."""
+    """Return the SQL condition that picks the samples of one cell."""
     predicted = "IS NULL" if cell["predicted"] is None else f"= {cell['predicted']}"
     return f"label = {cell['label']} AND predicted {predicted}"
 
@@ -120,7 +120,7 @@ Picture = Callable[[int], str]
 
 
 def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any]:
-    """One visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
+    """Return one visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
     view = trace.as_json()
     before: dict[str, Any] | None = None
     for stage, row in zip(view["stages"], trace.stages, strict=True):
@@ -169,7 +169,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _difference(before: dict[str, Any] | None, stage: dict[str, Any], preview: Preview | None) -> float | None:
-    """How different the small pictures before and after look: 0 the same, 1 black against white."""
+    """Return how different the small pictures before and after look: 0 the same, 1 black against white."""
     if before is None or before["_preview"] is None or preview is None:
         return None
     if stage["shows"] != "picture" or before["shows"] != "picture":
@@ -187,7 +187,7 @@ def _difference(before: dict[str, Any] | None, stage: dict[str, Any], preview: P
 
 
 def _moved(before: dict[str, Any] | None, stage: dict[str, Any]) -> list[str]:
-    """What changed in kind, type, shape or range, in words."""
+    """Return what changed in kind, type, shape or range, in words."""
     if before is None:
         return []
     words = []
@@ -202,7 +202,7 @@ def _moved(before: dict[str, Any] | None, stage: dict[str, Any]) -> list[str]:
 
 
 def _bars(trace: Trace) -> list[dict[str, Any]]:
-    """The likeliest classes, and the label's whatever its rank."""
+    """Return the likeliest classes, and the label's whatever its rank."""
     if trace.prediction is None:
         return []
     shares = trace.prediction["probabilities"] or []

@@ -22,25 +22,25 @@ Encoded = tuple[str, bytes]
 
 
 def encode(preview: Preview | None, side: int = _SIDE) -> Encoded | None:
-    """A stored preview as a picture of our own making, no larger than `side`; None when it is none."""
+    """Return a stored preview as a picture of our own making, no larger than `side`; None when it is none."""
     if preview is None or not preview.media_type.startswith("image/"):
         return None
     return encode_bytes(preview.data, side)
 
 
 def data_address(made: Encoded | None) -> str:
-    """A picture as an address that holds it; empty where there is none."""
+    """Return a picture as an address that holds it; empty where there is none."""
     return f"data:{made[0]};base64,{base64.b64encode(made[1]).decode()}" if made else ""
 
 
 def excerpt(preview: Preview, longest: int = 600) -> str:
-    """The beginning of a stored preview that is text."""
+    """Return the beginning of a stored preview that is text."""
     text = preview.data.decode("utf-8", "replace")
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
-    """The same for the bytes of a picture file."""
+    """Return the same for the bytes of a picture file."""
     picture = decode(data)
     if picture is None:
         return None
@@ -76,7 +76,7 @@ def written(picture: Image.Image) -> Encoded:
 
 
 def difference(first: Preview | None, second: Preview | None, side: int = _SIDE) -> Encoded | None:
-    """Where two previews differ, amplified until it can be seen."""
+    """Return where two previews differ, amplified until it can be seen."""
     if first is None or second is None:
         return None
     a, b = decode(first.data), decode(second.data)

@@ -31,7 +31,7 @@ _THUMB = 96
 
 
 def report(reader: Reader, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES) -> str:
-    """The report on one run as HTML; with a baseline, what differs from it too."""
+    """Return the report on one run as HTML; with a baseline, what differs from it too."""
     row = reader.run(run)
     if mistakes < 0:
         raise UsageError(f"A report cannot show {mistakes} mistakes.", hint="Give a whole number from 0 up.")
@@ -73,7 +73,7 @@ def write_report(
 
 
 def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[dict[str, Any]]:
-    """The worst mistakes with their film strips, for as long as they fit."""
+    """Return the worst mistakes with their film strips, for as long as they fit."""
     shown: list[dict[str, Any]] = []
     used = 0
     for index, visit in worst(reader, run, epoch, most):

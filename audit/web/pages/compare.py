@@ -23,7 +23,7 @@ _LISTED = 60
 
 
 def compare(desk: AppState, request: Request) -> Page:
-    """The page: at once where the comparison is known, else with a place that waits for it."""
+    """Return the page: at once where the comparison is known, else with a place that waits for it."""
     store = desk.store
     a, b = _two(store, request)
     data: dict[str, Any] = {
@@ -39,7 +39,7 @@ def compare(desk: AppState, request: Request) -> Page:
 
 
 def result(desk: AppState, request: Request) -> Page:
-    """The comparison itself, however long it takes."""
+    """Return the comparison itself, however long it takes."""
     store = desk.store
     a, b = _two(store, request)
     found = _diff(desk, store, a, b, None)
@@ -48,7 +48,7 @@ def result(desk: AppState, request: Request) -> Page:
 
 
 def stages(desk: AppState, request: Request) -> Page:
-    """One sample in both runs, stage by stage, with where they differ."""
+    """Return one sample in both runs, stage by stage, with where they differ."""
     store = desk.store
     a, b = _two(store, request)
     ours, theirs = (trace_of(_trace(store, run, request, side)) for run, side in ((a, "a"), (b, "b")))
@@ -69,7 +69,7 @@ def stages(desk: AppState, request: Request) -> Page:
 def _pair(
     a: Run, b: Run, ours: dict[str, Any], theirs: dict[str, Any], x: dict[str, Any] | None, y: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """One stage in both runs; the address of the picture of their difference where there can be one."""
+    """Return one stage in both runs; the address of the picture of their difference where there can be one."""
     named = x or y
     assert named is not None
     row = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None}
@@ -84,7 +84,7 @@ def _pair(
 
 
 def picture(desk: AppState, request: Request) -> Response:
-    """Where one stage's output differs between the two runs."""
+    """Return where one stage's output differs between the two runs."""
     store = desk.store
     a, b = _two(store, request)
     keys, looks = [], []

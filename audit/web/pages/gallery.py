@@ -24,7 +24,7 @@ _EXCERPT = 160
 
 
 def gallery(desk: AppState, request: Request) -> Page:
-    """The page around the blocks. HTML goes out at once and asks for the first block; JSON holds it."""
+    """Return the page around the blocks. HTML goes out at once and asks for the first block; JSON holds it."""
     store = desk.store
     row = store.run(request.path_params["run"])
     stages = overview.stages(store, row)
@@ -42,7 +42,7 @@ def gallery(desk: AppState, request: Request) -> Page:
 
 
 def block(desk: AppState, request: Request) -> Page:
-    """One block of samples."""
+    """Return one block of samples."""
     store = desk.store
     row = store.run(request.path_params["run"])
     data = {"run": run_view(row), **_asked(request, row)}
@@ -55,7 +55,7 @@ def block(desk: AppState, request: Request) -> Page:
 
 
 def count(desk: AppState, request: Request) -> Page:
-    """How many samples the condition picks."""
+    """Return how many samples the condition picks."""
     store = desk.store
     row = store.run(request.path_params["run"])
     queries, parameters = browsing.matching(row, _where(request, row))

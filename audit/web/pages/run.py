@@ -18,7 +18,7 @@ PANELS = ("counts", "timings")
 
 
 def run(desk: AppState, request: Request) -> Page | Response:
-    """The page; panels that take longer are fetched by it afterwards. JSON waits for them."""
+    """Return the page; panels that take longer are fetched by it afterwards. JSON waits for them."""
     store = desk.store
     asked = request.path_params["run"]
     row = store.run(asked)
@@ -52,7 +52,7 @@ def _others(store: Store, row: Run, most: int = 30) -> list[Run]:
 
 
 def panel(desk: AppState, request: Request) -> Page:
-    """One panel, when the page went out without it."""
+    """Return one panel, when the page went out without it."""
     store = desk.store
     row = store.run(request.path_params["run"])
     name = request.path_params["panel"]

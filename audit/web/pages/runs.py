@@ -11,7 +11,7 @@ from audit.web.state import AppState
 
 
 def runs(desk: AppState, request: Request) -> Page:
-    """The first page."""
+    """Return the first page."""
     store = desk.store
     listed = store.runs()
     foresee(desk, store)

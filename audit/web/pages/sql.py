@@ -21,7 +21,7 @@ _FILES: dict[str, tuple[Literal["csv", "parquet"], str]] = {
 
 
 def sql(desk: AppState, request: Request) -> Page | Response:
-    """The editor, and the answer when the address holds a query."""
+    """Return the editor, and the answer when the address holds a query."""
     query = request.query_params.get("q", "")
     if len(query) > _LONGEST:
         raise UsageError(f"A query may have {_LONGEST:,} characters here.", hint="Run it with: audit sql QUERY")
@@ -58,7 +58,7 @@ def sql(desk: AppState, request: Request) -> Page | Response:
 
 
 def words(desk: AppState, request: Request) -> Page:
-    """What can be completed: tables, their columns, and the words of SQL."""
+    """Return what can be completed: tables, their columns, and the words of SQL."""
     return Page("error.html", vocabulary())
 
 

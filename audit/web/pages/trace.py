@@ -24,7 +24,7 @@ _A_WHILE = "private, max-age=86400"
 
 
 def trace(desk: AppState, request: Request) -> Page:
-    """The page."""
+    """Return the page."""
     store = desk.store
     found = _trace(store, request)
     key = _key(found)
@@ -60,7 +60,7 @@ def replay(desk: AppState, request: Request) -> Page:
 
 
 def picture(desk: AppState, request: Request) -> Response:
-    """The small picture of one stage, by run, index and stage."""
+    """Return the small picture of one stage, by run, index and stage."""
     store = desk.store
     run = store.run(request.path_params["run"])
     index, stage = request.path_params["index"], request.path_params["stage"]
@@ -72,20 +72,20 @@ def picture(desk: AppState, request: Request) -> Response:
 
 
 def source(desk: AppState, request: Request) -> Response:
-    """The source file, if it is a picture and still is what was recorded."""
+    """Return the source file, if it is a picture and still is what was recorded."""
     found = _trace(desk.store, request)
     return send(desk.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
 
 
 def send(made: Encoded | None) -> Response:
-    """A picture, or 404 where there is none."""
+    """Return a picture, or 404 where there is none."""
     if made is None:
         return Response(status_code=404, media_type="text/plain")
     return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})
 
 
 def trace_of(found: Trace) -> dict[str, Any]:
-    """A trace whose pictures have addresses here."""
+    """Return a trace whose pictures have addresses here."""
     run_id, index = found.run.run_id, found.sample["index"]
     return trace_view(found, picture=lambda stage: url("run", run_id, "picture", index, stage, **_place(found)))
 

@@ -15,7 +15,7 @@ from audit.web.state import AppState
 
 
 def training(desk: AppState, request: Request) -> Page:
-    """The page; its charts fetch their numbers from `series`."""
+    """Return the page; its charts fetch their numbers from `series`."""
     store = desk.store
     run = store.run(request.path_params["run"])
     data: dict[str, Any] = {"run": run_view(run), "last_epoch": desk.epoch(store, run)}
@@ -25,7 +25,7 @@ def training(desk: AppState, request: Request) -> Page:
 
 
 def series(desk: AppState, request: Request) -> Page:
-    """What the charts and tables show."""
+    """Return what the charts and tables show."""
     store = desk.store
     run = store.run(request.path_params["run"])
     return Page("training_series.html", {"run": run_view(run), **_series(desk, store, run)})
