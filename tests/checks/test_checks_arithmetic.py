@@ -140,6 +140,7 @@ def test_flipped_labels_of_the_digits_are_found(tmp_path: Path) -> None:
     for seed in (0, 58, 99, 309):
         made = World(recorded, deepcopy(rows))
         made.run.run_id = ""
+        made.run.samples = made.run.graded = made.run.wrong = 0
         flipped = _flip(made, seed)
         found = [f.index for f in outcome_of(made.write(tmp_path / f"{seed}"), "label_issues").findings]
         first = found[: round(1.5 * len(flipped))]

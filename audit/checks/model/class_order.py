@@ -9,6 +9,9 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 
+#: A swap is reported only where guessing would show it less often than this.
+_UNLIKELY = 0.001
+
 
 class ClassOrder(Check):
     """Look for class names sorted as text, and for a permutation of classes that explains the predictions."""
@@ -93,11 +96,15 @@ def _swapped(context: Context, rows: list[dict[str, Any]], query: str) -> Iterab
         totals[row["label"]] = totals.get(row["label"], 0) + row["count"]
     share = context.options["permuted_accuracy"]
     classes = context.run.classes or []
+    guess = 1 / max(2, len({row["predicted"] for row in rows}))
     for (label, predicted), count in sorted(counts.items()):
         other = counts.get((predicted, label), 0)
         if label >= predicted or min(totals[label], totals.get(predicted, 0)) < 5:
             continue
-        if count >= share * totals[label] and other >= share * totals[predicted]:
+        if count < share * totals[label] or other < share * totals[predicted]:
+            continue
+        # A model that guesses takes a few samples of two classes for each other by chance.
+        if _chance(count + other, totals[label] + totals[predicted], guess) < _UNLIKELY:
             yield Finding(
                 f"{_name(classes, label)} and {_name(classes, predicted)} are predicted as each other, in {count} of "
                 f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes are swapped.",
@@ -105,6 +112,16 @@ def _swapped(context: Context, rows: list[dict[str, Any]], query: str) -> Iterab
                 threshold=share,
                 sql=query,
             )
+
+
+def _chance(least: int, trials: int, probability: float) -> float:
+    """Return the probability of at least so many successes in so many trials."""
+    whole, hit, miss = math.lgamma(trials + 1), math.log(probability), math.log1p(-probability)
+    terms = (
+        math.exp(whole - math.lgamma(n + 1) - math.lgamma(trials - n + 1) + n * hit + (trials - n) * miss)
+        for n in range(least, trials + 1)
+    )
+    return sum(terms)
 
 
 def _names(context: Context) -> Iterable[Finding]:
