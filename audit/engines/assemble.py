@@ -54,15 +54,18 @@ class Assembly:
         return dataset_digest(self.dataset)
 
 
-def assemble(request: RunRequest, *, with_model: bool = True) -> Assembly:
-    """Build what a request names. Raises the error that names the part which cannot be had."""
+def assemble(request: RunRequest, *, with_model: bool = True, observe_calls: bool = False) -> Assembly:
+    """Build what a request names. Raises the error that names the part which cannot be had.
+
+    With `observe_calls`, stages that the dataset calls are found while its items are made.
+    """
     with collecting_code() as code:
-        assembly = _assemble(request, with_model)
+        assembly = _assemble(request, with_model, observe_calls)
     assembly.code = code
     return assembly
 
 
-def _assemble(request: RunRequest, with_model: bool) -> Assembly:
+def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Assembly:
     module, name = _pipeline_module(request.pipeline)
     model = _load(request, module) if with_model else None
     if model is not None and module is None:
@@ -82,7 +85,8 @@ def _assemble(request: RunRequest, with_model: bool) -> Assembly:
         compare_classes(model.classes, classes)
         notes += _compare_width(model, classes)
         classes = classes or model.classes
-    return Assembly(dataset, find_pipeline(dataset, expand=expand_preset), model, classes, notes)
+    pipeline = find_pipeline(dataset, expand=expand_preset, observe_calls=observe_calls)
+    return Assembly(dataset, pipeline, model, classes, notes)
 
 
 def load_model(request: RunRequest) -> LoadedModel | None:

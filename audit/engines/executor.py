@@ -13,6 +13,7 @@ from audit.engines.failure_limit import FailureLimit
 from audit.engines.forward import Forward, labels_outside
 from audit.engines.plan import Plan
 from audit.errors import RecordingError, StoreError
+from audit.recorders.calls.unseen_changes import tell_unrecorded
 from audit.recorders.capture import Budget, Decision, decide
 from audit.recorders.envelope import RecordedBatch
 from audit.records import Run, Status
@@ -37,6 +38,8 @@ class BatchCounts:
     problems: list[str] = field(default_factory=list)
     #: A sentence for each sample that failed.
     failures: list[str] = field(default_factory=list)
+    #: Changes of the values that no stage explains.
+    unrecorded: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class BatchCounts:
             outputs=int(logits.shape[1]) if logits is not None else None,
             problems=batch.problems,
             failures=batch.failures,
+            unrecorded=batch.unrecorded,
         )
 
     def add(self, other: BatchCounts) -> None:
@@ -62,6 +66,7 @@ class BatchCounts:
         self.outputs = other.outputs if other.outputs is not None else self.outputs
         self.problems = [*self.problems, *other.problems][:_MOST_KEPT]
         self.failures = [*self.failures, *other.failures][:_MOST_KEPT]
+        self.unrecorded = [*dict.fromkeys([*self.unrecorded, *other.unrecorded])][:_MOST_KEPT]
 
 
 class RunExecutor(ABC):
@@ -117,6 +122,10 @@ class RunExecutor(ABC):
             status = "failed"
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
+        if self.writer.run.unrecorded:
+            note = tell_unrecorded(self.writer.run.unrecorded)
+            self.warn(note)
+            self.request.tell_note(note)
         if self.problems:
             self.warn(f"{len(self.problems)} values could not be recorded, the first: {self.problems[0]}")
         return self.end(status)
@@ -142,6 +151,7 @@ class RunExecutor(ABC):
         self.failed += counts.failed
         self.outside += counts.outside
         self.problems.extend(counts.problems)
+        self._add_unrecorded(counts.unrecorded)
         if self.outputs is None and counts.outputs is not None:
             self._compare_outputs(counts.outputs)
         spent = self.budget.spent(counts.payload_bytes)
@@ -152,6 +162,11 @@ class RunExecutor(ABC):
                 hint="See it with: audit sql 'FROM failures'. Without --strict the run would have gone on.",
             )
         return spent
+
+    def _add_unrecorded(self, texts: list[str]) -> None:
+        known = self.writer.run.unrecorded
+        if known is not None:
+            known.extend(text for text in texts if text not in known and len(known) < _MOST_KEPT)
 
     def _compare_outputs(self, outputs: int) -> None:
         """Say once that outputs and classes differ, where only running the model could tell how many outputs it has."""

@@ -48,7 +48,7 @@ def begin(request: RunRequest) -> Plan:
     """A new run, with its row in the store."""
     check_run_name(request.name)
     selection = Selection(request.capture_where) if request.capture_where else None
-    assembly = assemble(request)
+    assembly = assemble(request, observe_calls=_observes_calls(request))
     total = min(len(assembly.dataset), request.limit or len(assembly.dataset))
     writer = RunWriter.create(request.store, _row(request, assembly, total))
     return Plan(request, assembly, writer, range(total), selection)
@@ -70,12 +70,17 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
         stages = [
             Stage(**{name: row[name] for name in Stage.__slots__}) for row in reader.rows("stages", recorded.run_id)
         ]
-    assembly = assemble(request)
+    assembly = assemble(request, observe_calls=bool(recorded.recipe.get("observed_calls")))
     _check_unchanged(recorded, assembly)
     wanted = np.arange(recorded.expected or len(assembly.dataset))
     remaining = np.setdiff1d(wanted, done, assume_unique=True)
     selection = Selection(request.capture_where) if request.capture_where else None
     return Plan(request, assembly, RunWriter.resume(store, recorded.run_id), remaining, selection, taken, stages)
+
+
+def _observes_calls(request: RunRequest) -> bool:
+    """Return whether stages are found by the calls that a dataset makes. Processes of Ray could not number them alike."""
+    return request.engine == "local"
 
 
 def _distinct(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
@@ -122,6 +127,7 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
 def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
     model = assembly.model
     kept = {name: getattr(request, name) for name in ("capture", "capture_budget", "capture_where")}
+    found = {"notes_items": True, "observed_calls": _observes_calls(request)}
     if request.max_failures is not None:
         kept["max_failures"] = request.max_failures
     return Run(
@@ -142,9 +148,10 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         git_commit=environment.git_commit(),
         host=environment.host(),
         tags=dict(request.tags),
-        recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept | {"notes_items": True}),
+        recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept | found),
         expected=total,
         warnings=list(assembly.notes),
+        unrecorded=[] if _observes_calls(request) else None,
     )
 
 

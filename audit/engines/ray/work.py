@@ -124,7 +124,9 @@ class WorkerContext:
         job = self._job
         request = job.request("cpu")
         # Where no pipeline is named, the model's own preprocessing is it.
-        assembly = assemble(request, with_model=request.pipeline is None)
+        assembly = assemble(
+            request, with_model=request.pipeline is None, observe_calls=bool(self._job.recipe.get("observed_calls"))
+        )
         job.check_code(assembly.code)
         job.check("dataset", assembly.dataset_digest())
         job.check("pipeline", assembly.pipeline_digest())

@@ -220,7 +220,7 @@ def rebuild_pipeline(
     changes = {"dataset": dataset} if dataset else {}
     request = RunRequest.from_recipe(run.recipe, store, trust=vouched, **changes)
     try:
-        assembly = assemble(request, with_model=with_model)
+        assembly = assemble(request, with_model=with_model, observe_calls=bool(run.recipe.get("observed_calls")))
     except (DatasetError, PipelineError) as error:
         error.hint = (
             f"The run {run.run_id} was recorded with it. Put it back; "
