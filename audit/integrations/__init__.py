@@ -1,4 +1,4 @@
-"""Other tools' side of audit: each file adapts one of them, and is loaded only by it.
+"""Integrations with other tools: each file adapts one tool, and is loaded only when it is used.
 
 audit.integrations.export("lineage", "latest", "tensorboard", "runs/audit")
 """
@@ -18,7 +18,7 @@ __all__ = ["export"]
 def export(
     store: str | os.PathLike[str] | Reader | HasReader | None, run: str | None, to: str, output: str | os.PathLike[str]
 ) -> Exported:
-    """Write one run in another tool's form into the folder `output`: the twin of `audit export`."""
+    """Write one run in another tool's format into the folder `output`, as `audit export` does."""
     from audit.integrations.exporters import export as export_run
 
     return export_run(store, run, to, output)

@@ -1,7 +1,7 @@
-"""A recording that lives inside another tool's training loop: begun, fed and ended by that tool's events.
+"""A recording inside another tool's training loop: the tool's events start, feed and end it.
 
-The tool owns the loop, so nothing here may raise into it: a loader that cannot be recorded is handed back as it was,
-with a warning, unless the recording is strict. What each tool calls when is the business of its own file.
+The tool owns the loop, so nothing here may raise into it: a loader that cannot be recorded is returned unchanged,
+with a warning, unless the recording is strict. Each tool's own file defines which event calls what.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _names(function: Any) -> set[str]:
 
 
 class CallbackRecording:
-    """The options of a callback, and the recording that is under way if there is one."""
+    """The options of a callback, and the current recording if there is one."""
 
     def __init__(
         self, store: str | os.PathLike[str] | None, options: Mapping[str, Any], *, workers_stay: bool = False
     ) -> None:
-        #: Whether the tool lets persistent workers live on from one run to the next.
+        #: Whether the tool keeps persistent workers from one run to the next.
         self._workers_stay = workers_stay
         self._store = store_location(store)
         for_recording = _names(Recording.__init__) - {"describe"}
@@ -47,7 +47,7 @@ class CallbackRecording:
         for name in options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=3) or sorted(known)
-                raise UsageError(f"There is no recording option {name!r}.", hint=f"Options: {', '.join(near)}.")
+                raise UsageError(f"There is no recording option {name!r}.", hint=f"Known options: {', '.join(near)}.")
         self._recording_options = {name: options[name] for name in options if name in for_recording}
         self._model_options = {name: options[name] for name in options if name in for_model}
         self._loader_options = {name: options[name] for name in options if name in for_loader}
@@ -60,27 +60,27 @@ class CallbackRecording:
 
     @property
     def strict(self) -> bool:
-        """Return whether what goes wrong is raised."""
+        """Return whether problems are raised instead of warned about."""
         return bool(self._recording_options.get("strict"))
 
     @property
     def run(self) -> Recording | None:
-        """Return the recording under way."""
+        """Return the current recording, or None."""
         return self._run
 
     def begin(self, tags: Mapping[str, str]) -> Recording:
-        """Begin a recording; one that was never ended was interrupted."""
+        """Start a recording; mark one that was never ended as interrupted."""
         self.end("interrupted")
         options = dict(self._recording_options)
         options["tags"] = {**tags, **(options.get("tags") or {})}
         self._run = Recording(self._store, describe=describe, **options)
         self.run_ids.append(self._run.run_id)
-        # A loop that ends with an exception need not tell its callbacks; the run must not stay open for that.
+        # A loop that ends with an exception may not call its callbacks; the run must not stay open.
         atexit.register(self.end, "interrupted")
         return self._run
 
     def watch(self, network: nn.Module) -> None:
-        """Record what this module puts out."""
+        """Record the outputs of this module."""
         if self._run is None or self._network is network:
             return
         try:
@@ -90,7 +90,7 @@ class CallbackRecording:
             self.complain(error)
 
     def loader(self, loader: Any, split: str) -> Any:
-        """Return the loader recorded; as it was, with a warning, where that cannot be."""
+        """Return a recorded loader; or the loader unchanged, with a warning, if it cannot be recorded."""
         if self._run is None or isinstance(loader, RecordedLoader):
             return loader
         if id(loader) in self._kept:
@@ -110,19 +110,19 @@ class CallbackRecording:
         return recorded
 
     def _kept_loader(self, loader: Any, split: str) -> Any:
-        """Persistent workers go on as they are: starting them anew would draw a random number that nobody else draws."""
+        """Keep persistent workers running, because starting them again would draw an extra random number."""
         recorded, owner = self._kept[id(loader)]
         if owner is not self._run:
             self.complain(
                 UsageError(
                     f"The {split} loader keeps its workers, which belong to an earlier run: it is not recorded in this one.",
-                    hint="Use a loader of its own, or one without persistent workers.",
+                    hint="Use a separate loader, or one without persistent workers.",
                 )
             )
         return recorded
 
     def end(self, status: str = "complete", error: BaseException | None = None) -> Run | None:
-        """End the recording, if one is under way."""
+        """End the current recording, if there is one."""
         run, self._run = self._run, None
         self._network = None
         if run is None:
@@ -134,14 +134,14 @@ class CallbackRecording:
         return run.close(status)
 
     def complain(self, error: AuditError) -> None:
-        """A warning; raised when strict."""
+        """Warn about a problem; raise it if the recording is strict."""
         if self.strict:
             raise error
         warnings.warn(f"audit: {error}", RecordingWarning, stacklevel=3)
 
 
 def network_of(owner: nn.Module, wanted: Network, usual: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Return the module that gives the logits: the one that is wanted, else the usual one."""
+    """Return the module that returns the logits: the configured one, or else the usual one."""
     if wanted is None:
         return usual(owner)
     if not isinstance(wanted, str):
@@ -152,5 +152,5 @@ def network_of(owner: nn.Module, wanted: Network, usual: Callable[[nn.Module], n
         names = [name for name, _ in owner.named_modules() if name]
         near = difflib.get_close_matches(wanted, names, n=5, cutoff=0.3) or names[:8]
         raise UsageError(
-            f"{type(owner).__name__} has no module {wanted!r}.", hint=f"Near names: {', '.join(near)}."
+            f"{type(owner).__name__} has no module {wanted!r}.", hint=f"Similar names: {', '.join(near)}."
         ) from None

@@ -1,4 +1,4 @@
-"""What `audit export --to` knows: one file and one entry for each form.
+"""The formats of `audit export --to`: one file and one entry for each.
 
 An exporter reads a run and writes into a folder; it changes nothing in the store, but for a tag that points to where the
 run went where the form promises a link both ways. A package that an exporter needs is imported when it runs.
@@ -22,7 +22,7 @@ from audit.store.read.reader import HasReader, Reader, reader_of
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What came of an export."""
+    """The result of an export."""
 
     run_id: str
     to: str
@@ -31,7 +31,7 @@ class Exported:
     files: list[str] = field(default_factory=list)
 
 
-#: Writes a run into a folder that exists, and gives the files it wrote.
+#: Writes a run into an existing folder, and returns the written files.
 Exporter = Callable[[Reader, Run, Path], list[Path]]
 
 EXPORTERS: Registry[Exporter] = Registry("export form", group="audit.exporters")
@@ -47,7 +47,7 @@ EXPORTERS.add("csv", tables.export_csv)
 def export(
     store: str | os.PathLike[str] | Reader | HasReader | None, run: str | None, to: str, output: str | os.PathLike[str]
 ) -> Exported:
-    """Write one run in another tool's form into the folder `output`, which is made if it is missing."""
+    """Write one run in another tool's format into the folder `output`; create the folder if it is missing."""
     exporter = EXPORTERS.get(to)
     with ExitStack() as held:
         reader = reader_of(store) or held.enter_context(Reader(store_location(store)))  # type: ignore[arg-type]
@@ -58,6 +58,8 @@ def export(
             written = exporter(reader, row, folder)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UsageError(f"{output} could not be written: {reason}.", hint="Choose another with -o.") from error
+            raise UsageError(
+                f"{output} could not be written: {reason}.", hint="Choose another folder with -o."
+            ) from error
     files = sorted(os.path.relpath(path, folder) for path in written)
     return Exported(row.run_id, to, os.fspath(folder), files)

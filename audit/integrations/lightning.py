@@ -2,9 +2,9 @@
 
     trainer = Trainer(callbacks=[AuditCallback("lineage")])
 
-Lightning makes loaders anew (samplers for several devices, overfitting) and asks the strategy to process each one last
+Lightning builds new loaders (samplers for several devices, overfitting) and lets the strategy process each one last
 of all. There they are recorded: after Lightning is done with them, before anything is drawn from them. Each `fit`,
-`validate`, `test` and `predict` is a run of its own. The batches of the sanity check are recorded as epoch -1.
+`validate`, `test` and `predict` is a separate run. The batches of the sanity check are recorded as epoch -1.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ class AuditCallback(Callback):
         self._adopt_loaders(trainer)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What is drawn now is not an epoch of the training."""
+        """Mark the following batches as not part of a training epoch."""
         self._say_epoch(_SANITY)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From now on it is."""
+        """Mark the following batches as part of the training again."""
         self._say_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning draws from the loader after this, and for the first epoch after the loader is processed."""
+        """Set the epoch; Lightning draws from the loader after this call."""
         self._say_epoch(trainer.current_epoch)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The run ends with the loop, and says how."""
+        """End the run with the status and the error of the loop."""
         self._release(trainer)
         self._adopted.end(error=exception)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The run is complete."""
+        """End the run as complete."""
         self._release(trainer)
         self._adopted.end()
 
@@ -84,7 +84,7 @@ class AuditCallback(Callback):
         def recorded(loader: object) -> object:
             made = process(loader)
             if not trainer.sanity_checking:
-                # The first epoch of a loader is drawn at once, before any hook could say which it is.
+                # Lightning draws a loader's first epoch at once, before any hook can set the epoch.
                 self._say_epoch(trainer.current_epoch)
             return self._adopted.loader(made, _split(trainer))
 
@@ -92,7 +92,7 @@ class AuditCallback(Callback):
         strategy.__dict__["process_dataloader"] = recorded
 
     def _release(self, trainer: Trainer) -> None:
-        """Take the stand-in away; the strategy's own method is its class's."""
+        """Remove the replacement, so that the strategy uses its class's method again."""
         if self._process is not None and trainer.strategy.__dict__.get("process_dataloader") is self._process:
             del trainer.strategy.__dict__["process_dataloader"]
         self._process = None
@@ -109,7 +109,7 @@ def _split(trainer: Trainer) -> str:
 
 
 def _usual(module: nn.Module) -> nn.Module:
-    """Return a LightningModule without a `forward` calls what it holds."""
+    """Return the module itself if it has a `forward`, or else its only child with parameters."""
     if type(module).forward is not LightningModule.forward:
         return module
     holding = [child for child in module.children() if any(True for _ in child.parameters())]

@@ -1,4 +1,4 @@
-"""MLflow: a recorded run as an MLflow run, each knowing the other.
+"""MLflow: log a recorded run as an MLflow run, with links in both directions.
 
     from audit.integrations.mlflow import log_run
     log_run("lineage", "latest", tracking_uri="http://localhost:5000")
@@ -29,14 +29,14 @@ from audit.store.read.reader import HasReader, Reader, reader_of
 
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "running": "RUNNING"}
-#: What MLflow takes in one call, and at most in one value.
+#: MLflow's limits for one call and for one value.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE, _LONGEST = 1000, 100, 500
 #: Small enough to be copied; stage outputs and payloads stay in the store.
 _COPIED = ("samples", "stages", "predictions", "steps", "parents", "findings")
 
 
 def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """`audit export --to mlflow`: into a file store, which `mlflow ui --backend-store-uri FOLDER` shows."""
+    """Write a run into a file store, which `mlflow ui --backend-store-uri FOLDER` shows."""
     before = set(folder.rglob("*"))
     with _file_store_allowed():
         _log(reader, run, folder.resolve().as_uri(), experiment="audit", artifacts=True)
@@ -51,7 +51,7 @@ def log_run(
     experiment: str = "audit",
     artifacts: bool = True,
 ) -> str:
-    """Log a recorded run, into the active MLflow run if there is one; gives the id of the MLflow run."""
+    """Log a recorded run, into the active MLflow run if there is one; return the id of the MLflow run."""
     with ExitStack() as held:
         reader = reader_of(store) or held.enter_context(Reader(store_location(store)))  # type: ignore[arg-type]
         return _log(reader, reader.run(run), tracking_uri, experiment=experiment, artifacts=artifacts)
@@ -115,7 +115,7 @@ def _log_metrics(client: Any, run_id: str, reader: Reader, run: Run) -> None:
 
 
 def _key(name: str) -> str:
-    """Return a name as MLflow takes it."""
+    """Return a name that MLflow accepts."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_. ") else "_" for c in name)
 
 
@@ -168,7 +168,7 @@ def _mlflow() -> Any:
 
 @contextmanager
 def _file_store_allowed() -> Iterator[None]:
-    """MLflow 3 wants to be told that a folder will do."""
+    """Allow MLflow 3 to use a folder as its store."""
     before = os.environ.get(_FILE_STORE)
     os.environ[_FILE_STORE] = "true"
     try:

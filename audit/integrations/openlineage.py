@@ -25,7 +25,7 @@ _OUTPUTS = ("samples", "stage_outputs", "predictions", "activations")
 
 
 def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Write START and, for a run that has ended, how it ended."""
+    """Write the START event and, for a run that has ended, its final event."""
     made = events(reader, run)
     path = folder / "events.jsonl"
     path.write_text("".join(f"{event}\n" for event in made), encoding="utf-8")
@@ -69,7 +69,7 @@ def events(reader: Reader, run: Run) -> list[str]:
 
 
 def _run_uuid(run: Run) -> str:
-    """OpenLineage knows runs by UUID: the same run gives the same one."""
+    """Return the run's UUID for OpenLineage, which is always the same for one run."""
     return str(uuid.uuid5(_NAMESPACE, run.run_id))
 
 
@@ -121,7 +121,7 @@ def _inputs(facets: Any, client: Any, reader: Reader, run: Run) -> list[Any]:
 
 
 def _dataset_name(reader: Reader, run: Run) -> tuple[str, str]:
-    """Return the folder that the sources lie in; else what the recording says of its dataset."""
+    """Return the folder of the sources, or else the recorded name of the dataset."""
     roots = reader.sql(
         "SELECT DISTINCT root FROM samples WHERE run_id = ? AND root IS NOT NULL LIMIT 2",
         run=run.run_id,

@@ -32,7 +32,7 @@ _OPTIONS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One ini option and one command line option for each setting."""
+    """Add one ini option and one command line option for each setting."""
     group = parser.getgroup("audit", "a recorded pipeline run as a fixture")
     for name, text in _OPTIONS.items():
         group.addoption(f"--audit-{name}", metavar=name.upper(), help=text)
@@ -58,7 +58,7 @@ class AuditRun:
         from audit.report.findings.text import as_text
 
         report = self.check(*checks)
-        # A check that is named is meant, whatever its severity; unnamed ones follow the configuration.
+        # A named check must pass whatever its severity; others follow the configuration.
         failed = [o for o in report.outcomes if o.status != "pass"] if checks else not report.passed
         if failed:
             pytest.fail(as_text(report, verbose=True), pytrace=False)

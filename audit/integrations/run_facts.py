@@ -1,6 +1,6 @@
-"""What several tools want to know of a run, asked once: parameters, metrics over time, samples with their predictions.
+"""Facts about a run that several tools use: parameters, metrics over time, samples with their predictions.
 
-Questions alone: how a tool writes the answers down is in its own file.
+Only queries are here; each tool's own file writes the answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_POINTS = 20_000
 
 
 def parameters(reader: Reader, run: Run) -> dict[str, str]:
-    """Return what the run was made with: data, model, seed, stages, versions."""
+    """Return the parameters of the run: data, model, seed, stages, versions."""
     found = {name: str(getattr(run, name)) for name in _PARAMETERS if getattr(run, name) is not None}
     stages = reader.rows("stages", run.run_id, order="stage")
     found["stages"] = " → ".join(str(stage["name"]) for stage in stages)
@@ -33,7 +33,7 @@ def totals(run: Run) -> dict[str, float]:
 
 
 def steps(reader: Reader, run: Run) -> Iterator[tuple[int, str, dict[str, float]]]:
-    """(step, phase, values) of each recorded step, thinned where there are very many."""
+    """Yield (step, phase, values) of the recorded steps; of very many steps, every Nth."""
     rows = reader.sql(
         """
         WITH counted AS (SELECT greatest(1, ceil(count(*) / ?)) AS width FROM steps WHERE run_id = ?)
@@ -49,7 +49,7 @@ def steps(reader: Reader, run: Run) -> Iterator[tuple[int, str, dict[str, float]
 
 
 def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
-    """Accuracy, mean loss and counts of each epoch and split."""
+    """Return accuracy, mean loss and counts of each epoch and split."""
     return reader.sql(
         """
         SELECT p.epoch, coalesce(s.split, 'all') AS split, count(*) AS samples, avg(p.correct::INT) AS accuracy,
@@ -76,7 +76,7 @@ def layers(reader: Reader, run: Run) -> list[dict[str, Any]]:
 
 
 def distributions(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[float]]]:
-    """(column, epoch, finite values) of what predictions came to."""
+    """Yield (column, epoch, finite values) of the predictions' statistics."""
     for (epoch,) in reader.sql(
         "SELECT DISTINCT epoch FROM graded_predictions ORDER BY epoch", run=run.run_id
     ).fetchall():
@@ -91,7 +91,7 @@ def distributions(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[flo
 
 
 def last_epoch_samples(reader: Reader, run: Run) -> list[dict[str, Any]]:
-    """Samples of each split's last epoch with their predictions, and the bytes of names that are not plain text."""
+    """Return the samples of each split's last epoch with their predictions and raw names."""
     return reader.sql(
         """
         SELECT l.*, s.source_raw FROM lineage l JOIN samples s USING (run_id, epoch, index, visit) WHERE l.run_id = ?
@@ -116,7 +116,7 @@ def mistakes(reader: Reader, run: Run, most: int) -> list[dict[str, Any]]:
 
 
 def data_digest(reader: Reader, run: Run) -> str:
-    """Return what identifies the data: the recorded digest, else one over every source and its bytes."""
+    """Return the recorded digest of the data, or else a digest over every source and its bytes."""
     if run.dataset_digest:
         return run.dataset_digest
     found = reader.sql(
@@ -132,5 +132,5 @@ def data_digest(reader: Reader, run: Run) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """Return a number that JSON can hold."""
+    """Return the number if it is finite, or else None."""
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

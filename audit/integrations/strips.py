@@ -18,7 +18,7 @@ _GAP = 4
 
 
 def has_pictures(reader: Reader, run: Run) -> bool:
-    """Return whether any preview of the run is a picture: asked once, before looking at each visit in vain."""
+    """Return whether any preview of the run is a picture."""
     found = reader.sql(
         "SELECT 1 FROM payloads WHERE run_id = ? AND form = 'preview' AND starts_with(encoding, 'image/') LIMIT 1",
         run=run.run_id,
@@ -36,7 +36,7 @@ def worst_strips(reader: Reader, run: Run, most: int) -> Iterator[tuple[int, dic
 
 
 def taken_for(row: dict[str, Any]) -> str:
-    """Return a mistake in words; classes without names have their numbers."""
+    """Return a mistake in words; a class without a name is shown by number."""
     names = [row[f"{what}_name"] or row[what] for what in ("label", "predicted")]
     return f"{names[0]} taken for {names[1]}"
 
@@ -58,7 +58,7 @@ def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:
 
 
 def previews(reader: Reader, run: Run, row: dict[str, Any]) -> Iterator[Image]:
-    """Yield the previews of a visit's stages that are pictures, each decoded anew."""
+    """Yield the decoded previews of a visit's stages that are pictures."""
     from audit.lineage.trace import trace
     from audit.report.html.previews import decode
 

@@ -17,17 +17,17 @@ _BINARY = {"samples": "source_raw", "activations": "payload"}
 
 
 def export_parquet(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Return each table as TABLE.parquet; payloads part by part, as payloads-N.parquet."""
+    """Write each table as TABLE.parquet; payloads part by part, as payloads-N.parquet."""
     return write_tables(reader, run, folder, TABLES) + _payloads(reader, run, folder)
 
 
 def write_tables(reader: Reader, run: Run, folder: Path, tables: Sequence[str]) -> list[Path]:
-    """These tables of a run as Parquet files."""
+    """Write these tables of a run as Parquet files."""
     return [_write(reader, run, table, folder / f"{table}.parquet") for table in tables]
 
 
 def export_csv(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Return each table as TABLE.csv, without columns of bytes."""
+    """Write each table as TABLE.csv, without columns of bytes."""
     return [_write(reader, run, table, folder / f"{table}.csv", text=True) for table in TABLES]
 
 
@@ -41,7 +41,7 @@ def _write(reader: Reader, run: Run, table: str, path: Path, *, text: bool = Fal
 
 
 def _payloads(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """As they are in the store: they may be larger than memory."""
+    """Write the payloads part by part, because they may be larger than memory."""
     from audit.store.commits import run_folder
 
     written = []

@@ -22,7 +22,7 @@ MISTAKES = 24
 
 
 def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Write one event file into a folder of the run's own, so that several runs show side by side."""
+    """Write one event file into a separate folder for the run, so that several runs show side by side."""
     target = folder / run.run_id
     before = set(target.glob("*"))
     with _writer(str(target)) as writer:

@@ -5,7 +5,7 @@
 The Trainer gives its callbacks no part in the making of loaders, and evaluation begins without an event. So the callback
 takes hold of the Trainer's own `get_train_dataloader`, `get_eval_dataloader` and `get_test_dataloader`, which are made
 to be replaced, and records the DataLoader inside what accelerate prepared. Each `train`, `evaluate` and `predict` is a
-run of its own; evaluations within a training belong to its run.
+separate run; evaluations within a training belong to its run.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         return self._adopted.run_ids
 
     def attach(self, trainer: Any) -> AuditCallback:
-        """Take hold of a Trainer. Needed only to record `evaluate` or `predict` of a Trainer made without the callback."""
+        """Attach to a Trainer. Needed only to record `evaluate` or `predict` of a Trainer created without the callback."""
         if self._trainer is trainer:
             return self
         if self._trainer is not None:
-            raise UsageError("This callback belongs to another Trainer.", hint="Make an AuditCallback for each.")
+            raise UsageError(
+                "This callback belongs to another Trainer.", hint="Create one AuditCallback for each Trainer."
+            )
         self._trainer = trainer
         for name, split in _LOADERS.items():
             setattr(trainer, name, self._recording(getattr(trainer, name), split))
@@ -65,34 +67,34 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     # -- events ----------------------------------------------------------------------------------
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The Trainer is being made."""
+        """Attach to the Trainer that is being created."""
         if self._trainer is None and (trainer := _trainer_above()) is not None:
             self.attach(trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        """Added to a Trainer that had been made already: its training loader can still be recorded."""
+        """Record the training loader of a Trainer that existed before the callback was added."""
         if self._trainer is None and (trainer := _trainer_above()) is not None:
             self.attach(trainer)
             self._begin("train")
             self._recorded(train_dataloader, "train", inside_only=True)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The loader is drawn from after this."""
+        """Set the epoch, before the Trainer draws from the loader."""
         if self._adopted.run is not None:
             self._adopted.run.epoch(int((state.epoch or 0) + 1e-6))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The run of a training is complete."""
+        """End the run of a training."""
         self._training = False
         self._end()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        """So is that of an evaluation on its own."""
+        """End the run of a separate evaluation."""
         if not self._training:
             self._end()
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        """And of a prediction."""
+        """End the run of a prediction."""
         if not self._training:
             self._end()
 
@@ -108,7 +110,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         return made
 
     def _begin(self, split: str) -> None:
-        """A training begins a run; an evaluation begins one unless it is part of a training."""
+        """Start a run for a training, or for an evaluation that is not part of a training."""
         if split == "train":
             self._training = True
         elif self._training and self._adopted.run is not None:
@@ -122,11 +124,11 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._adopted.watch(network_of(self._trainer.model, self._wanted, _itself))
 
     def _recorded(self, loader: Any, split: str, *, inside_only: bool = False) -> Any:
-        """accelerate's loaders draw from a DataLoader that they hold; theirs is the moving to the device."""
+        """Record the DataLoader inside accelerate's loader, which only moves batches to the device."""
         held = getattr(loader, "__dict__", {}).get("base_dataloader")
         if held is None:
             if inside_only:
-                self._adopted.complain(UsageError("The training loader is in use already.", hint=_ATTACH))
+                self._adopted.complain(UsageError("The training loader is already in use.", hint=_ATTACH))
                 return loader
             return self._adopted.loader(loader, split)
         recorded = self._adopted.loader(held, split)
@@ -150,7 +152,7 @@ def _itself(model: nn.Module) -> nn.Module:
 
 
 def _trainer_above() -> Any:
-    """Return the Trainer that calls its callbacks: events do not name it, and nothing that they pass leads to it."""
+    """Return the Trainer from the call stack, because events do not pass it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")

@@ -99,7 +99,7 @@ def _history(made: Any, reader: Reader, run: Run) -> None:
 
 
 def _worst(reader: Reader, run: Run) -> list[dict[str, Any]]:
-    """As many samples as wandb shows in one table."""
+    """Return as many samples as wandb shows in one table."""
     rows = facts.last_epoch_samples(reader, run)
     return sorted(rows, key=lambda row: -(facts.finite(row["loss"]) or 0.0))[:ROWS]
 

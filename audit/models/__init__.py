@@ -1,7 +1,7 @@
-"""What `--model` takes: weights, checkpoints, TorchScript, exported programs, safetensors and functions.
+"""The kinds of model that `--model` accepts: weights, checkpoints, TorchScript, exported programs, safetensors, functions.
 
 Importing this package loads no torch; `load` does. A format is one file here and one entry in `formats.py`.
-Refuses to run code out of a model file unless it is trusted, and never downloads weights.
+It refuses to run code from a model file unless it is trusted, and never downloads weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def load(
 ) -> LoadedModel:
     """Return the model that `spec` names (a file, `module:function` or `FILE.py:function`), in eval mode on `device`.
 
-    Weights without code go into `builder()` where it is given, else into `arch`, else into what the file names, else
+    Weights without code go into `builder()` if it is given, else into `arch`, else into the architecture the file names, else
     into the architecture that is recognised from names and shapes. Raises `ModelError` or a subclass.
     """
     from audit.models.formats import load_model

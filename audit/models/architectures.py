@@ -1,7 +1,7 @@
-"""Which architecture do these weights belong to: by name when one is given, else by parameter names and shapes.
+"""Find the architecture of some weights: by name if one is given, else by parameter names and shapes.
 
-Recognition never settles for the likeliest: an architecture is accepted only when every name and shape of a freshly
-built one agrees. Where several agree the weights alone cannot tell (they may differ in padding or scaling), so they
+Recognition never guesses: an architecture is accepted only if every name and shape of a newly
+built one agrees. If several agree, the weights cannot decide (they may differ in padding or scaling), so they
 are listed and the user is asked.
 """
 
@@ -32,7 +32,7 @@ from audit.models.signatures import (
     tops_of,
 )
 
-_ASK = "Say which model it is with --arch NAME, or give the code that builds it with --arch FILE.py:function."
+_ASK = "Pass the model's name with --arch NAME, or the code that builds it with --arch FILE.py:function."
 _VIT_SIZE = 224  # the picture size for which torchvision's vision transformers are built by default
 
 
@@ -45,7 +45,7 @@ class ArchitectureMatch:
 
 
 def named(name: str) -> Architecture:
-    """The architecture of that name, torchvision's before timm's; an unknown name is an error with the nearest ones."""
+    """Return the architecture of that name, torchvision's before timm's; raise an error with the nearest names."""
     if name in torchvision_names():
         return Architecture("torchvision", name)
     bare = name.removeprefix("timm/").split(".", 1)[0]
@@ -59,13 +59,13 @@ def named(name: str) -> Architecture:
 
 
 def fit_named(architecture: Architecture, shapes: Shapes) -> ArchitectureMatch:
-    """Return the named architecture, with the arguments and the number of classes that these weights ask for."""
+    """Return the named architecture, with the arguments and the number of classes that fit these weights."""
     architecture = adapted(architecture, shapes)
     return ArchitectureMatch(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
 
 
 def adapted(architecture: Architecture, shapes: Shapes) -> Architecture:
-    """With the arguments that can be read off the weights: auxiliary heads, and the picture size of a transformer."""
+    """Return the architecture with arguments that follow from the weights: auxiliary heads, a transformer's picture size."""
     if architecture.library != "torchvision":
         return architecture
     arguments = dict(architecture.arguments)
@@ -85,21 +85,19 @@ def _vit_size(shapes: Shapes) -> int | None:
 
 
 def recognise(shapes: Shapes, what: str = "The weights") -> ArchitectureMatch:
-    """The one architecture whose names and shapes are these; `UnknownArchitecture` when there is none, or several."""
+    """Return the architecture with these names and shapes; raise `UnknownArchitecture` if there is none or several."""
     found = candidates(shapes)
     if not found:
         raise _unknown(shapes, what)
     if len(found) > 1:
         names = [match.architecture.name for match in found]
         shown = ", ".join(names[:12]) + (f", … {len(names) - 12} more" if len(names) > 12 else "")
-        raise UnknownArchitecture(
-            f"{what} fit {len(found)} architectures equally, and do not tell which it is: {shown}.", hint=_ASK
-        )
+        raise UnknownArchitecture(f"{what} fit {len(found)} architectures equally: {shown}.", hint=_ASK)
     return found[0]
 
 
 def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
-    """Return every architecture that fits: torchvision's, or where none of them does, timm's."""
+    """Return every architecture that fits: torchvision's, or if none does, timm's."""
     for library in ("torchvision", "timm"):
         if library == "timm" and not has_timm():
             continue
@@ -111,7 +109,7 @@ def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
 
 
 def _newer(library: str) -> list[Signature]:
-    """Signatures of architectures that the installed library has and the shipped table does not."""
+    """Return the signatures of architectures that the installed library has but the table does not."""
     covered = known()
     names = torchvision_names() if library == "torchvision" else timm_names()
     if len(set(names) - {name for owner, name in covered if owner == library}) > 200:
@@ -128,7 +126,7 @@ def _newer(library: str) -> list[Signature]:
 
 
 def _verified(row: Signature, shapes: Shapes) -> ArchitectureMatch | None:
-    """Compare with the table's fingerprint first, and then with the model itself, so that a stale table cannot lie."""
+    """Compare with the table's fingerprint, and then with the model itself, because the table may be outdated."""
     if row.tensors != len(shapes) or row.names != names_digest(shapes):
         return None
     architecture, compared = row.architecture, shapes
@@ -143,7 +141,7 @@ def _verified(row: Signature, shapes: Shapes) -> ArchitectureMatch | None:
 
 
 def _standard_size(architecture: Architecture, shapes: Shapes) -> Shapes:
-    """As if a vision transformer had been made for the standard picture size, which the table was."""
+    """Return the shapes of the transformer for the standard picture size, which the table uses."""
     if "image_size" not in architecture.arguments:
         return shapes
     patches = (_VIT_SIZE // shapes["conv_proj.weight"][-1]) ** 2 + 1
@@ -157,7 +155,7 @@ def _classes_in(heads: tuple[str, ...], shapes: Shapes) -> int | None:
 
 
 def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
-    """Return the first names that are missing, unexpected or of another shape, in one clause; empty when all agree."""
+    """Return the first names that are missing, unexpected or of another shape; an empty text if all agree."""
     missing = [name for name in wanted if name not in given]
     unexpected = [name for name in given if name not in wanted]
     other = [
@@ -176,13 +174,13 @@ def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
 def _unknown(shapes: Shapes, what: str) -> ModelError:
     if other := _other_task(shapes):
         return UnknownArchitecture(
-            f"{what} are those of {other}, which is not a classifier: it has no one label per picture.",
-            hint="Give a model that returns one row of logits per picture.",
+            f"{what} are those of {other}, which is not a classifier: it does not predict one label per picture.",
+            hint="Pass a model that returns one row of logits per picture.",
         )
     near = nearest(shapes)
-    message = f"{what} ({len(shapes)} tensors, {_first(shapes)}) fit no architecture known here"
+    message = f"{what} ({len(shapes)} tensors, {_first(shapes)}) fit no known architecture"
     if near is None:
-        return UnknownArchitecture(f"{message}, and resemble none.", hint=_ASK)
+        return UnknownArchitecture(f"{message}, and are not similar to any.", hint=_ASK)
     architecture, num_classes = near
     built = expected_shapes(architecture, num_classes)
     return UnknownArchitecture(f"{message}. Nearest is {architecture}, but {misfits(built, shapes)}.", hint=_ASK)
@@ -193,7 +191,7 @@ def _first(shapes: Shapes) -> str:
 
 
 def nearest(shapes: Shapes) -> tuple[Architecture, int] | None:
-    """The architecture that shares most names and shapes, looked for among the few that are alike at first sight."""
+    """Return the architecture that shares most names and shapes, among the few with similar top-level names."""
     tops, scored = set(tops_of(shapes)), []
     for row in table():
         if row.library == "timm" and not has_timm():
@@ -218,7 +216,7 @@ def nearest(shapes: Shapes) -> tuple[Architecture, int] | None:
 
 
 def _other_task(shapes: Shapes) -> str | None:
-    """Return the kind of model that certain names give away, if it is none that classifies pictures."""
+    """Return the kind of model that certain names indicate, if it does not classify pictures."""
     names = list(shapes)
     if any(name.startswith(("rpn.", "roi_heads.", "head.classification_head.")) for name in names):
         return "a detection model"

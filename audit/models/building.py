@@ -1,4 +1,4 @@
-"""Builds a named torchvision or timm classifier, for real or hollow, which is without memory for its weights.
+"""Build a named torchvision or timm classifier, with weights or hollow: without memory for its weights.
 
 A hollow one has the right parameter names and shapes at almost no cost, which is how weights are compared with an
 architecture, and how they are loaded without first drawing random values that are then thrown away.
@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 Shapes = dict[str, tuple[int, ...]]
 
-# A number of classes that is no other dimension of any known model: where it shows up, there is the head.
+# A number of classes that is no other dimension of any known model, so it identifies the head.
 SENTINEL = 9973
 
 
@@ -35,7 +35,7 @@ class Architecture:
 
     @property
     def qualified(self) -> str:
-        """The name under which `--arch` finds this one again: timm's carries a prefix where torchvision has it too."""
+        """Return the name for `--arch`; a timm name gets a prefix if torchvision has it too."""
         return f"timm/{self.name}" if self.library == "timm" and self.name in torchvision_names() else self.name
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def has_timm() -> bool:
 
 @lru_cache(maxsize=1)
 def timm_names() -> tuple[str, ...]:
-    """Return every timm architecture, or none where timm is not installed."""
+    """Return every timm architecture; none if timm is not installed."""
     if not has_timm():
         return ()
     import timm
@@ -86,13 +86,13 @@ def timm_names() -> tuple[str, ...]:
 
 
 def build(architecture: Architecture, num_classes: int) -> nn.Module:
-    """Return a model with random weights; global randomness is left as it was."""
+    """Return a model with random weights; the global generators keep their state."""
     with _quietly():
         return _construct(architecture, num_classes)
 
 
 def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
-    """Return a model without memory for its weights, ready to be given them; with weights where that cannot be done."""
+    """Return a model without memory for its weights; with weights if that is not possible."""
     with _quietly():
         try:
             with _EmptyOnMeta():
@@ -102,13 +102,13 @@ def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
 
 
 def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
-    """Return the names and shapes of that model's weights, without making them."""
+    """Return the names and shapes of that model's weights, without creating them."""
     with _quietly():
         try:
             with _EmptyOnMeta():
                 model = _construct(architecture, num_classes)
         except (RuntimeError, NotImplementedError):
-            # Some of timm's constructors run a forward pass to learn a size, which needs all tensors in one place.
+            # Some of timm's constructors run a forward pass to find a size, which needs all tensors on one device.
             with torch.device("meta"):
                 model = _construct(architecture, num_classes)
     return shapes_of(model.state_dict())
@@ -138,7 +138,7 @@ def _construct(architecture: Architecture, num_classes: int) -> nn.Module:
 
 
 def shapes_of(state: Mapping[str, torch.Tensor]) -> Shapes:
-    """Return names and shapes of a state dict, as comparison needs them.
+    """Return the names and shapes of a state dict for comparison.
 
     Counters of batch norm layers are left out: files older than PyTorch 0.4.1, and some converters, do not have them.
     """

@@ -1,7 +1,7 @@
-"""What a checkpoint dict holds: its weights, and what it says about them.
+"""The content of a checkpoint dict: its weights, and its metadata.
 
 Plain weights are preferred to averaged ones (EMA), because they are what the other entries, such as the optimizer's,
-belong to; averaged ones are used only where there are no others. Either way a note says so.
+belong to; averaged ones are used only if there are no others. A note reports the choice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_weights(checkpoint: Mapping[str, Any]) -> tuple[object, str, list[str]]
         inner = _weights_in(checkpoint.get(name))
         if inner is not None:
             notes = [
-                f"The averaged (EMA) weights in {entry!r} were not used, but those in {name!r}."
+                f"The averaged (EMA) weights in {entry!r} were not used; the weights in {name!r} were."
                 for entry, _ in averaged
             ]
             return inner, name, notes
@@ -59,7 +59,7 @@ def _weights_in(value: object) -> object | None:
 
 
 def hinted_arch(checkpoint: Mapping[str, Any]) -> str | None:
-    """Return the architecture that a checkpoint names, at its top or in the arguments it was trained with."""
+    """Return the architecture that a checkpoint names, at its top level or in its training arguments."""
     places = [
         checkpoint,
         *(as_mapping(checkpoint.get(key)) for key in ("args", "hyper_parameters", "hparams", "config")),

@@ -19,7 +19,7 @@ _NESTED = ("meta", "metadata", "config", "hyper_parameters", "hparams", "args")
 
 
 def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
-    """Return the class names in the order of the model's outputs, if the checkpoint tells them without a gap."""
+    """Return the class names in the order of the model's outputs, if the checkpoint has all of them."""
     for key in (*_LISTS, *_BY_INDEX, *_BY_NAME):
         if key in checkpoint and (found := _names(key, _parsed(checkpoint[key]))):
             return found
@@ -31,7 +31,7 @@ def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
 
 
 def as_mapping(value: object) -> Mapping[str, object] | None:
-    """Return a dict as it is, and a namespace such as argparse's as a dict."""
+    """Return a dict unchanged, and a namespace such as argparse's as a dict."""
     if isinstance(value, Mapping):
         return value
     if type(value).__name__ == "Namespace":
@@ -77,7 +77,7 @@ def _texts(values: Sequence[object]) -> list[str] | None:
 
 
 def compare_classes(checkpoint: list[str] | None, dataset: list[str] | None) -> None:
-    """Raise `ClassMismatch` unless every class of the dataset has the model's number; unknown names on a side pass.
+    """Raise `ClassMismatch` unless every class of the dataset has the model's number; missing class names pass.
 
     A dataset that has only the model's first classes passes: its numbers are the model's own.
     """
@@ -104,7 +104,7 @@ def _difference(checkpoint: list[str], dataset: list[str]) -> str:
         parts.append(f"the model has no {_shown(unknown, 5)}")
     if absent:
         parts.append(f"the dataset has no {_shown(absent, 5)}")
-    return "; ".join(parts) or "a name is there twice"
+    return "; ".join(parts) or "a name occurs twice"
 
 
 def _folded(name: str) -> str:
@@ -119,7 +119,7 @@ def _shown(names: list[str], limit: int = 12) -> str:
 def _advice(checkpoint: list[str], dataset: list[str]) -> str:
     if set(dataset) <= set(checkpoint):
         return (
-            "Give the dataset as a manifest (.csv, .jsonl or .parquet) whose labels are the checkpoint's numbers, or "
+            "Pass the dataset as a manifest (.csv, .jsonl or .parquet) whose labels are the checkpoint's numbers, or "
             "build it in the checkpoint's order with `dataset(root)` in a --pipeline file."
         )
     return "Check that this checkpoint was trained on these classes, or rename the folders to the checkpoint's names."

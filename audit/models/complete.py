@@ -1,4 +1,4 @@
-"""The last steps that all formats share: eval mode, device, preset, and whether the class names fit the head."""
+"""The last steps of loading that all formats share: eval mode, device, preset, and a check of the class names."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _check_class_count(loaded: LoadedModel) -> None:
     elif len(names) != outputs and (len(names), outputs) != (2, 1):
         loaded.classes = None
         loaded.notes.append(
-            f"The file names {len(names)} classes but its model has {outputs} outputs: the names are not used, so the "
+            f"The file names {len(names)} classes but its model has {outputs} outputs. The names are not used, so the "
             "order of the dataset's classes could not be checked."
         )
 
 
 def identify(module: nn.Module, arch: str | None) -> tuple[Architecture | None, int | None]:
-    """Return the architecture of a module that came with its own code, for its preset; nothing when it is not clear."""
+    """Return the architecture and number of classes of a module with its own code; None if they are not clear."""
     shapes = shapes_of(module.state_dict())
     match: ArchitectureMatch
     try:

@@ -24,7 +24,7 @@ def recognise(spec: str) -> bool:
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """Return the program as a module; it stays as it was exported, in the mode and with the batch size of that time."""
+    """Return the program as a module; its mode and batch size are those of the export."""
     path = require_file(spec)
     digest = digest_of(path)
     try:
@@ -41,8 +41,8 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     loaded.batch_size = _fixed_batch(program)
     if loaded.batch_size is not None:
         loaded.notes.append(
-            f"The program was exported for batches of exactly {loaded.batch_size}; export it with a dynamic first "
-            "dimension to lift that."
+            f"The program was exported for batches of exactly {loaded.batch_size} samples. Export it with a dynamic first "
+            "dimension to use other batch sizes."
         )
     return complete_model(loaded, *identify(module, options.arch), device=options.device)
 

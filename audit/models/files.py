@@ -1,4 +1,4 @@
-"""What kind of file this is, judged by its bytes and never by its name.
+"""Find the kind of a file from its bytes, never from its name.
 
 Nothing is loaded here and no code can run: only the first bytes and the member names of a zip archive are read.
 """
@@ -38,10 +38,10 @@ _LEGACY_TORCH = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def require_file(spec: str) -> Path:
-    """Return the regular, readable, non-empty file of that name; anything else is an error that says what it is."""
+    """Return the path of a regular, readable, non-empty file; raise ModelError for anything else."""
     path = Path(spec)
     if "://" in spec and not path.exists():  # it may hold a password, so it is not repeated
-        raise ModelError("A model is read from a file here, not from an address.", hint=f"Download it first. {_WANTED}")
+        raise ModelError("A model must be a local file, not an address.", hint=f"Download it first. {_WANTED}")
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
@@ -63,7 +63,7 @@ def _inside(path: Path) -> str:
         found = sorted(p.name for p in path.iterdir() if p.suffix in (".pt", ".pth", ".safetensors", ".ckpt", ".pt2"))
     except OSError:
         found = []
-    return f"It holds {', '.join(found[:5])}: name one of them." if found else _WANTED
+    return f"It holds {', '.join(found[:5])}: pass one of them." if found else _WANTED
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -114,12 +114,12 @@ _FROM_ONNX = (
 
 
 def not_a_model(path: Path) -> ModelError:
-    """Return the error for a file that is of no known format, saying what it looks like."""
+    """Return the error for a file of an unknown format, with a guess of what it is."""
     start = head(path)
     if start.startswith(b"PK\x03\x04"):
         if members(path):
             return ModelError(f"{path} is a zip archive, but not one that PyTorch wrote.", hint=_WANTED)
-        hint = "It was probably not copied or written to its end: copy or save it again."
+        hint = "The file is probably incomplete: copy or save it again."
         return ModelError(f"{path} is a damaged or truncated zip archive.", hint=hint)
     if path.suffix.lower() == ".onnx":
         return ModelError(f"{path} is an ONNX model, which audit does not run.", hint=_FROM_ONNX)
@@ -135,7 +135,7 @@ def _text_or_bytes(start: bytes) -> str:
     try:
         text = start.decode("utf-8", errors="strict").lstrip()
     except UnicodeDecodeError:
-        return "binary data of no format known here"
+        return "binary data of an unknown format"
     if text[:1] in ("{", "["):
         return "JSON"
-    return "text" if text.isprintable() or "\n" in text else "binary data of no format known here"
+    return "text" if text.isprintable() or "\n" in text else "binary data of an unknown format"

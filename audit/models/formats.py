@@ -1,4 +1,4 @@
-"""The table of model formats, and the one way through it.
+"""The table of model formats, and the function that uses it.
 
 A format is a module with `kind`, `executes_code`, `recognise` and `load`; a plugin names one under the entry point
 group `audit.models`. The question whether a file may run code is asked here, once, before any format touches the file.
@@ -18,13 +18,13 @@ from audit.registry import Registry
 
 
 class Format(Protocol):
-    """One kind of thing that `--model` can name."""
+    """One kind of model that `--model` accepts."""
 
     kind: str  # in words, with an article
     executes_code: bool  # loading it can run code that the file brings along
 
     def recognise(self, spec: str) -> bool:
-        """Return whether this is of this format, without loading it or running anything."""
+        """Return whether this has the format, without loading it or running code."""
         ...
 
     def load(self, spec: str, options: LoadOptions) -> LoadedModel:
@@ -54,7 +54,7 @@ def load_model(spec: str, options: LoadOptions) -> LoadedModel:
 
 
 def needs_trust(spec: str, kind: str, detail: str = "") -> NeedsTrust:
-    """Return the error for a file whose loading would run code out of it."""
+    """Return the error for a file that would run its own code while it is loaded."""
     return NeedsTrust(
         f"{spec} is {kind}{detail}, and loading it can execute code that the file contains.",
         hint="If you trust where it comes from, add --trust; otherwise save only the weights: "

@@ -1,6 +1,6 @@
 """Models that the user's own code builds: `module:function` or `FILE.py:function`.
 
-The user names this code, so it runs without further trust. What it raises is reported with the place it was raised at.
+The user names this code, so it runs without further trust. What it raises is reported with its file and line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from audit.models.loaded import LoadedModel, LoadOptions
 from audit.usercode import import_named, load_module, reporting
 
 kind = "a function"
-executes_code = False  # none but the code that the user named
+executes_code = False  # only the code that the user named
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -73,14 +73,14 @@ def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:
             raise ModelError(f"{option} {spec}: {place} has no {attribute!r}.", hint=hint)
         found = getattr(found, part)
     if not callable(found):
-        hint = "Name a function without arguments that returns an nn.Module."
+        hint = "Pass a function without arguments that returns an nn.Module."
         raise ModelError(f"{option} {spec}: {attribute!r} is a {type(found).__name__}, not a function.", hint=hint)
     return found  # type: ignore[no-any-return]
 
 
 def _import_file(path: Path, option: str) -> ModuleType:
     if not path.is_file():
-        error = ModelError(f"{option}: there is no file {path}.", hint="Name it as FILE.py:function.")
+        error = ModelError(f"{option}: there is no file {path}.", hint="Write FILE.py:function.")
         raise error.as_usage()
     return load_module(str(path), ModelError)
 

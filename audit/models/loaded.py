@@ -1,4 +1,4 @@
-"""What loading a model gives, and what loading was asked for: the two values that every format shares.
+"""The options and the result of loading a model, which all formats share.
 
 Imports no torch, so that naming these types costs nothing.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model is to be loaded, whatever its format."""
+    """The options for loading a model of any format."""
 
     arch: str | None = None
     trust: bool = False

@@ -1,4 +1,4 @@
-"""What the numbers mean that a model returns: logits, probabilities, measured values or a vector.
+"""The meaning of a model's outputs: logits, probabilities, measured values or a vector.
 
 The user says it, or it is evident from the model and its first output. What is neither is graded as logits, and the
 user is told how to say what it is.
@@ -22,11 +22,11 @@ _ENOUGH = 32
 
 @dataclass(frozen=True, slots=True)
 class OutputMeaning:
-    """What a model's output is, and how that is known."""
+    """The meaning of a model's output, and the reason for it."""
 
     kind: str
     evidence: str
-    #: What to tell the user where it is not evident.
+    #: The text for the user if the meaning is not certain.
     doubt: str | None = None
 
     @property

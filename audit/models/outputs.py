@@ -1,6 +1,6 @@
-"""Finds the logits in whatever a classifier returns, and turns them into probabilities.
+"""Find the logits in a classifier's output, and turn them into probabilities.
 
-Refuses to guess: where more than one tensor, or more than one axis, could hold the classes, it raises `UnclearOutput`.
+It never guesses: if more than one tensor, or more than one axis, could hold the classes, it raises `UnclearOutput`.
 Logits are (N, C). A single logit per sample, as (N,) or (N, 1), means two classes through a sigmoid: class 1 is
 predicted when its probability is over 0.5.
 """
@@ -15,12 +15,12 @@ from audit.errors import UnclearOutput
 
 _HINT = (
     "Wrap it in a module that returns one (N, C) tensor of logits; "
-    "to `audit run` that is given as --model FILE.py:function, with the function that makes it."
+    "with `audit run`, pass a function that builds it as --model FILE.py:function."
 )
 
 
 def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:
-    """The logits in a model's output as (N, C), or (N, 1) for a single logit; `batch`, if given, is what N must be.
+    """Return the logits in a model's output as (N, C), or (N, 1) for a single logit; N must be `batch` if given.
 
     Takes a tensor, or a tuple, list, mapping or object that holds exactly one tensor which can be the logits, or that
     calls one of its entries `logits` (Hugging Face's ModelOutput; torchvision's Inception and GoogLeNet outputs).
@@ -69,7 +69,7 @@ def _checked(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
         reason = f"{tensor.dtype} numbers, not logits (classes already chosen?)"
         raise UnclearOutput(f"The model returned a tensor of shape {shape} of {reason}.", hint=_HINT)
     if len(shape) not in (1, 2):
-        reason = "no axis is the class axis beyond doubt" if shape else "one number for the whole batch"
+        reason = "it is not clear which axis is the class axis" if shape else "one number for the whole batch"
         raise UnclearOutput(f"The model returned a tensor of shape {shape}: {reason}.", hint=_HINT)
     if len(shape) == 2 and shape[1] == 0:
         raise UnclearOutput(f"The model returned a tensor of shape {shape}: it has no classes.", hint=_HINT)

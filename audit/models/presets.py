@@ -53,7 +53,7 @@ class ToTensor(nn.Module):
 
 
 def preset_of(architecture: Architecture) -> object | None:
-    """The evaluation preprocessing that the library publishes for an architecture; None where it publishes none."""
+    """Return the evaluation preprocessing that the library publishes for an architecture, or None."""
     if architecture.library == "timm":
         return _timm_preset(architecture.name)
     from torchvision import models
@@ -95,14 +95,14 @@ def _timm_preset(name: str) -> object | None:
 
 
 def flatten_preset(preset: Any) -> list[Stage]:
-    """A preset's stages in order, each with the name users know it by; applying them equals calling the preset."""
+    """Return a preset's stages in order, each with its usual name; applying them equals calling the preset."""
     from torchvision import transforms
     from torchvision.transforms import v2
     from torchvision.transforms._presets import ImageClassification
 
     if preset is None:
         return []
-    # Subclasses may do more in `forward` than is visible here, so only the class itself is taken apart.
+    # Subclasses may do more in `forward`, so only the class itself is split into stages.
     if type(preset) is ImageClassification:
         return [
             ("Resize", transforms.Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias)),
@@ -121,5 +121,5 @@ def flatten_preset(preset: Any) -> list[Stage]:
 
 
 def expand_preset(value: Any) -> list[Stage] | None:
-    """Return the stages that a torchvision preset hides; None for anything else, which shows its own."""
+    """Return the stages inside a torchvision preset; None for anything else."""
     return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None

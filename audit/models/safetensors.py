@@ -21,7 +21,7 @@ def recognise(spec: str) -> bool:
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
-    """Return the weights in the architecture that is asked for, named in the metadata, or recognised."""
+    """Return a model with these weights, in the requested, named or recognised architecture."""
     path = require_file(spec)
     try:
         from safetensors import SafetensorError, safe_open

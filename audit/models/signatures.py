@@ -1,8 +1,8 @@
 """The table of known architectures' fingerprints, so that recognising weights builds one model and not 1,400.
 
 A fingerprint hashes parameter names, and names with shapes where the number of classes is blanked out. The table is a
-hint that finds candidates: whoever uses one builds it and compares every shape, so a table that is older or newer than
-the installed libraries can miss an architecture, never name a wrong one.
+hint that finds candidates: the caller builds the model and compares every shape, so a table that is older or newer than
+the installed libraries can miss an architecture, but never gives a wrong one.
 Rebuild it after upgrading torchvision or timm: `python -m audit.models.signatures`.
 """
 
@@ -43,12 +43,12 @@ class Signature:
 
 
 def names_digest(shapes: Iterable[str]) -> str:
-    """Fingerprint of the parameter names alone."""
+    """Return the fingerprint of the parameter names."""
     return _digest(sorted(shapes))
 
 
 def shapes_digest(shapes: Shapes, heads: Iterable[str]) -> str:
-    """Fingerprint of names and shapes, with the first dimension of `heads` blanked out."""
+    """Return the fingerprint of names and shapes, without the first dimension of `heads`."""
     blank = set(heads)
     return _digest(f"{name} {(-1, *shape[1:]) if name in blank else shape}" for name, shape in sorted(shapes.items()))
 
@@ -63,7 +63,7 @@ def tops_of(shapes: Iterable[str]) -> tuple[str, ...]:
 
 
 def compute(architecture: Architecture) -> Signature:
-    """Return the signature of an architecture, built here and now; with no heads when it is not a classifier."""
+    """Return the signature of an architecture, which is built here; without heads if it is not a classifier."""
     shapes = expected_shapes(architecture, SENTINEL)
     heads = tuple(name for name, shape in shapes.items() if shape and shape[0] == SENTINEL)
     return Signature(
@@ -89,7 +89,7 @@ def table() -> tuple[Signature, ...]:
 
 
 def known() -> frozenset[tuple[str, str]]:
-    """Library and name of every architecture that the table covers."""
+    """Return the library and name of every architecture in the table."""
     return frozenset((row.library, row.name) for row in table())
 
 
@@ -104,7 +104,7 @@ def architectures() -> Iterator[Architecture]:
 
 
 def rebuild(path: Path = TABLE) -> int:
-    """Write the table for the installed libraries; returns its number of rows. Takes minutes."""
+    """Write the table for the installed libraries and return its number of rows. This takes minutes."""
     lines = []
     for architecture in architectures():
         try:

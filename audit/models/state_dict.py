@@ -1,4 +1,4 @@
-"""What torch.save writes: a bare state dict, a checkpoint dict, or (only with trust) a whole pickled module.
+"""Files of torch.save: a bare state dict, a checkpoint dict, or (only with trust) a whole pickled module.
 
 Always read with `weights_only=True` first. A file that needs more than tensors and plain values is refused unless it is
 trusted, and then nothing of it has run yet.
@@ -29,7 +29,7 @@ from audit.models.weights import fit
 kind = "a file of torch.save"
 executes_code = False  # not by itself: what would is refused in `_read`
 
-# Values that training scripts put beside weights, and that can be made without running anyone's code.
+# Values that training scripts store next to weights, and that can be created without running code.
 _HARMLESS: list[Any] = [
     argparse.Namespace,
     pathlib.PosixPath,
@@ -96,7 +96,7 @@ def _whole_module(
 ) -> LoadedModel:
     loaded = LoadedModel(module=module, spec=spec, digest=digest, format="checkpoint")
     loaded.classes, loaded.extras = classes_of(about), plain_facts(about)
-    loaded.notes.append(f"The file holds a whole pickled {type(module).__name__}, which was used as it is.")
+    loaded.notes.append(f"The file holds a whole pickled {type(module).__name__}, which was used unchanged.")
     return complete_model(loaded, *identify(module, options.arch), device=options.device)
 
 
@@ -120,7 +120,7 @@ def _read(path: Path, trust: bool) -> object:
 
 
 def _needed(message: str) -> str:
-    """Return what the unpickler stopped at, from its long message."""
+    """Return the name at which the unpickler stopped, from its long message."""
     for marker in ("GLOBAL ", "Unsupported global: GLOBAL ", "Unsupported class "):
         if marker in message:
             return f" that needs {message.split(marker, 1)[1].split()[0].rstrip('.,')}"

@@ -1,7 +1,7 @@
-"""Puts a dict of tensors into a model, and says what was done to make it fit.
+"""Load a dict of tensors into a model, and report what was done to make it fit.
 
-Wrappers leave their mark on parameter names (`module.` from DataParallel, `_orig_mod.` from torch.compile, `model.`
-from Lightning). They are peeled off one at a time, and only as far as it takes for every name and shape to fit:
+Wrappers add prefixes to parameter names (`module.` from DataParallel, `_orig_mod.` from torch.compile, `model.`
+from Lightning). They are removed one at a time, until every name and shape fits:
 loading is strict, nothing is skipped silently.
 """
 
@@ -29,7 +29,7 @@ _NOT_WEIGHTS = re.compile(
 
 @dataclass
 class Fitted:
-    """A model that holds the weights, and how they came to fit."""
+    """A model with its weights loaded, and notes on how they were made to fit."""
 
     module: nn.Module
     architecture: Architecture | None
@@ -38,13 +38,15 @@ class Fitted:
 
 
 def peelings(state: State) -> Iterator[tuple[State, list[str]]]:
-    """Yield the state as it is, then with one wrapper's prefix after another removed, each with what was done."""
+    """Yield the state unchanged, then with one wrapper's prefix after another removed, each with notes."""
     notes: list[str] = []
     yield state, []
     bare = {name: tensor for name, tensor in state.items() if not _NOT_WEIGHTS.match(name.split(".", 1)[0])}
     if len(bare) < len(state):
         dropped = [name for name in state if name not in bare]
-        notes = [f"Not part of the model, left out: {', '.join(dropped[:3])}{' …' if len(dropped) > 3 else ''}."]
+        notes = [
+            f"These entries are not part of the model and were left out: {', '.join(dropped[:3])}{' …' if len(dropped) > 3 else ''}."
+        ]
         state = _with_metadata(bare, state)
         yield state, notes
     while state and (prefix := _common_wrapper(state)):
@@ -88,7 +90,7 @@ def fit(
     *,
     what: str,
 ) -> Fitted:
-    """A model with these weights: from `builder`, else as `arch` says, else as the file hints, else recognised."""
+    """Return a model with these weights: from `builder`, or `arch`, or the file's own hint, or else recognised."""
     if builder is not None:
         return fit_builder(state, builder, what)
     if arch is not None and ":" in arch:
@@ -119,7 +121,7 @@ def _fit_named(state: State, arch: str, what: str) -> Fitted:
         first_misfit = wrong  # the last one peeled is the nearest
     raise ModelError(
         f"The weights in {what} do not fit {architecture}: {first_misfit}.",
-        hint="Leave --arch out to have the architecture recognised, or name another.",
+        hint="Omit --arch to let audit recognise the architecture, or pass another.",
     )
 
 
@@ -137,7 +139,7 @@ def _fit_recognised(state: State, what: str) -> Fitted:
 
 
 def _twins(match: ArchitectureMatch, state: State) -> list[str]:
-    """Say when timm's models fit as well: the network is the same then, its usual preprocessing is not."""
+    """Return a note if timm's models fit as well: the network is the same, but its usual preprocessing differs."""
     if match.architecture.library == "timm" or not has_timm():
         return []
     shapes = shapes_of(state)
@@ -151,13 +153,13 @@ def _twins(match: ArchitectureMatch, state: State) -> list[str]:
     if not same:
         return []
     return [
-        f"Taken for torchvision's {match.architecture}; timm's {' and '.join(same[:3])} would fit as well, with other "
-        f"preprocessing. If it was trained with timm, say so: --arch timm/{same[0]}."
+        f"The weights were loaded as torchvision's {match.architecture}; timm's {' and '.join(same[:3])} would fit as well, with other "
+        f"preprocessing. If it was trained with timm, pass --arch timm/{same[0]}."
     ]
 
 
 def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
-    """Return the recognised model, its weights taken over as they are."""
+    """Return the recognised model with the given weights, unchanged."""
     half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
     if half:
         notes = [*notes, f"The {' and '.join(half)} weights were converted to float32, which is exact."]
@@ -178,12 +180,12 @@ def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """In memory as torch allocates it: weights mapped from a file at odd addresses give other last bits in a result."""
+    """Return the tensor aligned as torch allocates it: unaligned weights can change the last bits of a result."""
     return tensor if tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 else tensor.clone()
 
 
 def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> Fitted:
-    """Return the model that code of the user's own builds, with these weights in it."""
+    """Return the model that the user's code builds, with these weights."""
     from audit.models.function import build_module
 
     module, wrong = build_module(builder, state), ""
@@ -214,7 +216,7 @@ def _load_strictly(module: nn.Module, state: State, *, assign: bool) -> None:
     except (RuntimeError, ValueError, KeyError) as error:
         raise ModelError(
             f"The weights could not be put into a {type(module).__name__}: {' '.join(str(error).split())[:300]}",
-            hint="Check that they were saved from this very model.",
+            hint="Check that they were saved from the same model.",
         ) from error
 
 
@@ -223,4 +225,4 @@ def _not_finite(state: State) -> list[str]:
     if not bad:
         return []
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-    return [f"The weights hold NaN or infinity, in {', '.join(bad[:3])}{more}: expect no sensible predictions."]
+    return [f"The weights hold NaN or infinity, in {', '.join(bad[:3])}{more}: its predictions will not be useful."]

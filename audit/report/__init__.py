@@ -1,1 +1,1 @@
-"""What people see: text on a terminal. No SQL here, and no torch."""
+"""Render results for people and tools. No SQL here, and no torch."""

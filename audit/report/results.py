@@ -1,4 +1,4 @@
-"""The answer to a query in the form that was asked for: table, csv, json, jsonl, markdown or Parquet."""
+"""Write the answer to a query as table, csv, json, jsonl, markdown or Parquet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audit.report.text import clean
 
 _SHOWN_ROWS = 100
 _WIDEST_CELL = 40
-#: Shown first when not all columns fit: what people look for.
+#: The columns to show first if not all fit.
 _FIRST = (
     *("index", "source", "label", "label_name", "predicted", "predicted_name", "confidence", "loss", "correct", "name"),
     *("status", "failed_stage", "error", "stage", "kind", "shape", "digest", "run_id"),
@@ -24,26 +24,26 @@ _FIRST = (
 
 
 class QueryResult(Protocol):
-    """What is needed of a relation."""
+    """The part of a relation that the writers use."""
 
     def batches(self, size: int = ...) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]: ...
     def arrow(self) -> Any: ...
 
 
 def write_stream(answer: QueryResult, out: TextIO, form: str) -> int:
-    """Write the rows; gives how many there were."""
+    """Write the rows and return their number."""
     return WRITERS[form](answer, out)
 
 
 def write_file(answer: QueryResult, path: str, form: str) -> int:
-    """Write the rows to a file whose ending decides the form. The file appears only when it is whole."""
+    """Write the rows to a file whose ending decides the format. The file appears only when it is complete."""
     ending = os.path.splitext(path)[1].lower().lstrip(".")
     chosen = {"csv": "csv", "json": "json", "jsonl": "jsonl", "ndjson": "jsonl", "md": "markdown", "txt": "table"}
     known = {"parquet", *chosen}
     if ending not in known and form == "table":
         raise UsageError(
-            f"{path} has no ending that says what to write.",
-            hint=f"Let it end in {', '.join(f'.{name}' for name in sorted(known))}, or give --format.",
+            f"The ending of {path} does not name a known format.",
+            hint=f"Use one of the endings {', '.join(f'.{name}' for name in sorted(known))}, or pass --format.",
         )
     with _replacing(path) as part:
         if ending == "parquet":
@@ -58,8 +58,8 @@ def write_file(answer: QueryResult, path: str, form: str) -> int:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[str]:
-    """Where to write: beside the target, and renamed to it when all is there. A device or a pipe is written through."""
-    # A link stays a link: what it leads to is written.
+    """Yield a temporary path next to the target, and rename it at the end. Write directly to a device or a pipe."""
+    # Write to the target of a link, so that the link is kept.
     target = os.path.realpath(path)
     plain = not os.path.exists(target) or os.path.isfile(target)
     folder, name = os.path.split(target)
@@ -69,7 +69,9 @@ def _replacing(path: str) -> Iterator[str]:
         if plain:
             os.replace(part, target)
     except OSError as error:
-        raise UsageError(f"{path} could not be written: {error.strerror}.", hint="Choose another with -o.") from error
+        raise UsageError(
+            f"{path} could not be written: {error.strerror}.", hint="Choose another file with -o."
+        ) from error
     finally:
         if plain and os.path.exists(part):
             os.unlink(part)
@@ -109,7 +111,7 @@ def _jsonl(answer: QueryResult, out: TextIO) -> int:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Return the names, each once: a second column of one name would swallow the first where names are keys."""
+    """Return distinct names, because a second column of the same name would replace the first in JSON."""
     found: list[str] = []
     for name in names:
         number, chosen = 0, name
@@ -141,7 +143,7 @@ def _cell(text: str) -> str:
 
 
 def _table(answer: QueryResult, out: TextIO) -> int:
-    """As many rows and columns as can be read, and a line that says what is not shown."""
+    """Write as many rows and columns as fit, and a line that says what is not shown."""
     names: list[str] = []
     shown: list[list[str]] = []
     count = 0
@@ -166,7 +168,7 @@ def _table(answer: QueryResult, out: TextIO) -> int:
 
 
 def _fitting(names: list[str], rows: list[list[str]], width: int) -> list[int]:
-    """Return the columns that fit: those with values first, and among them the ones people look for."""
+    """Return the columns that fit: those with values first, and the important ones among them."""
     empty = {c for c in range(len(names)) if rows and all(row[c] == "" for row in rows)}
     order = sorted(
         range(len(names)),

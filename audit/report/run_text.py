@@ -26,7 +26,7 @@ def run_summary(
     failures: Sequence[FailureGroup] = (),
     mistakes: Sequence[Mistake] = (),
 ) -> RenderableType:
-    """Show what a run came to, why samples failed, and what to do next."""
+    """Show the result of a run, why samples failed, and the next commands."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text("run", "dim"), Text.assemble((run.run_id, "bold"), f"  {clean(run.name)}" if run.name else ""))
     colour = {"complete": "green", "running": "yellow"}.get(run.status, "bold red")
@@ -51,7 +51,7 @@ def run_summary(
 
 
 def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> None:
-    """Add the commonest errors with their counts, and what to do where nothing was good."""
+    """Add the commonest errors with their counts, and advice if every sample failed."""
     for number, group in enumerate(failures[:_MOST_ERRORS]):
         where = f" at {clean(group.stage)}" if group.stage else ""
         text = Text.assemble((f"{group.count:,} ×", "bold red"), f"{where}  {shorten(group.error or '')}")
@@ -65,7 +65,7 @@ def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> N
 
 
 def _add_mistakes(table: Table, mistakes: Sequence[Mistake]) -> None:
-    """Add the wrong predictions that the model was surest of, with their files."""
+    """Add the wrong predictions with the highest confidence, with their files."""
     for number, wrong in enumerate(mistakes):
         said = f"{clean(wrong.predicted)} ({wrong.confidence:.1%}) instead of {clean(wrong.label)}"
         text = Text.assemble((f"{wrong.index}", "bold"), f"  {clean(wrong.source)}  {said}")
@@ -91,12 +91,12 @@ def _add_next(table: Table, run: Run, location: str, mistakes: Sequence[Mistake]
 def _advice(failures: Sequence[FailureGroup]) -> str:
     stages = {group.stage for group in failures}
     if stages == {"load"}:
-        return "No sample could be read. Check what --dataset names, then record again."
+        return "No sample could be read. Check the value of --dataset, then record again."
     where = f"at {clean(*stages)}" if len(stages) == 1 else f"at {len(stages)} stages"
     return f"Every sample failed {where}. Fix the pipeline, or pass another --pipeline; try it with --limit 1 --strict."
 
 
 def shorten(text: str, most: int = 200) -> str:
-    """Return one printable line of at most so many characters."""
+    """Return one printable line of at most `most` characters."""
     line = clean(" ".join(text.split()))
     return line if len(line) <= most else line[: most - 1] + "…"

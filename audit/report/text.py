@@ -22,12 +22,12 @@ _MOST_CLASSES = 5
 
 
 def clean(value: Any) -> str:
-    """Text that cannot move the cursor or break a line."""
+    """Return the text without characters that move the cursor or break a line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
 def trace_tree(trace: Trace, *, pictures: bool = False) -> RenderableType:
-    """Source → every stage → logits → prediction."""
+    """Show source → every stage → logits → prediction as a tree."""
     sample = trace.sample
     title = Text.assemble(
         ("sample ", "dim"), (str(sample["index"]), "bold"), ("  run ", "dim"), clean(trace.run.name or trace.run.run_id)
@@ -119,7 +119,7 @@ def _prediction(trace: Trace) -> RenderableType:
 
 
 def _verdict(row: dict[str, Any], *, named: bool) -> Text:
-    """Return what one model said, in one line; with its name where there are several."""
+    """Return one model's prediction in one line; with its name if there are several."""
     verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
     head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")
     head.append(*verdict)

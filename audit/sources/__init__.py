@@ -1,4 +1,4 @@
-"""What `--dataset` takes, one file for each kind.
+"""The kinds of dataset that `--dataset` accepts, one file for each.
 
     class_folders      a folder of class folders
     flat_folder        a folder of pictures, unlabelled
@@ -62,7 +62,7 @@ __all__ = [
     "printable",
 ]
 
-# In the order they are asked: what has a prefix first, and the flat folder after the class folders.
+# In the order of recognition: kinds with a prefix first, and the flat folder after the class folders.
 SOURCES.add("torchvision", torchvision_named)
 SOURCES.add("hf", huggingface)
 SOURCES.add("remote", remote)
@@ -82,17 +82,21 @@ def open_dataset(
     rgb: bool = False,
     kind: str | None = None,
 ) -> Any:
-    """Return the dataset that `spec` names, map-style; DatasetError with a hint where it cannot be used.
+    """Return the map-style dataset that `spec` names; raise DatasetError with a hint if it cannot be used.
 
-    Pictures come in their own mode, or all in RGB with `rgb`. `kind`, one of the names in `SOURCES`, settles what is
-    meant where a name could mean two things.
+    Pictures come in their own mode, or all in RGB with `rgb`. `kind`, one of the names in `SOURCES`, decides if
+    `spec` could name datasets of two kinds.
     """
     text = os.path.expanduser(os.fspath(spec))
     text = local_path(text) or text  # file://…
     if not text:
-        raise DatasetError("The dataset has no name.", hint="Give a folder, a manifest, or one of the other kinds.")
+        raise DatasetError(
+            "The dataset's name is empty.", hint="Pass a folder, a manifest, or another kind of dataset."
+        )
     if "\0" in text:
-        raise DatasetError("The dataset's name holds a NUL byte, so nothing can have it.", hint="Check how it is made.")
+        raise DatasetError(
+            "The dataset's name contains a NUL byte, which no path can have.", hint="Check how the name is built."
+        )
     options = Options(transform, target_transform, rgb)
     if kind is not None:
         chosen = SOURCES.get(kind)
@@ -108,6 +112,6 @@ def open_dataset(
         raise missing_path(text)
     taken = "; ".join(candidate.description for candidate in SOURCES.values())
     raise DatasetError(
-        f"{printable(os.fsencode(text))} is none of the kinds of dataset that are known here.",
-        hint=f"Taken are: {taken}.",
+        f"{printable(os.fsencode(text))} is not a known kind of dataset.",
+        hint=f"Pass one of: {taken}.",
     )

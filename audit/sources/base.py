@@ -1,4 +1,4 @@
-"""What every kind of dataset shares: how a sample is named, read and decoded, and the table of kinds.
+"""The parts that all kinds of dataset share: how a sample is named, read and decoded.
 
 `FileDataset` is a map-style dataset whose steps are separate methods, looked up on the instance at each call, so
 that a recorder can observe each one on its own. Reading and decoding fail in `read` and `loader` and nowhere else:
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a dataset is opened with, besides its name."""
+    """The options with which a dataset is opened."""
 
     transform: Transform | None = None
     target_transform: Transform | None = None
@@ -46,15 +46,15 @@ class Options:
 
 
 class DatasetKind(Protocol):
-    """One thing that --dataset takes; a module with these names is one."""
+    """One kind of dataset that --dataset accepts: a module with these names."""
 
     description: str
 
     def recognise(self, spec: str) -> bool:
-        """Return whether this kind is meant; cheap, and never raises."""
+        """Return whether `spec` names a dataset of this kind; cheap, and never raises."""
 
     def open_source(self, spec: str, options: Options) -> Any:
-        """Return the dataset; DatasetError where it cannot be had."""
+        """Return the dataset; raise DatasetError if it cannot be opened."""
 
 
 SOURCES: Registry[DatasetKind] = Registry("dataset kind", "audit.sources")
@@ -95,7 +95,7 @@ class FileDataset:
         return len(self._names)
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """(value, label), or the value alone where there are no labels."""
+        """Return (value, label), or only the value if there are no labels."""
         at = self._at(index)
         value = self.loader(self.read(at))
         if self.transform is not None:
@@ -110,7 +110,7 @@ class FileDataset:
         return f"<{type(self).__name__} {printable(os.fsencode(self.root))}: {len(self)} samples{classes}>"
 
     def source(self, index: SupportsIndex) -> Source:
-        """Return where the sample came from."""
+        """Return the source of the sample."""
         at = self._at(index)
         name = self._names[at]
         if not name:
@@ -123,22 +123,22 @@ class FileDataset:
         return None if self._labels is None else self._labels[self._at(index)]
 
     def split_of(self, index: SupportsIndex) -> str | None:
-        """Return the split that the sample belongs to, where one is known."""
+        """Return the split that the sample belongs to, or None if it is unknown."""
         return self._split_names[self._split_codes[self._at(index)]] if self._split_codes else self.split
 
     def read(self, index: SupportsIndex) -> bytes:
-        """Return the one read of the sample's file; OSError where it cannot be read."""
+        """Return the bytes of the sample's file; raise OSError if it cannot be read."""
         name = self._names[self._at(index)]
         if not name:
-            raise FileNotFoundError(errno.ENOENT, "the manifest gives no path for this sample")
+            raise FileNotFoundError(errno.ENOENT, "the manifest has no path for this sample")
         return read_file(self._path(name))
 
     def loader(self, data: bytes) -> Any:
-        """Stage 0: the picture, array or text in these bytes."""
+        """Decode the bytes (stage 0): return a picture, array or text."""
         return data.decode("utf-8") if self.texts else decode_sample(data, rgb=self.rgb)
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
-        """(name, label, size) of every sample, in order of name and without reading any."""
+        """Yield (name, label, size) of every sample in order of name, without reading the files."""
         for at in sorted(range(len(self)), key=self._names.__getitem__):
             name = self._names[at]
             yield name, self.label(at), size_of(self._path(name)) if name else -1
@@ -155,7 +155,7 @@ class FileDataset:
 
 
 class TextDataset(FileDataset):
-    """Texts that came with the dataset itself; the source of each is dataset://<index>."""
+    """Texts that are part of the dataset itself; the source of each is dataset://<index>."""
 
     def __init__(
         self,
@@ -170,28 +170,28 @@ class TextDataset(FileDataset):
         self._missing = frozenset(missing)
 
     def source(self, index: SupportsIndex) -> Source:
-        """Return the sample's place in the dataset: there is no file of its own."""
+        """Return the sample's place in the dataset, because it has no file."""
         return Source(f"dataset://{self._at(index)}")
 
     def read(self, index: SupportsIndex) -> bytes:
-        """Return the text's bytes; OSError where its row has none."""
+        """Return the text's bytes; raise OSError if its row has none."""
         at = self._at(index)
         if at in self._missing:
             raise OSError(errno.ENODATA, "the row has no text")
         return self._names[at]
 
     def loader(self, data: bytes) -> Any:
-        """Stage 0: the text. A lone surrogate, which JSON can express and UTF-8 cannot, comes back as it was."""
+        """Decode the text (stage 0). A lone surrogate, which JSON can express and UTF-8 cannot, is kept."""
         return data.decode("utf-8", "surrogatepass")
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
-        """(text, label, length) of every sample, in order of text."""
+        """Yield (text, label, length) of every sample, in order of text."""
         for at in sorted(range(len(self)), key=self._names.__getitem__):
             yield self._names[at], self.label(at), len(self._names[at])
 
 
 def dataset_digest(dataset: Any) -> str:
-    """SHA-256 of what the dataset consists of: names, labels and sizes of its files, or else its type and length."""
+    """Return the SHA-256 of the names, labels and sizes of the dataset's files, or else of its type and length."""
     digest = hashlib.sha256()
     if isinstance(dataset, FileDataset):
         digest.update(repr((type(dataset).__name__, dataset.classes)).encode())

@@ -1,7 +1,7 @@
-"""The code that builds a dataset anew: named when a loop is recorded, imported when it is replayed.
+"""The code that builds a dataset: named when a loop is recorded, imported when it is replayed.
 
-It takes no arguments and gives a dataset like the one that was recorded. Only its name is kept, never the dataset: the
-code is the user's and stays where it is, as does a pipeline's file. Its SHA-256 tells later whether it has changed.
+It takes no arguments and returns a dataset like the recorded one. Only its name is stored, never the dataset: the
+code stays where it is, like a pipeline's file. Its SHA-256 shows later whether it has changed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from audit.usercode import CodeFiles, digest_in_memory, find_code, importable
 
 Builder = str | Callable[[], Any]
 
-_HINT = "Name a function that can be imported: builder='FILE.py:function', 'package.module:function', or itself."
+_HINT = "Name a function that can be imported: builder='FILE.py:function', 'package.module:function', or the function itself."
 
 
 def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
-    """Return how a run's recipe names a builder, for the samples of a split; None for a dataset that has none."""
+    """Return the entry of a run's recipe for the builder of a split; it holds None if there is no builder."""
     if builder is None:
         return {"split": split, "builder": None}
     spec = builder if isinstance(builder, str) else _spelt(builder)
     place, name = parts_of(spec)
     if place is None or name is None:
-        raise UsageError(f"The builder {spec!r} names no function.", hint=_HINT)
+        raise UsageError(f"The builder {spec!r} does not name a function.", hint=_HINT)
     file = _file_of(place)
     if file is None or not os.path.isfile(file):
         raise UsageError(f"The builder {spec!r} cannot be found: there is no {place}.", hint=_HINT)
@@ -38,26 +38,26 @@ def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
     if loaded is not None and not hasattr(loaded, name):
         raise UsageError(f"The builder {spec!r} cannot be found: {place} has no {name}.", hint=_HINT)
     if "." not in place or place.endswith(".py"):
-        # A file by itself is found from any directory; a module of a package only as part of it.
+        # A file can be found from any directory; a module of a package only as part of the package.
         spec = f"{file}:{name}"
     code = [{"module": one.module, "file": one.path, "sha256": digest_in_memory(one)} for one in _code(place, file)]
     return {"split": split, "builder": spec, "file": file, "sha256": code[0]["sha256"], "code": code[1:]}
 
 
 def can_be_rebuilt(recipe: Mapping[str, Any]) -> bool:
-    """Return whether a run says how its dataset is made, so that what it did not store can be derived again."""
+    """Return whether a run stores how to build its dataset, so that missing outputs can be recomputed."""
     return recipe.get("kind") == "run" or bool(builders_of(recipe))
 
 
 def builders_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what `described` gave for each dataset of the run; none unless at least one of them has a builder."""
+    """Return the recipe entries of the run's datasets; none if no dataset has a builder."""
     found = recipe.get("builders")
     known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     return known if any(one.get("builder") for one in known) else []
 
 
 def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """Return the splits to build one after the other; None alone for a run of one dataset, which has all samples."""
+    """Return the splits to build one after the other; only None for a run with one dataset."""
     if len(builders) < 2:
         return [None]
     splits = [one.get("split") for one in builders]
@@ -66,14 +66,14 @@ def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
             raise UsageError(
                 f"The run holds samples of several datasets{f' of split {split!r}' if split else ''}, and does not say which "
                 "are whose.",
-                hint="Record each dataset with a split of its own: run.loader(…, split=…, builder=…).",
+                hint="Record each dataset with a different split: run.loader(…, split=…, builder=…).",
             )
         _of(builders, split)
     return splits
 
 
 def built(builders: Sequence[Mapping[str, Any]], split: str | None) -> Any:
-    """Return the dataset of a split, built anew; the only one, when the run has no more."""
+    """Return the newly built dataset of a split, or the only dataset of the run."""
     return open_source(str(_of(builders, split)["builder"]), Options())
 
 
@@ -81,8 +81,8 @@ def _of(builders: Sequence[Mapping[str, Any]], split: str | None) -> Mapping[str
     chosen = builders if len(builders) == 1 else [one for one in builders if one.get("split") == split]
     if len(chosen) != 1 or not chosen[0].get("builder"):
         raise UsageError(
-            f"The run does not say how the dataset of its split {split!r} is built.",
-            hint=f"Give the datasets: store.replay(run, dataset={{{split!r}: …}}), or record it with a builder.",
+            f"The run does not store how the dataset of its split {split!r} is built.",
+            hint=f"Pass the datasets: store.replay(run, dataset={{{split!r}: …}}), or record it with a builder.",
         )
     return chosen[0]
 
@@ -103,7 +103,7 @@ def _code(place: str, file: str) -> CodeFiles:
 def _spelt(builder: Callable[[], Any]) -> str:
     if not isinstance(builder, (FunctionType, type)) or not builder.__qualname__.isidentifier():
         raise UsageError(
-            f"The builder {getattr(builder, '__qualname__', builder)!r} cannot be imported by its name.", hint=_HINT
+            f"The builder {getattr(builder, '__qualname__', builder)!r} cannot be imported by name.", hint=_HINT
         )
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if builder.__module__ == "__main__" and main:

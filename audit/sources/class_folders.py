@@ -22,13 +22,13 @@ description = "a folder of class folders, such as images/cat/1.jpg"
 
 
 def recognise(spec: str) -> bool:
-    """Return whether folders in it hold pictures, or texts where there is no picture at the top either."""
+    """Return whether its folders hold pictures; or texts, if there is no picture at the top."""
     if not os.path.isdir(spec):
         return False
     try:
         top, within = _endings(os.fsencode(spec))
     except OSError:
-        return False  # the scan of the flat folder will say what is wrong
+        return False  # the scan of the flat folder raises the error
     pictures = sample_suffixes()
     return bool(within & pictures) or (not top & pictures and TEXT.encode() in within)
 
@@ -39,7 +39,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
 
 
 def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDataset] = FileDataset) -> FileDataset:
-    """Yield the same of a folder that was scanned already, wherever it lies; `make` builds the dataset."""
+    """Yield the dataset of a folder that was already scanned, on disk or in a bucket; `make` builds it."""
     _refuse_splits(spec, found)
     texts = found.texts
     tops = {found_in.top for found_in in found.directories if found_in.path}
@@ -65,20 +65,20 @@ def _notes(found: Scan, order: dict[bytes, int], labels: array[int], texts: bool
     notes = []
     filled = set(labels)
     if empty := [printable(top) for top, label in order.items() if label not in filled]:
-        notes.append(f"Class folders without pictures, still counted as classes: {', '.join(empty)}.")
+        notes.append(f"These class folders have no pictures, but count as classes: {', '.join(empty)}.")
     if len(order) == 1:
         only = printable(next(iter(order)))
         notes.append(
-            f"There is one class folder, {only}: every label is 0. If {only} is not a class, name it as the dataset."
+            f"There is one class folder, {only}: every label is 0. If {only} is not a class, pass that folder as the dataset."
         )
     beside = next((sum(1 for _ in d.names(texts)) for d in found.directories if not d.path), 0)
     if beside:
-        notes.append(f"{beside} files lie beside the class folders, belong to no class, and were left out.")
+        notes.append(f"{beside} files next to the class folders belong to no class and were left out.")
     return notes
 
 
 def _refuse_splits(spec: str, found: Scan) -> None:
-    """A folder whose folders are splits, each with class folders of its own, is one level too high."""
+    """Raise DatasetError for a folder of splits (train/, test/) that each contain class folders."""
     holding: dict[bytes, list[Directory]] = {}
     for directory in found.directories:
         if directory.path and (directory.samples or directory.texts):
@@ -90,14 +90,13 @@ def _refuse_splits(spec: str, found: Scan) -> None:
     tops = [printable(top) for top in sorted(holding)]
     chosen = next(printable(top) for top in sorted(holding) if os.fsdecode(top).lower() == splits[0])
     raise DatasetError(
-        f"The folder {printable(os.fsencode(spec))} holds no classes but splits, each with class folders of its own: "
-        f"{', '.join(tops)}.",
+        f"The folder {printable(os.fsencode(spec))} contains splits instead of classes: {', '.join(tops)}.",
         hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, chosen)))}?",
     )
 
 
 def _endings(root: bytes) -> tuple[set[bytes], set[bytes]]:
-    """Endings of the files at the top of the folder, and of those within its folders, until a picture is met there."""
+    """Return the endings of the files at the top of the folder, and of those in its folders until a picture is found."""
     top: set[bytes] = set()
     within: set[bytes] = set()
     seen: set[tuple[int, int]] = set()

@@ -1,7 +1,7 @@
 """Turn the bytes of a file into what a pipeline starts from: a picture, an array or a text.
 
 Pictures keep their own mode and orientation, as torch's loaders leave them, and are loaded in full, so that a
-damaged file fails here and not in a later stage. Of an animation, the first frame. It refuses formats whose reading
+damaged file fails here and not in a later stage. An animation gives its first frame. It refuses formats whose reading
 runs another program (EPS, WMF) or that Pillow only recognises without being able to read them, and arrays that need
 pickle.
 """
@@ -27,7 +27,7 @@ _COMMON = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 
 @functools.cache
 def picture_formats() -> tuple[str, ...]:
-    """Return the formats that are tried on a picture, by Pillow's names."""
+    """Return the picture formats to try, by Pillow's names."""
     from PIL import Image
 
     Image.init()
@@ -38,7 +38,7 @@ def picture_formats() -> tuple[str, ...]:
 
 @functools.cache
 def sample_suffixes() -> frozenset[bytes]:
-    """Lower-case endings of the files that are samples of a folder: pictures and arrays."""
+    """Return the lower-case endings of files that are samples: pictures and arrays."""
     from PIL import Image
 
     formats = set(picture_formats())
@@ -47,13 +47,13 @@ def sample_suffixes() -> frozenset[bytes]:
 
 
 def decode_picture(data: bytes) -> Image.Image:
-    """Return the picture in its own mode, loaded in full; whatever Pillow raises for a damaged one."""
+    """Return the picture in its own mode, fully loaded; a damaged one raises Pillow's error."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         picture = Image.open(BytesIO(data), formats=picture_formats())
     except UnidentifiedImageError:
-        # Pillow's own message holds the address of a buffer, different each time.
+        # Pillow's message contains the address of a buffer, which differs each time.
         what = f"its {len(data)} bytes start with {data[:8]!r}" if data else "it is empty"
         raise UnidentifiedImageError(f"not a picture in a known format: {what}") from None
     picture.load()
@@ -61,12 +61,12 @@ def decode_picture(data: bytes) -> Image.Image:
 
 
 def pil_rgb_loader(data: bytes) -> Image.Image:
-    """Return the picture as torchvision's default loader gives it: in RGB, whatever its own mode."""
+    """Return the picture in RGB, as torchvision's default loader does."""
     return decode_picture(data).convert("RGB")
 
 
 def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]:
-    """Return the array of a .npy file; one that holds Python objects is refused with ValueError."""
+    """Return the array of a .npy file; raise ValueError if it holds Python objects."""
     import numpy as np
 
     array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.load(BytesIO(data), allow_pickle=False)
@@ -74,7 +74,7 @@ def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[nump
 
 
 def decode_sample(data: bytes, *, rgb: bool = False) -> object:
-    """Return a picture or an array, told apart by how the bytes begin."""
+    """Return a picture or an array, depending on the first bytes."""
     if data.startswith(_ARRAY_MAGIC):
         return decode_array(data)
     return pil_rgb_loader(data) if rgb else decode_picture(data)

@@ -1,4 +1,4 @@
-"""File names as they are, and as they can be shown.
+"""File names as bytes, and as text that can be shown.
 
 A name is bytes: it need not be UTF-8, and may hold a newline. `printable` gives text that is safe in a terminal, a
 page and a Parquet column, and different for different names; `raw_of` says when the bytes must be kept beside it.
@@ -22,7 +22,7 @@ _JOINER = "\u200d"  # inside composed emoji; invisible, and harmless between the
 
 
 def printable(name: bytes) -> str:
-    """Return the name as text, with a backslash escape for what cannot be shown, and for the backslash itself."""
+    """Return the name as text, with backslash escapes for unprintable characters and for the backslash itself."""
     text = name.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
@@ -30,7 +30,7 @@ def printable(name: bytes) -> str:
 
 
 def raw_of(name: bytes, shown: str) -> bytes | None:
-    """Return the bytes to keep beside the printable form: None where that form already is the name."""
+    """Return the bytes to store with the printable form; None if that form is the name."""
     return None if shown.encode("utf-8") == name else name
 
 
@@ -81,7 +81,7 @@ def missing_path(path: str) -> DatasetError:
 
 
 def nearest_path(path: str) -> str:
-    """Say which part of a path exists, and what lies there under a similar name."""
+    """Return a hint: the part of a path that exists, and similar names in it."""
     parent = os.path.abspath(path)
     missing = parent
     while not os.path.exists(parent):
@@ -109,12 +109,12 @@ _KINDS = (
 
 
 def read_file(path: bytes) -> bytes:
-    """Return all bytes of a regular file; OSError for anything else."""
+    """Return all bytes of a regular file; raise OSError for anything else."""
     if b"\0" in path:
-        raise OSError(errno.EINVAL, "the name holds a NUL byte, so no file can have it", os.fsdecode(path))
+        raise OSError(errno.EINVAL, "the name contains a NUL byte, which no file name can have", os.fsdecode(path))
     name = os.fsdecode(path)  # as text, since it is what the messages of OSError show
     _require_regular(os.stat(name).st_mode, path)
-    # Between the two looks the file may have been replaced, hence not blocking here and looking again.
+    # The file may have been replaced since the first check, so open without blocking and check again.
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         _require_regular(os.fstat(descriptor).st_mode, path)
@@ -122,7 +122,7 @@ def read_file(path: bytes) -> bytes:
 
 
 def size_of(path: bytes) -> int:
-    """Return the file's size without opening it, or -1 where it has none to tell."""
+    """Return the file's size without opening it, or -1 if it is unknown."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

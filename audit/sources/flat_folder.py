@@ -1,6 +1,6 @@
 """A folder of pictures without labels, with or without folders below it.
 
-It refuses a folder in which nothing is a sample, and says what is there instead.
+It refuses a folder without samples, and says what the folder contains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MANIFESTS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def recognise(spec: str) -> bool:
-    """Return whether it is a folder at all: class folders are asked first."""
+    """Return whether it is a folder; class folders are recognised first."""
     return os.path.isdir(spec)
 
 
@@ -34,15 +34,16 @@ def open_source(spec: str, options: Options) -> FileDataset:
 
 
 def nothing_found(spec: str, found: Scan) -> DatasetError:
-    """Return the error for a folder without samples, with a hint drawn from what it does hold."""
+    """Return the error for a folder without samples, with a hint that depends on its content."""
     shown = printable(os.fsencode(spec))
     ignored: Counter[bytes] = found.ignored
     if not ignored:
         folders = len(found.directories) - 1
         within = f" but {folders} folders without files" if folders else ""
-        hidden = f" ({found.hidden} hidden entries aside)" if found.hidden else ""
+        hidden = f" ({found.hidden} hidden entries were ignored)" if found.hidden else ""
         return DatasetError(
-            f"The folder {shown} holds nothing{within}{hidden}.", hint="Put pictures into it, or name another folder."
+            f"The folder {shown} contains nothing{within}{hidden}.",
+            hint="Put pictures into it, or pass another folder.",
         )
     held = f"{ignored.total()} files, but none that is a picture, an array or a text: {kinds(ignored)}"
     message = f"The folder {shown} holds {held}."
@@ -52,4 +53,4 @@ def nothing_found(spec: str, found: Scan) -> DatasetError:
     manifest = next((name for name in entries if name.lower().endswith(_MANIFESTS)), None)
     if manifest is not None:
         return DatasetError(message, hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, manifest)))}?")
-    return DatasetError(message, hint="Name a folder of pictures, or write a .py file that builds the Dataset.")
+    return DatasetError(message, hint="Pass a folder of pictures, or a .py file that builds the Dataset.")

@@ -25,7 +25,7 @@ _EXTRA_LABELS = ("labels", "fine_label", "coarse_label")
 
 
 def recognise(spec: str) -> bool:
-    """Return whether it starts with hf:"""
+    """Return whether it starts with hf:."""
     return spec.startswith(_PREFIX)
 
 
@@ -42,7 +42,7 @@ def open_source(spec: str, options: Options) -> HuggingFaceItems:
     split = dict(parse_qsl(query)).get("split")
     rows, split = _choose(_load(path, spec), split, spec)
     if not len(rows):
-        raise DatasetError(f"The dataset {spec} has no rows.", hint="Name another split or folder.")
+        raise DatasetError(f"The dataset {spec} has no rows.", hint="Choose another split or folder.")
     return HuggingFaceItems(path, rows, _sample_column(rows, spec), options, split)
 
 
@@ -67,7 +67,7 @@ class HuggingFaceItems(FileDataset):
         return Source(f"dataset://{self._at(index)}")
 
     def read(self, index: SupportsIndex) -> bytes:
-        """Return the stored bytes of the picture or text; OSError where the row has none."""
+        """Return the stored bytes of the picture or text; raise OSError if the row has none."""
         value = self._rows[self._at(index)][self._column]
         if value is None:
             raise OSError(errno.ENODATA, f"the row has no {self._column}")
@@ -81,13 +81,13 @@ class HuggingFaceItems(FileDataset):
         return read_file(os.fsencode(value["path"]))
 
     def loader(self, data: bytes) -> Any:
-        """Stage 0: the text, or the picture as the `datasets` package decodes it."""
+        """Decode the text, or the picture as the `datasets` package does (stage 0)."""
         if not self._pictures:
             return data.decode("utf-8", "surrogatepass")
         return self._feature.decode_example({"bytes": data, "path": None})
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
-        """Yield one entry for the whole: the package's own fingerprint of the rows."""
+        """Yield one entry for the whole dataset: the package's fingerprint of the rows."""
         yield str(self._rows._fingerprint).encode(), None, len(self)
 
 
@@ -109,7 +109,7 @@ def _choose(loaded: Any, split: str | None, spec: str) -> tuple[Any, str | None]
     if not isinstance(loaded, dict):
         own = None if loaded.split is None else str(loaded.split)
         if split is not None and split != own:
-            raise DatasetError(f"{spec} has no splits to choose from.", hint="Leave ?split= out.")
+            raise DatasetError(f"{spec} has no splits to choose from.", hint="Remove ?split=.")
         return loaded, own
     if split is None and len(loaded) == 1:
         split = next(iter(loaded))
@@ -123,7 +123,7 @@ def _choose(loaded: Any, split: str | None, spec: str) -> tuple[Any, str | None]
 
 
 def _sample_column(rows: Any, spec: str) -> str:
-    """Return the picture column, or the text column where there is no picture."""
+    """Return the picture column, or the text column if there is none."""
     import datasets
 
     pictures = [name for name, feature in rows.features.items() if isinstance(feature, datasets.Image)]
@@ -140,7 +140,7 @@ def _sample_column(rows: Any, spec: str) -> str:
 
 
 def _labels(rows: Any) -> tuple[list[int] | None, list[str] | None]:
-    """Return class indices where a column of labels holds whole numbers in every row, and the names it gives them."""
+    """Return the class indices, if a label column holds a whole number in every row, and the class names."""
     column = next((name for name in (*LABEL_COLUMNS, *_EXTRA_LABELS) if name in rows.features), None)
     if column is None or "int" not in getattr(rows.features[column], "dtype", ""):
         return None, None

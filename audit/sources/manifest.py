@@ -1,9 +1,8 @@
 """A table with one row for each sample: .csv, .tsv, .jsonl or .parquet.
 
 A column names the file, relative to the manifest's own folder, or holds the text itself; others may give the label
-and the split. Labels that are whole numbers are kept; names are numbered in text order. Every row is a sample, also
-one whose file is not there: it fails when read. It refuses a table in which rows or labels are missing parts: what
-was meant cannot be known.
+and the split. Labels that are whole numbers are kept; names are numbered in text order. Every row is a sample, even
+if its file does not exist: it fails when it is read. It refuses a table with incomplete rows or missing labels.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 
 def recognise(spec: str) -> bool:
-    """Return whether it is a file whose ending is that of a table."""
+    """Return whether it is a file with the ending of a table."""
     return spec.lower().endswith(_ENDINGS) and os.path.isfile(spec)
 
 
@@ -40,8 +39,8 @@ def open_source(spec: str, options: Options) -> FileDataset:
     if path is None and text is None:
         raise DatasetError(
             f"The manifest {table.shown} has no column of paths; its columns are: {', '.join(table.names) or 'none'}.",
-            hint="Call the column of files path, or that of texts text. "
-            f"Also taken for files: {', '.join(PATH_COLUMNS[1:])}.",
+            hint="Name the column of files path, or the column of texts text. "
+            f"Other accepted names for files: {', '.join(PATH_COLUMNS[1:])}.",
         )
     values = table.columns[path or text or ""]
     if not values:
@@ -61,19 +60,19 @@ def _as_text(value: Any) -> str:
 
 
 def _as_path(table: Table, column: str, row: int) -> bytes:
-    """Return the row's path; an empty one where the cell is empty, which fails when it is read."""
+    """Return the row's path; an empty cell gives an empty path, which fails when it is read."""
     value = table.columns[column][row]
     if _empty(value):
         return b""
     if not isinstance(value, str):
         raise DatasetError(
-            f"In {table.place(row)} of the manifest {table.shown}, {column} holds no path but {_brief(value)}.",
+            f"In {table.place(row)} of the manifest {table.shown}, {column} must be a path, got {_brief(value)}.",
             hint="Give each file's path as text, relative to the manifest's folder.",
         )
     try:
         return os.fsencode(value)
     except UnicodeEncodeError:
-        return value.encode("utf-8", "surrogatepass")  # no file has such a name; the read will say so
+        return value.encode("utf-8", "surrogatepass")  # no file has such a name; reading it fails
 
 
 def _splits(table: Table) -> list[str | None] | None:
@@ -113,7 +112,7 @@ def _empty(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int | None:
-    """Return the value as a number, if it is one and would be written so: the class name 007 is not a number."""
+    """Return the value as a number, or None if it is not one; the class name 007 is not a number."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
         plain = digits.isascii() and digits.isdigit() and str(int(digits)) == digits and len(digits) < 19

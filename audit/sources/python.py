@@ -1,6 +1,6 @@
 """The user's own code: `FILE.py`, `FILE.py:name` or `module:name`, a Dataset or a function that builds one.
 
-Without a name, `dataset` is meant, or else the only Dataset that the file makes. The object comes back untouched: a
+The default name is `dataset`, or else the only Dataset that the file creates. The object is returned unchanged: a
 `transform` is passed to a function that takes one, and put on nothing. The user names this code, so it runs without
 further trust; what it raises is reported with its file and line.
 """
@@ -26,14 +26,14 @@ _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Z
 
 
 def recognise(spec: str) -> bool:
-    """Whether it has the form of a Python file or of module:name, and is not the name of something else that exists."""
+    """Return whether it is FILE.py, FILE.py:name or module:name, and not the name of another existing file."""
     if _FILE.fullmatch(spec):
         return not os.path.isdir(spec)
     return _MODULE.fullmatch(spec) is not None and not os.path.exists(spec)
 
 
 def open_source(spec: str, options: Options) -> Any:
-    """Return the Dataset that the code makes."""
+    """Return the Dataset that the code builds."""
     if match := _FILE.fullmatch(spec):
         if not os.path.isfile(match["file"]):
             raise missing_path(match["file"])
@@ -46,7 +46,7 @@ def open_source(spec: str, options: Options) -> Any:
 
 
 def parts_of(spec: str) -> tuple[str | None, str | None]:
-    """Return the file or module that is named, and the name inside it; None where there is none."""
+    """Return the file or module, and the name inside it; None for a missing part."""
     if match := _FILE.fullmatch(spec):
         return match["file"], match["name"]
     match = _MODULE.fullmatch(spec)
@@ -54,14 +54,14 @@ def parts_of(spec: str) -> tuple[str | None, str | None]:
 
 
 def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
-    """Return the Dataset itself: what was found, or what it returns when called."""
+    """Return the object itself if it is a Dataset, or else what it returns when called."""
     shown = printable(os.fsencode(spec))
     if is_dataset(found) and not inspect.isclass(found):
         return found
     if not callable(found):
         raise DatasetError(
             f"{shown} is a {type(found).__name__}, neither a Dataset nor a function that builds one.",
-            hint="Name a function that returns an object with __getitem__ and __len__.",
+            hint="Pass a function that returns an object with __getitem__ and __len__.",
         )
     with reporting(f"Building the dataset {shown}", DatasetError):
         dataset = found(**_arguments(found, shown, options, arguments))
@@ -74,7 +74,7 @@ def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
 
 
 def is_dataset(value: Any) -> bool:
-    """Return whether it can be indexed as a Dataset; plain containers of Python's own are not meant."""
+    """Return whether it can be indexed as a Dataset; Python's built-in containers do not count."""
     return hasattr(type(value), "__getitem__") and not isinstance(value, (str, bytes, dict, list, tuple, type))
 
 
@@ -90,12 +90,12 @@ def _find(module: ModuleType, name: str | None, spec: str) -> Any:
     listed = ", ".join(dict.fromkeys([*made, *own])) or "nothing"
     raise DatasetError(
         f"{printable(os.fsencode(spec))} has no {name or 'dataset'!r}; it defines {listed}.",
-        hint="Call the function that builds the Dataset `dataset`, or add :name.",
+        hint="Name the function that builds the Dataset `dataset`, or add :name.",
     )
 
 
 def _made(module: ModuleType) -> list[str]:
-    """Names of the Datasets that the module holds: torch's own, or else what can be indexed and is not a tensor."""
+    """Return the names of the module's torch Datasets, or else of objects that can be indexed and are not tensors."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     data = sys.modules.get("torch.utils.data")
     if data is not None and (proper := [key for key, value in public.items() if isinstance(value, data.Dataset)]):
@@ -105,7 +105,7 @@ def _made(module: ModuleType) -> list[str]:
 
 
 def _arguments(function: Any, shown: str, options: Options, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the function takes of the transform and of what was given; DatasetError where it needs more."""
+    """Return the arguments that the function accepts; raise DatasetError if it needs others."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -125,7 +125,7 @@ def _arguments(function: Any, shown: str, options: Options, given: dict[str, Any
     if needed:
         raise DatasetError(
             f"The function {shown} cannot be called: it needs {', '.join(needed)}.",
-            hint="Give its parameters defaults; or name a function dataset(root) with --pipeline, and the root with "
+            hint="Give its parameters defaults; or pass a function dataset(root) with --pipeline, and the root with "
             "--dataset.",
         )
     return taken

@@ -27,12 +27,12 @@ description = "a folder in a bucket, such as s3://bucket/images"
 
 
 def recognise(spec: str) -> bool:
-    """Return whether it is the location of an object store."""
+    """Return whether it is an address of an object store."""
     return is_remote(spec)
 
 
 def open_source(spec: str, options: Options) -> FileDataset:
-    """Return the pictures below the location; labelled where they lie in class folders."""
+    """Return the pictures below the location; labelled if they are in class folders."""
     try:
         place = parse_location(spec, "dataset")
     except UsageError as error:
@@ -42,7 +42,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
     if not any(directory.samples or directory.texts for directory in found.directories):
         held = f"{found.ignored.total()} objects, but no picture, array or text: {kinds(found.ignored)}"
         raise DatasetError(
-            f"{place} holds {held if found.ignored else 'nothing'}.", hint="Check the bucket and the prefix."
+            f"{place} contains {held if found.ignored else 'nothing'}.", hint="Check the bucket and the prefix."
         )
     make = partial(RemoteDataset, sizes=sizes)
     texts = found.texts
@@ -66,21 +66,21 @@ class RemoteDataset(FileDataset):
     ) -> None:
         super().__init__(root, names, options, **more)
         self.root = root
-        # An array beside the names, not the dictionary: workers copy what is touched.
+        # An array instead of the dictionary: workers copy the memory that they touch.
         self._sizes = array("q", ((sizes or {}).get(name, -1) for name in self._names))
 
     def read(self, index: SupportsIndex) -> bytes:
-        """Return the one GET of the sample's object; OSError where it cannot be read."""
+        """Return the bytes of the sample's object, with one GET; raise OSError if it cannot be read."""
         return read_object(self.root, self._names[self._at(index)])
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
-        """(name, label, size) of every sample, as they were when the dataset was opened."""
+        """Yield (name, label, size) of every sample, as when the dataset was opened."""
         for at in sorted(range(len(self)), key=self._names.__getitem__):
             yield self._names[at], self.label(at), self._sizes[at]
 
 
 def read_object(root: str, name: bytes) -> bytes:
-    """Return all bytes of one object below a location; OSError with a text of ours where they cannot be had."""
+    """Return all bytes of one object below a location; raise OSError with audit's own text if that fails."""
     place = parse_location(root, "dataset")
     shown = f"{place}/{printable(name)}"
     try:
@@ -94,7 +94,7 @@ def read_object(root: str, name: bytes) -> bytes:
 
 
 def _scan(place: ObjectLocation, sizes: dict[bytes, int]) -> Scan:
-    """Return what is below the location, as `scan` finds it in a folder; sizes go into `sizes`."""
+    """Return the content of the location in the form of `scan`; add the sizes to `sizes`."""
     found = Scan(str(place).encode())
     samples: dict[bytes, list[bytes]] = {b"": []}
     texts: dict[bytes, list[bytes]] = {}

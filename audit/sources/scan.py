@@ -18,7 +18,7 @@ from audit.sources.decode import TEXT, sample_suffixes
 from audit.sources.files import printable
 
 MOST_PATHS = 100
-"""How many paths may lead to one directory; links among a few dozen can make more than there are atoms."""
+"""How many paths may lead to one directory; links between a few dozen directories can create an astronomical number of paths."""
 
 Identity = tuple[int, int]
 Chain = tuple[Identity, "Chain | None"]
@@ -38,7 +38,7 @@ class Directory:
         return self.path.partition(b"/")[0]
 
     def names(self, texts: bool) -> Iterator[bytes]:
-        """Paths of its samples, relative to the folder that was scanned."""
+        """Yield the paths of its samples, relative to the scanned folder."""
         prefix = self.path + b"/" if self.path else b""
         joined = self.texts if texts else self.samples
         return (prefix + name for name in joined.split(b"\0") if name)
@@ -46,7 +46,7 @@ class Directory:
 
 @dataclass(slots=True)
 class Scan:
-    """What is below one folder."""
+    """The content of one folder."""
 
     root: bytes
     directories: list[Directory] = field(default_factory=list)
@@ -56,27 +56,27 @@ class Scan:
 
     @property
     def texts(self) -> bool:
-        """Return whether texts are the samples: only where there is no picture and no array at all."""
+        """Return whether the samples are texts: only if there is no picture and no array."""
         return not any(found.samples for found in self.directories) and any(found.texts for found in self.directories)
 
     def notes(self) -> list[str]:
-        """Return what was left out, one sentence each."""
+        """Return one sentence for each kind of entry that was left out."""
         notes = [
-            f"The link {printable(path)} leads back to a folder that holds it, and was not followed."
+            f"The link {printable(path)} points to a folder that contains it, and was not followed."
             for path in self.loops
         ]
         ignored = Counter(self.ignored)
         if not self.texts:
             ignored[TEXT.encode()] += sum(len(found.texts.split(b"\0")) for found in self.directories if found.texts)
         if total := ignored.total():
-            notes.append(f"{total} files are no pictures by their ending and were left out: {kinds(ignored)}.")
+            notes.append(f"{total} files do not have the ending of a picture and were left out: {kinds(ignored)}.")
         if self.hidden:
             notes.append(f"{self.hidden} hidden files or folders were left out.")
         return notes
 
 
 def scan(root: str) -> Scan:
-    """Return everything below a folder; DatasetError where a directory cannot be listed."""
+    """Return the content of a folder; raise DatasetError if a directory cannot be listed."""
     found = Scan(os.fsencode(root))
     status = os.stat(root)
     pending: list[tuple[bytes, Chain]] = [(b"", ((status.st_dev, status.st_ino), None))]
@@ -87,7 +87,7 @@ def scan(root: str) -> Scan:
         if paths[chain[0]] > MOST_PATHS:
             raise DatasetError(
                 f"More than {MOST_PATHS} paths lead to one folder through links: {_shown(found, path)} is one of them.",
-                hint="Remove the links, or name a folder without them.",
+                hint="Remove the links, or pass a folder without them.",
             )
         for name, identity in _list(found, path):
             below = path + b"/" + name if path else name
@@ -101,7 +101,7 @@ def scan(root: str) -> Scan:
 
 
 def _list(found: Scan, path: bytes) -> list[tuple[bytes, Identity]]:
-    """Put one directory's files into `found`; its subdirectories are returned."""
+    """Add one directory's files to `found`, and return its subdirectories."""
     samples: list[bytes] = []
     texts: list[bytes] = []
     below: list[tuple[bytes, Identity]] = []
@@ -131,7 +131,7 @@ def _list(found: Scan, path: bytes) -> list[tuple[bytes, Identity]]:
 
 
 def is_folder(entry: os.DirEntry[bytes]) -> bool:
-    """Whether it is a directory or leads to one; a link that leads nowhere is taken for a file, and fails when read."""
+    """Return whether it is a directory or a link to one; a broken link counts as a file, and fails when read."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself

@@ -34,17 +34,17 @@ class Table:
         return self.all_names or list(self.columns)
 
     def find(self, wanted: Sequence[str]) -> str | None:
-        """Return the column that has the first of these names to be found; case and spaces around it do not matter."""
+        """Return the first column with one of these names, ignoring case and surrounding spaces."""
         known = {name.strip().lower(): name for name in reversed(self.columns)}
         return next((known[name] for name in wanted if name in known), None)
 
     def place(self, row: int) -> str:
-        """Return where a row is, for a message."""
+        """Return the place of a row, for messages."""
         return f"line {self.lines[row]}" if self.lines else f"row {row}"
 
 
 def read_table(path: str, wanted: Sequence[str]) -> Table:
-    """Return the table in the file; of Parquet, only the wanted columns are read."""
+    """Return the table in the file; from Parquet, only the wanted columns are read."""
     shown = printable(os.fsencode(path))
     if path.lower().endswith(".parquet"):
         return _parquet(path, shown, wanted)
@@ -90,7 +90,7 @@ def _separated(file: TextIO, shown: str, delimiter: str | None) -> Table:
             lines.append(reader.line_num)
     except csv.Error as error:
         raise DatasetError(
-            f"In the manifest {shown}, line {reader.line_num}: {error}.", hint="Mend that line."
+            f"In the manifest {shown}, line {reader.line_num}: {error}.", hint="Fix that line."
         ) from error
     finally:
         csv.field_size_limit(limit)
@@ -98,7 +98,7 @@ def _separated(file: TextIO, shown: str, delimiter: str | None) -> Table:
 
 
 def _delimiter(file: TextIO) -> str:
-    """Return a comma, unless the header has none but has a semicolon, as spreadsheets write it in half of Europe."""
+    """Return a comma, or a semicolon if the header has semicolons and no comma, as some spreadsheets write."""
     header = file.readline()
     file.seek(0)
     return ";" if "," not in header and ";" in header else ","

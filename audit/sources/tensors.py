@@ -1,6 +1,6 @@
 """Tensors in one file: a .pt or .pth of tensors, or an .npz of arrays, with the samples along the first axis.
 
-Taken are {"x": …, "y": …} (also data/images/inputs and label/labels/target/targets), a tuple (x, y), or x alone. A
+It accepts {"x": …, "y": …} (also data/images/inputs and label/labels/target/targets), a tuple (x, y), or x alone. A
 .pt file is loaded with `weights_only=True` and an .npz without pickle: a file that would run code is refused.
 """
 
@@ -22,7 +22,7 @@ _FORM = 'Save it as {"x": samples, "y": labels} with one row for each sample.'
 
 
 def recognise(spec: str) -> bool:
-    """Return whether it is a file whose ending is that of saved tensors."""
+    """Return whether it is a file with the ending of saved tensors."""
     return spec.lower().endswith((".pt", ".pth", ".npz")) and os.path.isfile(spec)
 
 
@@ -53,7 +53,7 @@ class TensorItems:
         return len(self.x)
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """(value, label), or the value alone where there are no labels. A copy: a transform may work in place."""
+        """Return (a copy of the value, label), or only the copy if there are no labels."""
         at = self._at(index)
         value = self.x[at]
         value = value.clone() if hasattr(value, "clone") else value.copy()
@@ -70,7 +70,7 @@ class TensorItems:
         return Source(f"dataset://{self._at(index)}")
 
     def label(self, index: SupportsIndex) -> int | None:
-        """Return the class index, where targets are whole numbers."""
+        """Return the class index, or None if targets are not whole numbers."""
         at = self._at(index)
         if self.y is None or self.y.ndim != 1:
             return None
@@ -78,7 +78,7 @@ class TensorItems:
         return int(value) if isinstance(value, (bool, int)) else None
 
     def split_of(self, index: SupportsIndex) -> str | None:
-        """Not known of tensors."""
+        """Return None: tensors have no splits."""
         return None
 
     def _at(self, index: SupportsIndex) -> int:
@@ -113,7 +113,7 @@ def _load_npz(spec: str, shown: str) -> dict[str, Any]:
 
 
 def _parts(content: Any, shown: str) -> tuple[Any, Any, list[str] | None]:
-    """Samples, labels and class names, wherever the file keeps them."""
+    """Return the samples, labels and class names in the file."""
     if hasattr(content, "ndim"):
         return content, None, None
     if isinstance(content, (tuple, list)) and content and all(hasattr(part, "ndim") for part in content[:2]):

@@ -1,7 +1,6 @@
 """A dataset that torchvision knows by name: `torchvision:CIFAR10?root=data&train=false`.
 
-The object comes back as torchvision made it. It refuses to download: that is a decision, and gigabytes, of the
-user's own.
+The object is returned as torchvision built it. It refuses to download, which can mean gigabytes.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 def recognise(spec: str) -> bool:
-    """Return whether it starts with torchvision:"""
+    """Return whether it starts with torchvision:."""
     return spec.startswith(_PREFIX)
 
 
 def open_source(spec: str, options: Options) -> Any:
-    """torchvision's dataset of that name, built with those arguments and the transforms."""
+    """Return torchvision's dataset of that name, built with the arguments and the transforms."""
     from torchvision import datasets
 
     name, _, query = spec.removeprefix(_PREFIX).partition("?")
@@ -37,7 +36,7 @@ def open_source(spec: str, options: Options) -> Any:
     arguments = _parse(query, spec)
     if arguments.get("download"):
         raise DatasetError(
-            f"{spec} asks for a download, which is not done here.", hint="Download it first, then leave download out."
+            f"{spec} requests a download, but audit does not download.", hint="Download it first, then remove download."
         )
     build = getattr(datasets, name)
     parameters = inspect.signature(build).parameters
@@ -73,7 +72,7 @@ def _parse(query: str, spec: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return a number, tuple, true, false or none where it is written as one; else the text."""
+    """Return a number, tuple, true, false or none if it is written as one; otherwise the text."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
@@ -83,7 +82,7 @@ def _value(text: str) -> Any:
 
 
 def _check(name: str, arguments: dict[str, Any], parameters: Any) -> None:
-    """The arguments fit the signature, or an error says which do not."""
+    """Raise DatasetError if the arguments do not fit the signature."""
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [key for key in arguments if key not in parameters]
     if unknown and not free:

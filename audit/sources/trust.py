@@ -1,6 +1,6 @@
 """Which code a run's recipe names, and whether it may be executed.
 
-A recipe is data from a store, and a store may come from anybody. Its code runs only if this machine recorded the
+A recipe is data from a store, and a store may come from anyone. Its code runs only if this machine recorded the
 recipe, which a signature by the user's own key shows, or if the user says so now. Trust never travels in a store:
 `trust` in a recipe counts only under such a signature, and only for the very file that was loaded then.
 """
@@ -35,12 +35,12 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class CodeChangedWarning(UserWarning):
-    """A recorded file of code is not what it was when the run was recorded."""
+    """Warn that a code file has changed since the run was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCode:
-    """One piece of code that a recipe names; `file` is where it lies now, None where that is unknown."""
+    """One piece of code that a recipe names; `file` is its current path, or None if unknown."""
 
     spec: str
     file: str | None
@@ -52,7 +52,7 @@ class NamedCode:
 def sign_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe with the digests of the files that it names, signed by this user's key.
 
-    `files` maps each file of code to its SHA-256. `signature` is None where this user cannot keep a key.
+    `files` maps each code file to its SHA-256. `signature` is None if this user cannot store a key.
     """
     files = {named.file for named in _code(recipe, NAMES) if named.file is not None}
     model = recipe.get("model")
@@ -63,28 +63,28 @@ def sign_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_recorded_here(recipe: Mapping[str, Any]) -> bool:
-    """Return whether this user recorded the recipe on this machine, and nobody has changed it since."""
+    """Return whether this user recorded the recipe on this machine and it has not changed since."""
     return recording_key.is_signed(_message(recipe), recipe.get("signature"))
 
 
 def changed_code(recipe: Mapping[str, Any]) -> list[str]:
-    """Recorded files of code, imported ones included, that are no longer what they were, or are gone."""
+    """Return the recorded code files, imported ones included, that have changed or no longer exist."""
     builders = builders_of(recipe)
     listed = [*(recipe.get("code") or ()), *builders, *(one for builder in builders for one in builder.get("code", ()))]
-    # The digest of what was executed counts before that of the file as it was when the recipe was signed.
+    # The digest of the executed bytes has priority over that of the file when the recipe was signed.
     recorded = recipe["files"] | {one["file"]: one["sha256"] for one in listed if one.get("file")}
     return [file for file, digest in recorded.items() if digest is None or _digest(file) != digest]
 
 
 def is_derivable(run: Run, trust: bool = False) -> bool:
-    """Return whether what was not stored may be derived unasked: only by the very code that this machine ran."""
+    """Return whether missing outputs may be recomputed without --trust: only by the same code that this machine ran."""
     return trust or not _code(run.recipe, NAMES) or (is_recorded_here(run.recipe) and not changed_code(run.recipe))
 
 
 def require_trust(run: Run, trust: bool = False, using: Collection[str] = NAMES) -> bool:
-    """Raise CodeNotTrusted unless the code that the recipe names under `using` may run; warn where it has changed.
+    """Raise CodeNotTrusted unless the code that the recipe names under `using` may run; warn if it has changed.
 
-    Gives whether a model file may execute code as it is loaded.
+    Return whether a model file may execute code while it is loaded.
     """
     if trust:
         return True
@@ -92,14 +92,14 @@ def require_trust(run: Run, trust: bool = False, using: Collection[str] = NAMES)
     named = _code(recipe, using)
     here = is_recorded_here(recipe)
     recorded = recipe["files"] if here else {}
-    # Code without a file of its own, such as a dataset of torchvision, is covered by the signature alone.
+    # Code without its own file, such as a dataset of torchvision, is covered only by the signature.
     if unknown := [one for one in named if not here or (one.file is not None and one.file not in recorded)]:
         raise _refusal(run, [str(one) for one in unknown], here)
     changed = changed_code(recipe) if here else []
     for file in changed:
         if file.endswith(".py") and os.path.exists(file) and named:
             warnings.warn(
-                f"audit: {file} has changed since the run {run.run_id} was recorded, and is executed as it is now.",
+                f"audit: {file} has changed since the run {run.run_id} was recorded; the current version is executed.",
                 CodeChangedWarning,
                 stacklevel=2,
             )
@@ -151,14 +151,14 @@ def _code(recipe: Mapping[str, Any], using: Collection[str]) -> list[NamedCode]:
 
 
 def _runs_code(dataset: str) -> bool:
-    """Whether opening this dataset executes more than this package: the user's code, a plugin, or another library."""
+    """Return whether opening this dataset executes the user's code, a plugin or another library."""
     text = os.path.expanduser(dataset)
     chosen = next((kind for kind in SOURCES.values() if kind.recognise(text)), None)
     return chosen is not None and chosen not in _PLAIN
 
 
 def _is_code(spec: str) -> bool:
-    """Return whether it has the form of FILE.py, FILE.py:name or module:name, and is not a file of another kind."""
+    """Return whether it is FILE.py, FILE.py:name or module:name, and not a file of another kind."""
     if spec.endswith(".py"):
         return True
     place, colon, name = spec.rpartition(":")
@@ -175,7 +175,7 @@ def _named(spec: str) -> NamedCode:
 
 
 def _module_file(name: str) -> str | None:
-    """Return the file of a module, found as an import would find it, and without importing its packages."""
+    """Return the file of a module, found as by an import, but without importing its packages."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)

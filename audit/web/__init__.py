@@ -3,10 +3,10 @@
     app        addresses to pages
     pages/     one file per page: a request to plain data
     respond    the data as HTML or as JSON, errors as sentences
-    desk       what all requests share: the store, confined queries, answers already found
-    answers    long questions are asked once, in the background
-    pictures   small pictures, decoded and encoded anew
-    guard      who may ask, and what a browser may do with the answer
+    state      what all requests share: the store, confined queries, cached answers
+    answers    run long queries once, in the background
+    pictures   small pictures, decoded and encoded again
+    guard      which requests are allowed, and what a browser may do with the response
     server     the socket
 
 Pages hold no SQL and never import torch; only a replay does, in a process of its own.

@@ -1,6 +1,6 @@
-"""Long questions are asked once, in the background, and their answers kept.
+"""Run long queries once, in the background, and cache their answers.
 
-What was committed never changes, so an answer to a question about one commit of a run stays right for as
+A commit never changes, so an answer about one commit of a run stays correct for as
 long as the server runs. A page waits for it a moment; if it takes longer, the page goes out without and asks
 for that piece again. The number of kept answers is bounded; the oldest unused one goes.
 """
@@ -20,7 +20,7 @@ _KEPT = 300
 
 
 class Answers:
-    """Answers by question; a question that fails is asked again the next time."""
+    """Answers by question; a question that failed is asked again the next time."""
 
     def __init__(self, workers: int = 2) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="audit-answers")
@@ -28,7 +28,7 @@ class Answers:
         self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
     def ask(self, question: Hashable, answer: Callable[[], T]) -> Future[T]:
-        """Return the answer that is there or on its way; begun now if nobody has asked before."""
+        """Return the cached or pending answer; start computing it if it is new."""
         with self._lock:
             known = self._kept.get(question)
             if known is not None and not (known.done() and known.exception() is not None):
@@ -41,12 +41,12 @@ class Answers:
             return begun
 
     def within(self, seconds: float | None, question: Hashable, answer: Callable[[], T]) -> T | None:
-        """Return the answer if it is there in time, else None; None for `seconds` waits until it is."""
+        """Return the answer, or None if it is not ready within `seconds`; None for `seconds` waits without limit."""
         try:
             return self.ask(question, answer).result(timeout=seconds)
         except NotYet:
             return None
 
     def close(self) -> None:
-        """Let go of what has not begun."""
+        """Cancel the computations that have not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Addresses to pages. The whole map of the web app is the table below; no address holds a path of the disk."""
+"""The routes of the web app, in one table; no address contains a path on disk."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ ROUTES = [
 
 def _missing(request: Request, error: Exception) -> Response:
     code = error.status_code if isinstance(error, HTTPException) else 500
-    data = {"error": "There is no such page.", "hint": "Begin at the list of runs."}
+    data = {"error": "There is no such page.", "hint": "Go to the list of runs."}
     if code == 405:
-        data = {"error": "That cannot be done to this page.", "hint": "Begin at the list of runs."}
+        data = {"error": "This page does not support this request.", "hint": "Go to the list of runs."}
     return respond(request, Page("error.html", data, code))
 
 

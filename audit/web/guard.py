@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser may do with the answer.
+"""Decide which requests are allowed, and what a browser may do with the response.
 
 A page in another tab can make this browser send requests here, and a name that resolves to a loopback
 address can make it believe that we are that page's own server. So the Host must be one of ours, a
@@ -48,7 +48,7 @@ def is_loopback(address: str) -> bool:
 
 
 class Guard:
-    """Refuses what should not be answered, before any page sees it."""
+    """Refuse forbidden requests before any page handles them."""
 
     def __init__(
         self, app: ASGIApp, *, hosts: Iterable[str] = LOOPBACK, any_address: bool = False, token: str | None = None
@@ -79,20 +79,20 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers) -> Response | None:
         if not self._is_ours(headers.get("host", "")):
-            return _refuse("This server is not known by that name.", 421)
+            return _refuse("This server does not answer requests for this host name.", 421)
         if method not in (*_READING, "POST"):
-            return _refuse("Only reading is allowed here.", 405)
+            return _refuse("Only read requests are allowed.", 405)
         origin = headers.get("origin")
         if origin is not None and not self._same(origin, headers.get("host", "")):
-            return _refuse("Another site may not ask this server.", 403)
+            return _refuse("Requests from another site are not allowed.", 403)
         if method == "POST" and origin is None and headers.get("sec-fetch-site") != "same-origin":
-            return _refuse("A request that does something must come from this server's own pages.", 403)
-        # An older browser sends no such header; the checks above and SameSite hold there.
+            return _refuse("A request that changes something must come from this server's own pages.", 403)
+        # Older browsers do not send this header; the checks above and SameSite protect them.
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
         if site not in ("none", "same-origin") and (
             mode != "navigate" or headers.get("sec-fetch-dest") not in (None, "document")
         ):
-            return _refuse("Another site may not ask this server.", 403)
+            return _refuse("Requests from another site are not allowed.", 403)
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -113,7 +113,7 @@ class Guard:
         return urlsplit(origin).netloc.lower() == host.lower() and urlsplit(origin).scheme in ("http", "https")
 
     def _token_answer(self, scope: Scope, headers: Headers) -> Response | None:
-        """None when no token is needed or the asker has it; else a refusal, or a cookie for a token in the address."""
+        """Return None if the request may pass; else a refusal, or a cookie for a token in the address."""
         if self._token is None:
             return None
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
@@ -124,7 +124,7 @@ class Guard:
         if not self._matches(given) or scope["method"] not in _READING:
             return _refuse("This server needs its token: open the address that `audit ui` printed.", 401)
         rest = urlencode([(name, value) for name, value in asked if name != "token"])
-        # A path that begins with two slashes would be taken for another host.
+        # A browser would read a path that begins with two slashes as another host.
         path = "/" + scope["path"].lstrip("/")
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
         answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", path="/")
@@ -143,7 +143,7 @@ def _cookie(headers: Headers) -> str:
 
 
 def _host_name(host: str) -> str | None:
-    # By a pattern of its own: what URL parsers let through at the end of a host differs between them.
+    # With our own pattern, because URL parsers differ in what they accept at the end of a host.
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found else None
 

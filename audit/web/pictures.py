@@ -30,11 +30,11 @@ class Pictures:
         self._coming: dict[Hashable, Future[None]] = {}
 
     def get(self, key: Hashable, make: Callable[[], Encoded | None]) -> Encoded | None:
-        """Return the picture of that key: kept, on its way from `expect`, or made now."""
+        """Return the picture of that key: cached, pending from `expect`, or created now."""
         with self._lock:
             coming = self._coming.get(key)
         if coming is not None:
-            coming.exception()  # waits; a failure there means that it is made here instead
+            coming.exception()  # waits; if it failed, the picture is created here instead
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -44,14 +44,14 @@ class Pictures:
         return made
 
     def put(self, key: Hashable, picture: Encoded | None) -> None:
-        """Keep a picture that was made elsewhere."""
+        """Store a picture in the cache."""
         with self._lock:
             self._kept[key] = picture
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
 
     def expect(self, keys: list[Hashable], future: Future[None]) -> None:
-        """These pictures are being made: whoever asks for one waits instead of making it again."""
+        """Mark pictures as pending, so that `get` waits for them instead of creating them again."""
         with self._lock:
             self._coming.update(dict.fromkeys(keys, future))
 
@@ -64,7 +64,7 @@ class Pictures:
 
 
 def source_picture(trace: Trace) -> Encoded | None:
-    """Return the source file itself, if it is a picture and still is what was recorded."""
+    """Return the source file, if it is a picture and its bytes are unchanged."""
     path = trace.source_path
     if path is None or not trace.sample["source_digest"]:
         return None

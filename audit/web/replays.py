@@ -1,7 +1,7 @@
 """Replay one visit from the page: in a process of its own, because it imports torch and runs the pipeline's code.
 
 The server starts `python -m audit.web.replay_child`, waits with a deadline, and reads one JSON object. One
-replay runs at a time; the verdicts are kept, since what was recorded does not change, until one is asked for anew.
+replay runs at a time. Verdicts are cached, because a record does not change, until a new replay is requested.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Replays:
         visited = {"run": run_id, "index": index, "epoch": epoch, "visit": visit}
         request = {"store": self._location, "trust": self._trust, **visited}
         if not self._one.acquire(timeout=_SECONDS):
-            raise AuditError("Another replay is still running.", hint="Wait for it, or try again.")
+            raise AuditError("Another replay is still running.", hint="Wait until it ends, then try again.")
         try:
             answer = self._run(request)
         finally:
@@ -72,7 +72,7 @@ class Replays:
             found = None
         if not isinstance(found, dict):
             raise AuditError(
-                "The replay's process ended without an answer.", hint="See why with: audit trace RUN INDEX --export DIR"
+                "The replay process ended without a result.", hint="See why with: audit trace RUN INDEX --export DIR"
             )
         return found
 

@@ -1,4 +1,4 @@
-"""One way to answer: a page is plain data, shown as HTML or sent as JSON; an error is a page too."""
+"""Turn a page's plain data into HTML or JSON; an error is a page too."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Handler = Callable[[AppState, Request], Page | Response]
 
 
 def page(handler: Handler) -> Callable[[Request], Response]:
-    """Return a handler as an endpoint: runs in a thread, answers in the form that was asked for."""
+    """Return an endpoint that runs a handler in a thread and answers as HTML or JSON."""
 
     def endpoint(request: Request) -> Response:
         desk: AppState = request.app.state.desk
@@ -52,7 +52,10 @@ def page(handler: Handler) -> Callable[[Request], Response]:
             log.exception("a page failed")
             answer = Page(
                 "error.html",
-                {"error": "Something went wrong inside audit.", "hint": "The terminal that runs `audit ui` says more."},
+                {
+                    "error": "An internal error occurred.",
+                    "hint": "See the terminal that runs `audit ui` for the traceback.",
+                },
                 500,
             )
         return answer if isinstance(answer, Response) else respond(request, answer)
@@ -95,7 +98,7 @@ def error_page(error: AuditError) -> Page:
 
 
 def wants_json(request: Request) -> bool:
-    """?format=json, or an Accept header that prefers JSON to HTML."""
+    """Return whether the request has ?format=json, or an Accept header that prefers JSON to HTML."""
     if request.query_params.get("format") == "json":
         return True
     accepted = request.headers.get("accept", "")
@@ -103,20 +106,20 @@ def wants_json(request: Request) -> bool:
 
 
 def url(*parts: object, **query: object) -> str:
-    """Return an address: each part and value quoted, empty ones left out."""
+    """Return an address with each part and value quoted and empty ones removed."""
     path = "/" + "/".join(quote(str(part), safe="") for part in parts)
     kept = {name: value for name, value in query.items() if value is not None and value != ""}
     return path + (f"?{urlencode(kept)}" if kept else "")
 
 
 def trace_url(run_id: str, visit: dict[str, Any]) -> str:
-    """The address of one visit's trace. Epoch and visit are always named: left out, they mean the last, not the first."""
+    """Return the address of one visit's trace, always with epoch and visit, whose defaults are the last ones."""
     return url("run", run_id, "trace", visit["index"], epoch=visit["epoch"], visit=visit["visit"])
 
 
 @lru_cache(maxsize=64)
 def asset(name: str) -> str:
-    """Return the address of a static file, with a digest so that a new version is never an old one from a cache."""
+    """Return the address of a static file, with a digest so that a cache never serves an old version."""
     data = style().encode() if name == "audit.css" else (STATIC / name).read_bytes()
     return f"/static/{name}?{hashlib.sha256(data).hexdigest()[:10]}"
 

@@ -1,4 +1,4 @@
-"""The socket: bind first, so that a port in use is a sentence, then serve until Ctrl-C."""
+"""Bind the socket first, so that a port in use gives a clear error, then serve until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(
     trust: bool = False,
     ready: Callable[[Address], None] | None = None,
 ) -> None:
-    """Serve a store until interrupted. Another address than loopback always has a token, made if none is given."""
+    """Serve a store until interrupted. An address other than loopback always needs a token; the default is random."""
     try:
         import jinja2  # noqa: F401 - missing, it would be noticed only at the first page
         import uvicorn
@@ -51,9 +51,7 @@ def serve(
     if not local and token is None:
         token = secrets.token_urlsafe(24)
     if token is not None and len(token) < 16:
-        raise UsageError(
-            "The token is too short to keep anyone out.", hint="Use 16 characters or more, or leave --token out."
-        )
+        raise UsageError("The token is too short to be safe.", hint="Use 16 characters or more, or omit --token.")
     with _bound(host, port) as listening:
         where = Address(host, listening.getsockname()[1], token)
         wildcard = host in ("0.0.0.0", "::")
@@ -90,6 +88,6 @@ def _bound(host: str, port: int) -> socket.socket:
                 hint=f"Choose another with --port {port + 1}, or --port 0 for any that is free.",
             ) from None
         raise UsageError(
-            f"{host}:{port} cannot be listened to: {error}.", hint="Choose another with --host and --port."
+            f"The server cannot listen on {host}:{port}: {error}.", hint="Choose another with --host and --port."
         ) from None
     return listening

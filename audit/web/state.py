@@ -1,4 +1,4 @@
-"""What all requests share: the store as it is now, confined queries, answers already found, small pictures."""
+"""What all requests share: the current store, confined queries, cached answers, small pictures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from audit.web.replays import Replays
 
 T = TypeVar("T")
 
-#: How long a page waits for an answer before it goes out without.
+#: How long a page waits for an answer before it is sent without it.
 PATIENCE = 0.08
 
 
 class AppState:
-    """Made once for each server."""
+    """The state of one server."""
 
     def __init__(self, location: str, *, replay: bool = True, trust: bool = False, seconds: float = 20.0) -> None:
         self._current = Current(Store, location)
@@ -33,13 +33,13 @@ class AppState:
 
     @property
     def store(self) -> Store:
-        """Return the store as committed a moment ago. Take it once per request: the next look may be newer."""
+        """Return the store at its latest commit. Call it once per request: the next call may return a newer one."""
         return self._current.reader()
 
     def about(
         self, store: Store, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE
     ) -> T | None:
-        """Return an answer about one commit of one run, or None when it is not there yet."""
+        """Return an answer about one commit of one run, or None if it is not ready."""
         return self.answers.within(wait, (run.run_id, store.manifest(run.run_id).commit, question), answer)
 
     def epoch(self, store: Store, run: Run) -> int:
@@ -54,7 +54,7 @@ class AppState:
         return self.about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch))
 
     def close(self) -> None:
-        """End every process that was started."""
+        """End every process that the server started."""
         self.sandbox.close()
         self.answers.close()
         if self.replays is not None:

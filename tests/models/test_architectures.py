@@ -105,7 +105,7 @@ def test_unknown_weights_name_the_nearest_and_what_does_not_fit() -> None:
     shapes["conv1.weight"] = (64, 1, 7, 7)
     with pytest.raises(UnknownArchitecture, match=r"Nearest is resnet18, but of another shape: conv1\.weight"):
         recognise(shapes)
-    with pytest.raises(UnknownArchitecture, match="resemble none"):
+    with pytest.raises(UnknownArchitecture, match="are not similar to any"):
         recognise({"zzz.weight": (3, 4)})
 
 

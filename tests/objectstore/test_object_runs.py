@@ -235,7 +235,7 @@ def test_a_dataset_that_cannot_be_had(service: Service, place: str) -> None:
     bucket = place.split("/")[2]
     for location, text in (
         ("s3://no-such-bucket/x", "no such bucket"),
-        (f"s3://{bucket}/nothing", "holds nothing"),
+        (f"s3://{bucket}/nothing", "contains nothing"),
         (f"s3://me:{SECRET}@{bucket}/x", "holds a user"),
         (f"s3a://me:{SECRET}@{bucket}/x", "no place that is known"),
         (f"https://me:{SECRET}@host.invalid/x", "no place that is known"),
@@ -243,7 +243,7 @@ def test_a_dataset_that_cannot_be_had(service: Service, place: str) -> None:
         with pytest.raises(DatasetError, match=text) as caught:
             open_dataset(location)
         assert SECRET not in str(caught.value)
-    with pytest.raises(ModelError, match="not from an address") as refused:
+    with pytest.raises(ModelError, match="not an address") as refused:
         require_file(f"s3://me:{SECRET}@{bucket}/model.pt")
     assert SECRET not in str(refused.value)
     boto3.client("s3").put_object(Bucket=bucket, Key="one/a.png", Body=b"x")

@@ -88,9 +88,9 @@ def test_an_empty_class_is_a_class_and_what_is_left_out_is_said(tmp_path: Path) 
     assert [dataset.label(0), dataset.label(1)] == [0, 2]
     notes = " ".join(dataset.notes)
     assert "without pictures, still counted as classes: b." in notes
-    assert "2 files are no pictures" in notes
+    assert "2 files do not have the ending of a picture" in notes
     assert ".db 1" in notes
-    assert "1 files lie beside the class folders" in notes
+    assert "1 files next to the class folders" in notes
     assert "1 hidden" in notes
 
 
@@ -195,7 +195,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
         "c/broken.png",
         "c/round.png",
     ]
-    assert "a/up leads back" in " ".join(dataset.notes)
+    assert "a/up points to a folder that contains it" in " ".join(dataset.notes)
     for index in (1, 2):
         with pytest.raises(OSError):
             dataset.read(index)
@@ -214,7 +214,7 @@ def test_links_that_multiply_paths_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message", "hint"),
     [
-        ([], "holds nothing", "Put pictures"),
+        ([], "contains nothing", "Put pictures"),
         ([".hidden.png"], "1 hidden", "Put pictures"),
         (["a/", "b/"], "2 folders without files", "Put pictures"),
         (["x.zip", "y.zip", "z"], r"3 files, but none.*: \.zip 2, no ending 1", "folder of pictures"),

@@ -126,7 +126,7 @@ def test_a_name_that_is_not_utf8_is_read_from_a_manifest(tmp_path: Path) -> None
         ("m.csv", "path,label\na.png,0.5\nb.png,1\n", None),
         ("m.jsonl", '{"path": "a.png"}\n{"path": \n', "line 2 is not JSON"),
         ("m.jsonl", "[1]\n", "line 1 is not a JSON object"),
-        ("m.jsonl", '{"path": 3}\n', "holds no path but 3"),
+        ("m.jsonl", '{"path": 3}\n', "must be a path, got 3"),
         ("m.jsonl", '{"path": "a.png", "label": [1, 2]}\n', "which is not a class"),
         ("m.jsonl", '{"path": "a.png", "label": 0.5}\n', "which is not a class"),
         ("m.jsonl", '{"path": "a.png", "label": 1}\n{"path": "b.png"}\n', "empty in 1 of 2 rows"),

@@ -51,7 +51,7 @@ def _runs_of_ticks(text: str) -> Iterable[str]:
 
 
 def _plain(value: Any) -> str:
-    """Text of ours or from outside as plain words: no HTML, no links, no mentions."""
+    """Return text as plain words: no HTML, no links, no mentions."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]#~!@" else c for c in clean(value))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 

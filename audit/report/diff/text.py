@@ -1,4 +1,4 @@
-"""A diff for a terminal: what happened to the data, to the pipeline and to the predictions, most telling first.
+"""A diff for a terminal: changes of the data, the pipeline and the predictions.
 
 Everything that came from a file name, a label or an error is shown as text, never as markup.
 """
@@ -35,20 +35,20 @@ def diff_text(diff: Diff, rows: int = _MOST) -> RenderableType:
 
 
 def has_predictions(diff: Diff) -> bool:
-    """Return whether there is something to say about predictions: graded in both runs, or lost to a failure."""
+    """Return whether there are predictions to compare: graded in both runs, or lost to a failure."""
     flips = diff.flips
     return bool(flips.graded or (flips.predictions_a and flips.predictions_b))
 
 
 def p_text(value: float | None) -> str:
-    """Return a probability as people write it."""
+    """Return a probability as text."""
     if value is None:
         return "—"
     return f"{value:.3g}" if value >= 1e-4 else "< 0.0001"
 
 
 def percent(value: float | None) -> str:
-    """Return a share, or a dash where there is none."""
+    """Return a share as a percentage, or a dash for None."""
     return f"{value:.2%}" if value is not None else "—"
 
 
@@ -66,7 +66,7 @@ def _runs(diff: Diff) -> Table:
     return table
 
 
-#: What may have happened to the data, in the order it is reported.
+#: The possible changes of the data, in the order of the report.
 DATA_CHANGES = (
     *("added", "removed", "renamed", "reencoded", "source_changed", "label_changed"),
     *("newly_failed", "no_longer_failed", "failed_in_both"),
@@ -98,7 +98,7 @@ def _label(row: dict[str, Any], side: str) -> str:
     return str(name if name is not None else row[f"label_{side}"])
 
 
-#: How each list of changed data is told, row by row.
+#: The text of one row of each list of changed data.
 DATA_LISTS: dict[str, Any] = {
     "added": lambda row: f"{row['source']} (index {row['index']})",
     "removed": lambda row: f"{row['source']} (index {row['index']})",
@@ -128,7 +128,7 @@ def _stages(diff: Diff) -> list[RenderableType]:
 
 
 def also_changed(diff: Diff) -> list[str]:
-    """Stages that differ in their description but are no sample's first divergence: the next to look at."""
+    """Return the stages whose description differs but which are not the first divergence of any sample."""
     known = {group.step.number for group in diff.divergences}
     return [
         f"{stage.path} {stage.name} ({step.change})"
@@ -144,7 +144,7 @@ def stage_name(group: Divergence) -> str:
 
 
 def size_text(group: Divergence) -> str:
-    """Largest and mean difference, or what is known instead."""
+    """Return the largest and mean difference, or other known facts."""
     size = group.difference
     if size is None:
         return ""
@@ -201,12 +201,12 @@ def flip_text(row: dict[str, Any]) -> str:
 
 
 def label_text(row: dict[str, Any]) -> str:
-    """Return the label of a flip, by name where it has one."""
+    """Return the label of a flip, by name if it has one."""
     return str(row["label_name"] if row["label_name"] is not None else row["label"])
 
 
 def predicted_label(row: dict[str, Any], side: str) -> str:
-    """Return what one side predicted, by name where it has one; or that the sample failed there."""
+    """Return what one side predicted, by name if it has one; or that the sample failed."""
     if row[f"predicted_{side}"] is None and row[f"failed_{side}"]:
         return "fails"
     name = row[f"predicted_name_{side}"]

@@ -1,4 +1,4 @@
-"""What checks came to, in the form that was asked for: one file for each form, and this table of them."""
+"""The table of report formats; each format has its own file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audit.report.findings.text import as_text
 
 
 def as_json(report: Report) -> str:
-    """JSON as the command line prints it."""
+    """Return the report as JSON, as the command line prints it."""
     return plainjson.dumps(report.as_json(), indent=1) + "\n"
 
 
@@ -31,14 +31,16 @@ FORMS: dict[str, Callable[[Report], str]] = {
 
 
 def write_report(report: Report, path: str, form: str) -> None:
-    """Write one form to a file, which appears only when it is whole."""
+    """Write one format to a file, which appears only when it is complete."""
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(FORMS[form](report))
         os.replace(part, path)
     except OSError as error:
-        raise UsageError(f"{path} could not be written: {error.strerror}.", hint="Choose another with -o.") from error
+        raise UsageError(
+            f"{path} could not be written: {error.strerror}.", hint="Choose another file with -o."
+        ) from error
     finally:
         if os.path.exists(part):
             os.unlink(part)

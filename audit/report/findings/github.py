@@ -24,7 +24,7 @@ def as_annotations(report: Report) -> str:
         lines += [_annotation(report, outcome, finding) for finding in outcome.findings[:_MOST]]
         if outcome.total > _MOST:
             lines.append(f"::notice title={_property(outcome.check)}::{outcome.total - _MOST:,} more findings")
-    # A file name that begins with :: must stay text in the plain part, too.
+    # A file name that begins with :: must also stay text in the plain part.
     plain = "\n".join(f" {line}" if line.lstrip().startswith("::") else line for line in as_text(report).split("\n"))
     return "\n".join(lines) + ("\n" if lines else "") + plain
 

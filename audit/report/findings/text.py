@@ -22,7 +22,7 @@ def as_text(report: Report, *, verbose: bool = False) -> str:
 
 
 def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """(style, line): the style is what the command line may colour by."""
+    """Yield (style, line); the command line colours by the style."""
     name = f" ({clean(report.run_name)})" if report.run_name else ""
     against = f", against {clean(report.baseline)}" if report.baseline else ""
     yield "dim", f"run {report.run_id}{name}: {report.samples:,} samples{against}"

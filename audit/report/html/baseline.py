@@ -36,7 +36,7 @@ _NOTHING: dict[str, Any] = {"stage": None, "pictures": []}
 
 
 def _parting(reader: Reader, found: Diff, flip: dict[str, Any]) -> dict[str, Any]:
-    """The first stage whose output differs in the two runs: in the first, in the second, and where they differ."""
+    """Return the first stage whose output differs: in the first run, in the second, and the difference."""
     try:
         ours = trace(reader, found.a.run.run_id, index=flip["index_a"], epoch=found.a.epoch, visit=flip["visit_a"])
         theirs = trace(reader, found.b.run.run_id, index=flip["index_b"], epoch=found.b.epoch, visit=flip["visit_b"])

@@ -80,7 +80,7 @@ def histogram(bins: Sequence[Row]) -> Markup:
 
 
 def reliability(bins: Sequence[Row]) -> Markup:
-    """Accuracy against confidence; a calibrated model lies on the diagonal."""
+    """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
     side, base = _H - _PAD - 10, _H - _PAD
     total = sum(b["count"] for b in bins) or 1
     points = [
@@ -135,7 +135,7 @@ def shape(lengths: Sequence[int] | None) -> str:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """Return a number as people read it; nothing for None, the word for what is not finite."""
+    """Return a number as text; an empty text for None, a word for a number that is not finite."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -156,7 +156,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def duration(microseconds: float | None) -> str:
-    """µs, ms or s, whichever reads best."""
+    """Return a duration in µs, ms or s."""
     if microseconds is None or not math.isfinite(microseconds):
         return ""
     if microseconds < 1_000:
@@ -165,7 +165,7 @@ def duration(microseconds: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes, KB or MB."""
+    """Return a size in bytes, KB or MB."""
     if count is None:
         return ""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
@@ -175,5 +175,5 @@ def size(count: int | None) -> str:
 
 
 def printable(value: Any) -> str:
-    """Text in which control and direction characters show instead of acting."""
+    """Return the text with control and direction characters made visible."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(value))

@@ -1,4 +1,4 @@
-"""What a page shows of a run or a trace, as plain data: HTML, JSON, reports and notebooks are made from the same.
+"""A run or a trace as plain data, from which HTML pages, JSON, reports and notebooks are rendered.
 
 Nothing here knows how it will be shown, and nothing here asks the store for more than the functions of
 `lineage` answer.
@@ -78,7 +78,7 @@ def _named(cell: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
 
 
 def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
-    """Return a model whose logits are no numbers predicted nothing, and that is a confusion too."""
+    """Return the name of the predicted class; a model with NaN logits predicted nothing."""
     return "not finite" if predicted is None else names.get(predicted, str(predicted))
 
 
@@ -99,7 +99,7 @@ def _matrix(
         for predicted in columns:
             count = counted.get((label, predicted), 0)
             share = count / total if total else 0.0
-            # Ten steps of colour; a single mistake among thousands must still show.
+            # Ten steps of colour; a single mistake among thousands must still be visible.
             heat = 0 if not count else max(1, min(10, math.ceil(10 * math.sqrt(share))))
             row.append(
                 {
@@ -160,7 +160,7 @@ def _short(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Four digits of every number: what was drawn is to be read here, and is exact in the JSON beside it."""
+    """Return the value with four digits for every number; the JSON has the exact numbers."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _difference(before: dict[str, Any] | None, stage: dict[str, Any], preview: Preview | None) -> float | None:
-    """Return how different the small pictures before and after look: 0 the same, 1 black against white."""
+    """Return the difference of the small pictures before and after: 0 is equal, 1 is black against white."""
     if before is None or before["_preview"] is None or preview is None:
         return None
     if stage["shows"] != "picture" or before["shows"] != "picture":
@@ -193,7 +193,7 @@ def _moved(before: dict[str, Any] | None, stage: dict[str, Any]) -> list[str]:
     words = []
     for name, title in (("kind", ""), ("dtype", ""), ("mode", "mode ")):
         if name == "mode" and stage["kind"] != before["kind"]:
-            continue  # modes of two kinds have nothing to do with each other
+            continue  # modes of two kinds cannot be compared
         if stage.get(name) != before.get(name) and stage.get(name) and before.get(name):
             words.append(f"{title}{before[name]} → {stage[name]}")
     if stage["shape"] != before["shape"] and stage["shape"] and before["shape"]:
@@ -202,7 +202,7 @@ def _moved(before: dict[str, Any] | None, stage: dict[str, Any]) -> list[str]:
 
 
 def _bars(trace: Trace) -> list[dict[str, Any]]:
-    """Return the likeliest classes, and the label's whatever its rank."""
+    """Return the likeliest classes, and always the label's class."""
     if trace.prediction is None:
         return []
     shares = trace.prediction["probabilities"] or []

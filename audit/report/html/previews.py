@@ -1,4 +1,4 @@
-"""Stored previews as pictures that can be shown anywhere: decoded by Pillow, written anew by it.
+"""Stored previews as pictures that can be shown anywhere: decoded and encoded again by Pillow.
 
 Bytes from a store are never passed on as they are. A preview that does not decode is a missing picture, not
 an error.
@@ -22,14 +22,14 @@ Encoded = tuple[str, bytes]
 
 
 def encode(preview: Preview | None, side: int = _SIDE) -> Encoded | None:
-    """Return a stored preview as a picture of our own making, no larger than `side`; None when it is none."""
+    """Return a stored preview as a newly encoded picture, no larger than `side`; None if it is not a picture."""
     if preview is None or not preview.media_type.startswith("image/"):
         return None
     return encode_bytes(preview.data, side)
 
 
 def data_address(made: Encoded | None) -> str:
-    """Return a picture as an address that holds it; empty where there is none."""
+    """Return a picture as a data address; an empty text for None."""
     return f"data:{made[0]};base64,{base64.b64encode(made[1]).decode()}" if made else ""
 
 
@@ -49,24 +49,24 @@ def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
 
 
 def decode(data: bytes) -> Image.Image | None:
-    """The picture that these bytes are, as L or RGB and no larger than what a page shows; None when they are none."""
+    """Return the picture in these bytes, as L or RGB and small enough for a page; None if it is not a picture."""
     try:
         with Image.open(io.BytesIO(data)) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 return None
             opened.draft(None, (_SIDE, _SIDE))
             opened.load()
-            # A copy: the original may be read lazily, and would want its file again when it is shown.
+            # A copy: the original may be read lazily, and would need its file again later.
             picture = viewable(opened).copy()
             picture.info = {}
             picture.thumbnail((_SIDE, _SIDE))
             return picture
-    except Exception:  # hostile bytes: Pillow raises many kinds, and all mean the same here
+    except Exception:  # hostile bytes: Pillow raises many kinds of errors
         return None
 
 
 def written(picture: Image.Image) -> Encoded:
-    """PNG for the tiny, which a browser enlarges; JPEG for the rest."""
+    """Encode the picture: PNG for a tiny one, which a browser enlarges; JPEG for the rest."""
     out = io.BytesIO()
     if max(picture.size) <= _TINY:
         picture.save(out, "PNG")
@@ -76,7 +76,7 @@ def written(picture: Image.Image) -> Encoded:
 
 
 def difference(first: Preview | None, second: Preview | None, side: int = _SIDE) -> Encoded | None:
-    """Return where two previews differ, amplified until it can be seen."""
+    """Return a picture of where two previews differ, amplified to be visible."""
     if first is None or second is None:
         return None
     a, b = decode(first.data), decode(second.data)

@@ -25,7 +25,7 @@ from audit.report.html.previews import data_address, encode
 from audit.store.read.reader import Reader
 
 MISTAKES = 200
-#: The promise is 15 MB for the file; the text around the pictures needs some of it.
+#: The file may have at most 15 MB; the text around the pictures needs some of it.
 _LARGEST = 14_000_000
 _THUMB = 96
 
@@ -34,7 +34,9 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
     """Return the report on one run as HTML; with a baseline, what differs from it too."""
     row = reader.run(run)
     if mistakes < 0:
-        raise UsageError(f"A report cannot show {mistakes} mistakes.", hint="Give a whole number from 0 up.")
+        raise UsageError(
+            f"The number of mistakes must not be negative, got {mistakes}.", hint="Give a whole number from 0 up."
+        )
     epoch = overview.last_epoch(reader, row)
     counts = counts_view(overview.counts(reader, row, epoch))
     data: dict[str, Any] = {
@@ -57,7 +59,7 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
 def write_report(
     reader: Reader, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES
 ) -> int:
-    """Write the report to a file, which appears only when it is whole; gives its size."""
+    """Write the report to a file, which appears only when it is complete; return its size."""
     data = report(reader, run, baseline=baseline, mistakes=mistakes).encode("utf-8", "backslashreplace")
     part = f"{path}.part"
     try:
@@ -65,7 +67,9 @@ def write_report(
             out.write(data)
         os.replace(part, path)
     except OSError as error:
-        raise UsageError(f"{path} could not be written: {error.strerror}.", hint="Choose another with -o.") from error
+        raise UsageError(
+            f"{path} could not be written: {error.strerror}.", hint="Choose another file with -o."
+        ) from error
     finally:
         if os.path.exists(part):
             os.unlink(part)
@@ -91,7 +95,7 @@ def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[
 
 
 def embed(found: Trace) -> Callable[[int], str]:
-    """Gives a stage's preview as a data address; the same picture is decoded and written anew first."""
+    """Return a function that gives a stage's preview as a data address, decoded and encoded again."""
 
     def address(stage: int) -> str:
         return data_address(encode(found.preview(stage)))

@@ -1,4 +1,4 @@
-"""Compare: two runs, the stage at which they part, and the predictions that flipped."""
+"""Compare: two runs, the first stage at which they differ, and the predictions that flipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LISTED = 60
 
 
 def compare(desk: AppState, request: Request) -> Page:
-    """Return the page: at once where the comparison is known, else with a place that waits for it."""
+    """Return the page: with the comparison if it is known, else with a part that loads it."""
     store = desk.store
     a, b = _two(store, request)
     data: dict[str, Any] = {
@@ -39,7 +39,7 @@ def compare(desk: AppState, request: Request) -> Page:
 
 
 def result(desk: AppState, request: Request) -> Page:
-    """Return the comparison itself, however long it takes."""
+    """Return the comparison itself; wait until it is ready."""
     store = desk.store
     a, b = _two(store, request)
     found = _diff(desk, store, a, b, None)
@@ -69,7 +69,7 @@ def stages(desk: AppState, request: Request) -> Page:
 def _pair(
     a: Run, b: Run, ours: dict[str, Any], theirs: dict[str, Any], x: dict[str, Any] | None, y: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return one stage in both runs; the address of the picture of their difference where there can be one."""
+    """Return one stage in both runs, with the address of a picture of the difference if there is one."""
     named = x or y
     assert named is not None
     row = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None}
@@ -84,7 +84,7 @@ def _pair(
 
 
 def picture(desk: AppState, request: Request) -> Response:
-    """Return where one stage's output differs between the two runs."""
+    """Return a picture of where one stage's output differs between the two runs."""
     store = desk.store
     a, b = _two(store, request)
     keys, looks = [], []
@@ -105,7 +105,7 @@ def picture(desk: AppState, request: Request) -> Response:
 def _two(store: Store, request: Request) -> tuple[Run, Run]:
     a, b = request.query_params.get("a"), request.query_params.get("b")
     if not a or not b:
-        raise UsageError("A comparison needs two runs.", hint="Choose two on the page of runs.")
+        raise UsageError("A comparison needs two runs.", hint="Choose two runs in the list of runs.")
     return store.run(a), store.run(b)
 
 

@@ -37,7 +37,7 @@ def gallery(desk: AppState, request: Request) -> Page:
     if wants_json(request):
         data |= _block(desk, store, row, request)
     else:
-        _shows(desk, store, row, data["stage"], 0.0)  # the block that the page asks for next needs it
+        _shows(desk, store, row, data["stage"], 0.0)  # the next request of the page needs it
     return Page("gallery.html", data)
 
 
@@ -49,7 +49,7 @@ def block(desk: AppState, request: Request) -> Page:
     try:
         data |= _block(desk, store, row, request)
     except QueryError as error:
-        # The condition is being typed: its error belongs in the gallery, not instead of it.
+        # The user is still typing the condition, so its error is shown inside the gallery.
         return Page("gallery_error.html", {**data, "error": error.message, "hint": error.hint})
     return Page("gallery_block.html", data)
 

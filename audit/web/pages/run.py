@@ -1,4 +1,4 @@
-"""Run: what it came to, where it is wrong, how long each stage took, what failed."""
+"""Run: its results, its mistakes, the time of each stage, and the failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PANELS = ("counts", "timings")
 
 
 def run(desk: AppState, request: Request) -> Page | Response:
-    """Return the page; panels that take longer are fetched by it afterwards. JSON waits for them."""
+    """Return the page; it loads slow panels afterwards. JSON waits for them."""
     store = desk.store
     asked = request.path_params["run"]
     row = store.run(asked)
@@ -45,14 +45,14 @@ def run(desk: AppState, request: Request) -> Page | Response:
 
 
 def _others(store: Store, row: Run, most: int = 30) -> list[Run]:
-    """The runs to compare with, the likeliest first: of the same dataset, recorded before this one, the newest."""
+    """Return the runs to compare with: those of the same dataset first, then earlier ones, newest first."""
     others = [other for other in reversed(store.runs()) if other.run_id != row.run_id]
     others.sort(key=lambda other: (other.dataset != row.dataset, other.sequence > row.sequence))
     return others[:most]
 
 
 def panel(desk: AppState, request: Request) -> Page:
-    """Return one panel, when the page went out without it."""
+    """Return one panel that the page was sent without."""
     store = desk.store
     row = store.run(request.path_params["run"])
     name = request.path_params["panel"]
@@ -63,13 +63,13 @@ def panel(desk: AppState, request: Request) -> Page:
 
 
 def begin(desk: AppState, store: Store, row: Run, epoch: int) -> None:
-    """Begin counting in the background."""
+    """Start counting in the background."""
     for name in PANELS:
         _panel(desk, store, row, epoch, name, 0.0)
 
 
 def foresee(desk: AppState, store: Store) -> None:
-    """The newest run will be looked at next: begin with what its page needs, waiting for nothing."""
+    """Start computing what the page of the newest run needs, without waiting."""
     newest = next(reversed(store.runs()), None)
     if newest is None:
         return
@@ -77,7 +77,7 @@ def foresee(desk: AppState, store: Store) -> None:
     def ask() -> None:
         begin(desk, store, newest, overview.last_epoch(store, newest))
 
-    # Not `about`: what goes wrong here is for the page that needs it to tell.
+    # Not `about`: the page that needs the answer reports its errors.
     desk.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 

@@ -1,4 +1,4 @@
-"""SQL: ask anything. The query is in the address, so that it can be shared; it runs in the sandbox."""
+"""SQL: run a query. The query is in the address, so that it can be shared; it runs in the sandbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def sql(desk: AppState, request: Request) -> Page | Response:
     """Return the editor, and the answer when the address holds a query."""
     query = request.query_params.get("q", "")
     if len(query) > _LONGEST:
-        raise UsageError(f"A query may have {_LONGEST:,} characters here.", hint="Run it with: audit sql QUERY")
+        raise UsageError(
+            f"A query on this page may have at most {_LONGEST:,} characters.", hint="Run it with: audit sql QUERY"
+        )
     save = request.query_params.get("save", "")
     if save:
         return _file(desk, query, save)
@@ -58,7 +60,7 @@ def sql(desk: AppState, request: Request) -> Page | Response:
 
 
 def words(desk: AppState, request: Request) -> Page:
-    """Return what can be completed: tables, their columns, and the words of SQL."""
+    """Return the words for completion: tables, their columns, and SQL keywords."""
     return Page("error.html", vocabulary())
 
 

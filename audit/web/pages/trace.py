@@ -34,10 +34,11 @@ def trace(desk: AppState, request: Request) -> Page:
 
 
 def replay(desk: AppState, request: Request) -> Page:
-    """Derive every stage again, in a process of its own, and say whether it gave what was recorded."""
+    """Recompute every stage in another process, and compare the outputs with the recorded ones."""
     if desk.replays is None:
         raise UsageError(
-            "Replay is off here.", hint="It runs the recorded pipeline: allow it with `audit ui --replay`."
+            "Replay is disabled on this server.",
+            hint="It runs the recorded pipeline. To allow it, start `audit ui --replay`.",
         )
     store = desk.store
     found = _trace(store, request)
@@ -78,7 +79,7 @@ def source(desk: AppState, request: Request) -> Response:
 
 
 def send(made: Encoded | None) -> Response:
-    """Return a picture, or 404 where there is none."""
+    """Return the response with a picture, or 404 if there is none."""
     if made is None:
         return Response(status_code=404, media_type="text/plain")
     return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})

@@ -1,4 +1,4 @@
-"""Training: a run with epochs over time. Loss per step, cartography, what was forgotten, layer statistics."""
+"""Training: a run over its epochs. Loss per step, cartography, forgotten samples, layer statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _series(desk: AppState, store: Store, run: Run) -> dict[str, Any]:
 
 def _asked(store: Store, run: Run) -> dict[str, Any]:
     epochs = questions.epochs(store, run)
-    # With one epoch nothing can vary or be forgotten, and to find that out in a million samples takes seconds.
+    # With one epoch nothing can vary or be forgotten, and the queries would take seconds on a million samples.
     several = len({row["epoch"] for row in epochs}) > 1
     return {
         "epochs": epochs,
