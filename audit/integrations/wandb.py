@@ -52,7 +52,7 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
 
 @contextmanager
 def _offline(wandb: Any, run: Run, config: dict[str, Any], folder: Path) -> Iterator[Any]:
-    # The package reports its own crashes to its maker, offline too; nobody asked for that here.
+    # The package reports its crashes to its vendor, even offline; audit disables that.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     # The run is the recorded one's: what of this machine and this process wandb would add is of the export.
     settings = wandb.Settings(

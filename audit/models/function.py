@@ -86,7 +86,7 @@ def _import_file(path: Path, option: str) -> ModuleType:
 
 
 def build_module(builder: Callable[..., Any], state: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
-    """Call the user's builder; with weights at hand, its `num_classes` argument gets the size of their last tensor."""
+    """Call the user's builder; if weights are given, pass the size of their last tensor as `num_classes`."""
     if isinstance(builder, nn.Module):
         return builder
     name = getattr(builder, "__qualname__", type(builder).__name__)

@@ -1,7 +1,7 @@
 """The meaning of a model's outputs: logits, probabilities, measured values or a vector.
 
 The user says it, or it is evident from the model and its first output. What is neither is graded as logits, and the
-user is told how to say what it is.
+user gets a message that explains how to declare it.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
         notes = [
             *notes,
             f"{match.architecture} was built with transform_input=False; weights fine-tuned from torchvision's "
-            "ImageNet ones expect True, which no file tells: build the model in --arch FILE.py:function if these are.",
+            "ImageNet ones expect True, which the file does not store. If these weights were fine-tuned so, build the model with --arch FILE.py:function.",
         ]
     state = _with_metadata({name: _aligned(tensor) for name, tensor in state.items()}, state)
     module = hollow(match.architecture, match.num_classes)

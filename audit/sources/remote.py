@@ -1,6 +1,6 @@
 """A folder of pictures in a bucket: s3://bucket/images/, gs:// or az://.
 
-Class folders and flat folders are told apart, ordered and labelled as on a disk, so that a copy of a folder is the same dataset
+Class folders and flat folders are recognised, ordered and labelled as on a disk, so that a copy of a folder is the same dataset
 wherever it lies. Listing reads no object; each sample is one GET, made in the process that needs it. Messages never
 carry a service's own text, and a location with credentials in it is refused: both would end up in the store.
 """

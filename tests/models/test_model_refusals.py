@@ -89,7 +89,7 @@ def test_an_onnx_file_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> N
 def test_what_is_no_file(tmp_path: Path, weights: Path) -> None:
     check_refused(tmp_path / "nothing.pt", "There is no file")
     check_refused(tmp_path, "is a directory")
-    check_refused(weights.parent, "weights.pt: name one")
+    check_refused(weights.parent, "weights.pt: pass one")
     os.mkfifo(tmp_path / "fifo")
     check_refused(tmp_path / "fifo", "not a regular file")
     check_refused("nul\0byte")
@@ -135,7 +135,7 @@ def test_a_changed_byte_loads_or_gives_an_error_of_ours(at: int, value: int, tmp
         ({}, "without weights"),
         ([1, 2], "holds a list"),
         (torch.zeros(3), "holds a Tensor"),
-        ({"a.weight": torch.zeros(3, 4)}, "model.pt (1 tensors, a.weight (3, 4)) fit no architecture"),
+        ({"a.weight": torch.zeros(3, 4)}, "model.pt (1 tensors, a.weight (3, 4)) fit no known architecture"),
         ({1: torch.zeros(3)}, "without weights"),
     ],
 )

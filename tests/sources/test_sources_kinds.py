@@ -342,7 +342,7 @@ def test_torchvision_by_name(pictures: Path) -> None:
         ("torchvision:ImageFolder", "needs root"),
         ("torchvision:FakeData?size", "cannot be read"),
         ("torchvision:CIFAR10?root=nowhere&train=false", "cannot open .*not found or corrupted"),
-        ("torchvision:CIFAR10?root=nowhere&download=true", "not done here"),
+        ("torchvision:CIFAR10?root=nowhere&download=true", "does not download"),
     ],
 )
 def test_torchvision_that_is_refused(spec: str, message: str) -> None:
@@ -376,7 +376,7 @@ def test_hugging_face_on_disk(tmp_path: Path) -> None:
         (f"hf:{tmp_path}/splits", "several splits; its splits are train, test"),
         (f"hf:{tmp_path}/splits?split=val", "no split 'val'"),
         (f"hf:{tmp_path}/text", "There is no"),
-        (f"hf:{tmp_path}", "no dataset saved on disk"),
+        (f"hf:{tmp_path}", "not a dataset saved on disk"),
     ):
         with pytest.raises(DatasetError, match=message):
             open_dataset(spec)

@@ -185,7 +185,7 @@ def test_a_running_run_refreshes(page: Any, tmp_path: Path) -> None:
     writer.flush()
     with served(place) as address:
         page.goto(f"{address}run/{writer.run.run_id}")
-        page.get_by_text("Still being written").wait_for()
+        page.get_by_text("is still being recorded").wait_for()
         write_samples(writer, [{"index": n, "label": 0, "predicted": 0, "label_name": "a"} for n in range(1, 9)])
         writer.finish("complete")
         page.locator(".status.complete").wait_for()

@@ -165,7 +165,7 @@ def test_replay_is_off_elsewhere(remote: TestClient) -> None:
     headers = {"authorization": f"Bearer {TOKEN}", "origin": "http://example.test"}
     answer = remote.post("/run/latest/trace/0/replay", headers=headers)
     assert answer.status_code == 400
-    assert "Replay is off" in answer.text
+    assert "Replay is disabled" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def test_a_run_still_being_written(tmp_path: Path) -> None:
     with over(place) as client:
         run = writer.run.run_id
         first = client.get(f"/run/{run}")
-        assert "Still being written" in first.text
+        assert "is still being recorded" in first.text
         assert 'data-when="every 3"' in first.text
         assert client.get(f"/run/{run}?format=json").json()["run"]["samples"] == 1
         write_samples(writer, [{"index": 7, "label": 0, "predicted": 1, "label_name": "a"}])

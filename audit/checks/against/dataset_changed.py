@@ -27,18 +27,18 @@ class DatasetChanged(Check):
         assert baseline is not None
         found: list[tuple[str, str, float | None, float | None]] = []
         for before, now in matched(context, baseline):
-            told: tuple[str, str, float | None, float | None] | None = None
+            change: tuple[str, str, float | None, float | None] | None = None
             if before is None and now is not None and context.options["added"]:
-                told = (now.source, "is new", None, None)
+                change = (now.source, "is new", None, None)
             elif now is None and before is not None and context.options["removed"]:
-                told = (before.source, "is gone", None, None)
+                change = (before.source, "is gone", None, None)
             elif before is not None and now is not None and before.digest != now.digest:
-                told = (now.source, "has other bytes", None, None)
+                change = (now.source, "has other bytes", None, None)
             elif before is not None and now is not None and before.label != now.label:
-                told = (now.source, f"had the label {before.label} and now has {now.label}", now.label, before.label)
-            if told and len(found) < context.most:
-                found.append(told)
-            elif told:
+                change = (now.source, f"had the label {before.label} and now has {now.label}", now.label, before.label)
+            if change and len(found) < context.most:
+                found.append(change)
+            elif change:
                 context.unlisted += 1
         indices = lookup(context, [source for source, *_ in found])
         runs = ", ".join(literal(run) for run in (baseline.run_id, context.run.run_id))

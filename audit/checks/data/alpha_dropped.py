@@ -25,10 +25,10 @@ class AlphaDropped(Check):
     options = settings(files=Option(2_000, "Open at most this many files, evenly chosen; 0 opens all."))
 
     def run(self, context: Context) -> Iterable[Finding]:
-        told = set()
+        reported = set()
         if any(f"'{row['mode']}'" in _ALPHA for row in context.profile):
             for row in self._recorded(context):
-                told.add((row["index"], row["source"]))
+                reported.add((row["index"], row["source"]))
                 yield _finding(context, row["index"], row["source"], row["stage"], row["mode"])
         if context.facts.root is None:
             return
@@ -38,7 +38,7 @@ class AlphaDropped(Check):
         files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
         loaded = self._loaded(context, files)
         for file, found in opened(files):
-            if (file.index, file.source) not in told and (mode := _dropped(found, loaded.get(file.index))):
+            if (file.index, file.source) not in reported and (mode := _dropped(found, loaded.get(file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 
     def _recorded(self, context: Context) -> Iterable[dict[str, Any]]:

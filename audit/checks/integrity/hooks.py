@@ -28,9 +28,9 @@ class Hooks(Check):
             f"SELECT layer, direction, count(DISTINCT (epoch, step)) AS steps FROM {context.activations} "
             "GROUP BY layer, direction ORDER BY layer, direction"
         )
-        heard = {row["layer"] for row in rows}
+        recorded = {row["layer"] for row in rows}
         for layer in dict.fromkeys(asked):
-            if layer not in heard:
+            if layer not in recorded:
                 yield Finding(
                     f"The layer {layer} was requested, but its hook never ran.",
                     value=0,

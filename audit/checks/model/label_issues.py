@@ -45,8 +45,8 @@ class LabelIssues(Check):
         strong = np.flatnonzero(ranked["other"] >= context.options["min_confidence"])
         context.note(f"{len(ranked['other']):,} labels are doubtful, {len(strong):,} of them strongly")
         context.unlisted += max(0, len(strong) - context.most)
-        told = {name: column[strong[: context.most]].tolist() for name, column in ranked.items()}
-        rows = [dict(zip(told, values, strict=True)) for values in zip(*told.values(), strict=True)]
+        selected = {name: column[strong[: context.most]].tolist() for name, column in ranked.items()}
+        rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
         context.name(rows)
         classes = context.run.classes or []
         for row in rows:

@@ -121,7 +121,7 @@ def _conditions(name: str, rules: Any) -> list[tuple[str, str, float | None]]:
 def _offending(
     context: Context, stage: int, conditions: list[tuple[str, str, float | None]], says: str
 ) -> Iterable[Finding]:
-    for condition, told, bound in conditions:
+    for condition, rule, bound in conditions:
         query = (
             f"SELECT index, epoch, visit, kind, dtype, mode, shape, min, max FROM {context.outputs} "
             f"WHERE stage = {stage} AND NOT coalesce({condition}, false)"
@@ -130,12 +130,12 @@ def _offending(
             has = {
                 "shape": f"shape {_times(row['shape'] or [])}", "kind": f"kind {row['kind']}",
                 "dtype": f"dtype {row['dtype']}", "mode": f"mode {row['mode']}",
-            }.get(told.split(" ")[0])  # fmt: skip
-            low = told.startswith("min")
+            }.get(rule.split(" ")[0])  # fmt: skip
+            low = rule.startswith("min")
             value = None if has else row["min" if low else "max"]
             has = has or f"{'minimum' if low else 'maximum'} {value}"
             yield Finding(
-                f"{row['source']} (index {row['index']}) left {context.stage_name(stage)} with {has}; {says} {told}.",
+                f"{row['source']} (index {row['index']}) left {context.stage_name(stage)} with {has}; {says} {rule}.",
                 index=row["index"],
                 source=row["source"],
                 stage=stage,

@@ -61,8 +61,8 @@ def _outcome(outcome: CheckOutcome) -> Iterator[tuple[str, str]]:
 
 def _ending(report: Report, passed: int, skipped: int) -> str:
     failed = sum(outcome.fails(report.fail_on) for outcome in report.outcomes)
-    told = len(report.with_status("fail", "error")) - failed
-    warned = f", {told} with lesser findings" if told else ""
+    lesser = len(report.with_status("fail", "error")) - failed
+    warned = f", {lesser} with lesser findings" if lesser else ""
     word = "passed" if report.passed else "failed"
     return f"{word}: {failed} of {len(report.outcomes)} checks failed{warned}, {passed} passed, {skipped} skipped"
 
