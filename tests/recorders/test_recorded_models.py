@@ -160,7 +160,10 @@ def test_outputs_of_many_forms(tmp_path: Path, form: str) -> None:
 
 def test_an_output_without_logits_is_told_of_and_its_layers_recorded(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 4), nn.Unflatten(1, (2, 2)))
-    with audit.record(tmp_path / "lineage") as run, pytest.warns(RecordingWarning, match="which axis is the class axis"):
+    with (
+        audit.record(tmp_path / "lineage") as run,
+        pytest.warns(RecordingWarning, match="which axis is the class axis"),
+    ):
         loop(run, run.model(model, layers=["0"]))
     ask = Asked(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM predictions") == [(0,)]
