@@ -37,4 +37,4 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
             ("transformers", 32),
         ]
         assert store.run("lightning").tags["mlflow.run_id"] == namespace["number"]
-    assert len(list((tmp_path / "exported").iterdir())) == len(EXPORTERS)
+    assert len(list((tmp_path / "exported").iterdir())) == len(list(EXPORTERS))
