@@ -40,11 +40,17 @@ def logged_tables(
     }
 
 
+def _index_number(index: Any) -> int | None:
+    """Return an index as a whole number: unlike a label, 3.0 can mean nothing else. None where it is not one."""
+    value = index.item() if isinstance(index, torch.Tensor) and index.numel() == 1 else index
+    return int(value) if isinstance(value, float) and value.is_integer() else label_number(value)
+
+
 def checked(
     indices: Any, logits: Any, labels: Any, epoch: Any
 ) -> tuple[list[int], torch.Tensor, list[Any] | None, int | None]:
     """What `run.log` was given, as it is wanted; an error that says which of it is wrong."""
-    numbers = [label_number(index) for index in _listed(indices) or [None]]
+    numbers = [_index_number(index) for index in _listed(indices) or [None]]
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         raise UsageError(
