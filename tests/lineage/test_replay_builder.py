@@ -104,7 +104,7 @@ def test_a_script_is_replayed_from_another_directory(
     assert "training_script.py: its SHA-256 was" in found["different"][0]["detail"]
     script.unlink()
     done = audited("replay", "loop", "--store", store)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "training_script.py" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from examples import examples
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from audit.recorders.randomness.search import GeneratorSearch
@@ -30,7 +30,8 @@ NUMBERS = st.integers(0, 100_000).filter(lambda number: number % 97 != 40)
 
 
 @pytest.mark.workers
-@settings(max_examples=examples(8), phases=[Phase.generate])
+@settings(max_examples=examples(8), phases=[Phase.explicit, Phase.generate])
+@example(number=2770)  # a generator made from the worker's seed, recorded without workers and replayed in two
 @given(number=NUMBERS)
 def test_random_pipelines_come_out_bit_for_bit(number: int) -> None:
     tally = campaign.Tally()

@@ -20,6 +20,7 @@ from audit.store.commits import logged_commits
 from audit.store.filesystem import LocalFilesystem
 from audit.store.manifest import Manifest, read_manifest
 from audit.store.read.freshness import committed
+from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
 
 
@@ -245,7 +246,8 @@ def test_killed_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.Monke
     with audit.open(tmp_path) as store:
         assert [run.run_id for run in store.runs()] == [keep.run_id]
         assert store.verify() == []
-        committed(store)
+    with Reader(str(tmp_path)) as reader:
+        assert len(committed(reader)) == 1
 
 
 def test_a_file_system_without_locks_has_its_own_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,9 @@ class Restorer:
     def restore(self, states: Mapping[str, State]) -> list[str]:
         """Set what can be set; gives the names of recorded generators that are not there."""
         self._look()
+        if WORKER not in states and (self._roster.asks_for_worker or any(name.startswith(MADE) for name in states)):
+            # It was recorded in the main process, and may be replayed in a worker, which has a seed of its own.
+            _be_main_process()
         missing = []
         for name, state in states.items():
             if name == BATCH:
@@ -120,6 +123,13 @@ def own_worker() -> Iterator[None]:
 
 
 _NO_DATASET: Any = None
+
+
+def _be_main_process() -> None:
+    """Let this process seem to be no worker; `own_worker` undoes it."""
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = None
 
 
 def _worker_state() -> list[tuple[str, State]]:
