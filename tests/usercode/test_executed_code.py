@@ -148,7 +148,7 @@ def test_a_stage_is_described_by_the_code_that_runs(files: Files) -> None:
     place = files(pipeline_described=PIPELINE, helper_of_pipeline=HELPER)
     module: Any = load_module(str(place / "pipeline_described.py"))
     files(pipeline_described=PIPELINE.replace("(2,)", "(3,)"))
-    text = PIPELINE[PIPELINE.index("class Scale") : PIPELINE.index("\nFACTOR")]
+    text = PIPELINE[PIPELINE.index("class Scale") : PIPELINE.index("\nmode")]
     assert code_digest_of(module.Scale()) == hashlib.sha256(text.encode()).hexdigest()[:32]
     edited: Any = load_module(str(place / "pipeline_described.py"))
     text = text.replace("(2,)", "(3,)")
