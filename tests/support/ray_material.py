@@ -111,7 +111,8 @@ def unlisted(store: Path | str, run_id: str) -> list[str]:
     with audit.open(store) as opened:
         listed = {part.file for part in opened.reader.manifest(run_id).parts}
     files, folder = filesystem_for(str(store)), f"runs/{run_id}"
-    tables = [name for name in files.list(folder) if files.is_folder(f"{folder}/{name}")]
+    # The records of commits are not parts; in a bucket they stay (docs/FORMAT.md).
+    tables = [name for name in files.list(folder) if name != "log" and files.is_folder(f"{folder}/{name}")]
     there = {f"{table}/{name}" for table in tables for name in files.list(f"{folder}/{table}")}
     return sorted(there - listed)
 
