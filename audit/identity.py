@@ -15,6 +15,9 @@ from typing import Protocol
 
 from audit.errors import NotFound, UsageError
 
+#: The address by which records for other tools name this project. It identifies; it need not answer.
+PROJECT_ADDRESS = "https://audit-lineage.example"
+
 _LATEST = re.compile(r"^latest(?:~(\d+))?$")
 _NAME = re.compile(r"^[^\x00-\x1f/\\]{1,200}$")
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from audit import __version__
 from audit.errors import MissingExtra
+from audit.identity import PROJECT_ADDRESS
 from audit.integrations import run_facts as facts
 from audit.records import Run
 from audit.store.read.reader import Reader
 
-PRODUCER = f"https://pypi.org/project/audit-lineage/{__version__}"
+PRODUCER = f"{PROJECT_ADDRESS}/{__version__}"
 _NAMESPACE = uuid.UUID("6f3d9a52-0c1e-5b7d-9a51-9d4c2f7f0e11")
 _ENDED = {"complete": "COMPLETE", "failed": "FAIL", "interrupted": "ABORT"}
 _OUTPUTS = ("samples", "stage_outputs", "predictions", "activations")
