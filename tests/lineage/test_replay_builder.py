@@ -137,7 +137,10 @@ def test_each_split_has_its_builder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("splits", "said"),
-    [(("train", "test"), "does not store how the dataset of its split 'test'"), ((None, None), "several datasets, and")],
+    [
+        (("train", "test"), "does not store how the dataset of its split 'test'"),
+        ((None, None), "several datasets, and"),
+    ],
 )
 def test_what_the_run_does_not_say_is_not_guessed(tmp_path: Path, splits: tuple[Any, Any], said: str) -> None:
     with audit.record(tmp_path / "lineage") as run:
