@@ -68,9 +68,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev  ## write docs/cli.md and docs/python.md anew from the code
+docs: $(VENV)/.dev  ## write docs/cli.md, docs/python.md and the tables of docs/FORMAT.md from the code
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_python.py
+	$(BIN)/python docs/make_format.py
 
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	OMP_NUM_THREADS=2 $(BIN)/python bench/overhead.py

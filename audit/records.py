@@ -5,8 +5,10 @@ They cross every layer, so they depend on nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from audit.columns import BIGINT, BOOLEAN, DOUBLE, INTEGER, MAP, TIMESTAMP, VARCHAR, VARCHARS
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 Level = Literal["digest", "preview", "full"]
@@ -32,43 +34,102 @@ OUTPUT_TASKS = {
 
 @dataclass(slots=True)
 class Run:
-    """One row of `runs`: a recorded execution of a pipeline."""
+    """One row per run: a recorded execution of a pipeline. Made from the manifests; there is no such Parquet file."""
 
-    run_id: str
-    sequence: int
-    started_at: str
-    name: str | None = None
-    status: Status = "running"
-    finished_at: str | None = None
-    seconds: float | None = None
-    command: str | None = None
-    seed: int | None = None
-    capture: str | None = None
-    dataset: str | None = None
-    dataset_digest: str | None = None
-    model: str | None = None
-    model_digest: str | None = None
-    arch: str | None = None
-    classes: list[str] | None = None
-    pipeline_digest: str | None = None
-    samples: int = 0
-    failed: int = 0
+    run_id: Annotated[str, VARCHAR("the run's id")]
+    _: KW_ONLY
+    name: Annotated[str | None, VARCHAR("a name that was given; several runs may share one", null="not named")] = None
+    status: Annotated[
+        Status,
+        VARCHAR("`running`, `complete`, `interrupted`, `failed`; a run in which every sample failed is `failed`"),
+    ] = "running"
+    started_at: Annotated[str, TIMESTAMP("when it began")] = ""
+    finished_at: Annotated[str | None, TIMESTAMP("when it ended", null="it has not, or was killed")] = None
+    seconds: Annotated[float | None, DOUBLE("time spent recording, over all its resumptions", null="no commit yet")] = (
+        None
+    )
+    command: Annotated[
+        str | None,
+        VARCHAR("the command line, with `***` for what looks like a password, a token or a key", null="there is none"),
+    ] = None
+    seed: Annotated[
+        int | None, BIGINT("each visit's seed follows from it, the epoch and the index", null="not seeded")
+    ] = None
+    capture: Annotated[str | None, VARCHAR("how much is kept of each output, and why", null="not decided yet")] = None
+    dataset: Annotated[str | None, VARCHAR("what `--dataset` named", null="recorded from Python")] = None
+    dataset_digest: Annotated[str | None, VARCHAR("of the list of samples, without their content", null="unknown")] = (
+        None
+    )
+    model: Annotated[str | None, VARCHAR("what `--model` named", null="no model")] = None
+    model_digest: Annotated[str | None, VARCHAR("of the checkpoint", null="no model, or no file")] = None
+    arch: Annotated[str | None, VARCHAR("the architecture", null="no model, or unknown")] = None
+    classes: Annotated[list[str] | None, VARCHARS("class names in label order", null="unknown")] = None
+    pipeline_digest: Annotated[str | None, VARCHAR("of the descriptions of all stages", null="unknown")] = None
+    samples: Annotated[int, BIGINT("visits recorded")] = 0
+    failed: Annotated[int, BIGINT("of them, those that failed")] = 0
+    wrong: Annotated[int, BIGINT("predictions that are not correct, of all epochs", null="nothing was graded")] = 0
+    last_epoch: Annotated[
+        int | None,
+        BIGINT(
+            "the last epoch that was recorded whole: the newest of a run that is complete, else the one before "
+            "the newest",
+            null="no epoch is whole, or recorded by a version that did not keep it",
+        ),
+    ] = None
+    accuracy: Annotated[
+        float | None,
+        DOUBLE(
+            "share of graded predictions of `last_epoch` that are correct; where no epoch is whole, of the newest"
+            " as far as it was recorded",
+            null="nothing was graded in it",
+        ),
+    ] = None
+    versions: Annotated[
+        dict[str, str],
+        VARCHAR(
+            "JSON: python, torch, torchvision, pillow, numpy, audit; `digests`: the version of the recipe of its "
+            "digests"
+        ),
+    ] = field(default_factory=dict)
+    git_commit: Annotated[
+        str | None, VARCHAR("of the working directory, with `+changes` when files differ from it", null="no repository")
+    ] = None
+    host: Annotated[str | None, VARCHAR("the machine's name", null="not recorded")] = None
+    tags: Annotated[dict[str, str], MAP("given by the user")] = field(default_factory=dict)
+    recipe: Annotated[
+        dict[str, Any],
+        VARCHAR(
+            "JSON: all that rebuilds the pipeline (`kind` is `run`), or what is known of it; `layers`: those that"
+            " were asked for"
+        ),
+    ] = field(default_factory=dict)
+    warnings: Annotated[list[str], VARCHARS("what went other than hoped while recording")] = field(default_factory=list)
+    sequence: Annotated[int, BIGINT("the order in which runs began")] = 0
+    output: Annotated[
+        str | None,
+        VARCHAR(
+            "what the graded model's numbers are: `logits`, `probabilities`, `sigmoid`, `log_probabilities`, "
+            "`multilabel`, `regression`, `embedding`",
+            null="no model, or unknown",
+        ),
+    ] = None
+    task: Annotated[
+        str | None, VARCHAR("`classification`, `multilabel`, `regression` or `embedding`", null="as output")
+    ] = None
+    output_evidence: Annotated[
+        str | None, VARCHAR("how `output` is known: it was declared, or what the first output showed", null="as output")
+    ] = None
+    unrecorded: Annotated[
+        list[str] | None,
+        VARCHARS(
+            "changes of the values that no stage explains: what, in which function, by which calls; empty where "
+            "every item is what its last stage returned",
+            null="recorded by a version, or in a way, that does not look for them",
+        ),
+    ] = None
+    # Only in run.json, not in the table.
     graded: int = 0
-    wrong: int = 0
-    #: The last epoch that was recorded whole; `accuracy` is that of this epoch.
-    last_epoch: int | None = None
-    accuracy: float | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    git_commit: str | None = None
-    host: str | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-    recipe: dict[str, Any] = field(default_factory=dict)
     expected: int | None = None
-    output: str | None = None
-    task: str | None = None
-    output_evidence: str | None = None
-    warnings: list[str] = field(default_factory=list)
-    unrecorded: list[str] | None = None
 
     @property
     def digest_version(self) -> int:
@@ -115,15 +176,22 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One row of `stages`: one step of the pipeline."""
+    """One row per stage of the pipeline."""
 
-    stage: int
-    path: str
-    name: str
-    qualname: str
-    parameters: str | None = None
-    random: bool = False
-    source_code_digest: str | None = None
+    stage: Annotated[int, INTEGER("ordinal, see below")]
+    path: Annotated[
+        str,
+        VARCHAR(
+            "place in the pipeline: `0` is load, `2.1` the first stage inside the second, `target.1` a stage of "
+            "the label, `outer.1` a stage of a dataset that wraps one with stages of its own, `inside.NAME` one "
+            "that the dataset's own code tells of, `call.aug.1` one that was found by its call"
+        ),
+    ]
+    name: Annotated[str, VARCHAR("class or function name")]
+    qualname: Annotated[str, VARCHAR("with its module")]
+    parameters: Annotated[str | None, VARCHAR("JSON: its settings", null="none are known")] = None
+    random: Annotated[bool, BOOLEAN("whether it draws random numbers, as far as its class shows")] = False
+    source_code_digest: Annotated[str | None, VARCHAR("of its source code", null="it has none in Python")] = None
 
     @property
     def is_target(self) -> bool:

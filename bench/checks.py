@@ -38,7 +38,7 @@ def build(place: Path, samples: int) -> None:
     """A run of one clean dataset, without payloads."""
     rng = np.random.default_rng(0)
     classes = [f"class-{n}" for n in range(CLASSES)]
-    writer = RunWriter.create(str(place), Run("", 0, "", name="bench", classes=classes, expected=samples))
+    writer = RunWriter.create(str(place), Run("", name="bench", classes=classes, expected=samples))
     run_id = writer.run.run_id
     count = len(STAGES)
     parameters = [

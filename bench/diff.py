@@ -40,7 +40,7 @@ def hexes(numbers: np.ndarray, width: int) -> np.ndarray:
 
 def write_run(store: str, name: str, samples: int, *, second: bool) -> None:
     """One run; the second differs from the first in every way that a diff reports."""
-    writer = RunWriter.create(store, Run("", 0, "", name=name, classes=[str(c) for c in range(CLASSES)]))
+    writer = RunWriter.create(store, Run("", name=name, classes=[str(c) for c in range(CLASSES)]))
     run_id = writer.run.run_id
     writer.append({"stages": stages_table(run_id, second)})
     for begin in range(0, samples, CHUNK):

@@ -42,7 +42,7 @@ SINGLE = "FROM predictions WHERE NOT correct AND label = 2"
 
 def build(location: str, rows: int, order: np.ndarray[Any, Any]) -> None:
     """One complete run of `rows` visits, written in the given order of indices."""
-    writer = RunWriter.create(location, Run(run_id="", sequence=0, started_at="", name="bench"))
+    writer = RunWriter.create(location, Run("", name="bench"))
     rng = np.random.default_rng(0)
     writer.append({"stages": _stages(writer.run.run_id)})
     for number, start in enumerate(range(0, rows, BATCH)):
@@ -240,7 +240,7 @@ def many_runs(folder: Path, count: int) -> str:
     if not (folder / f"runs-{count}.done").exists():
         rng = np.random.default_rng(0)
         for number in range(count):
-            writer = RunWriter.create(str(location), Run(f"r{number:06d}", number + 1, ""))
+            writer = RunWriter.create(str(location), Run(f"r{number:06d}", sequence=number + 1))
             writer.append({"stages": _stages(writer.run.run_id), **_batch(writer.run.run_id, np.arange(20), 0, rng)})
             writer.finish("complete")
         (folder / f"runs-{count}.done").touch()

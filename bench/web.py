@@ -36,7 +36,7 @@ def make(place: str, samples: int, name: str = "million", seed: int = 0) -> str:
     """A store of one run with this many samples, three stages, previews, and a model that is often right."""
     rng = np.random.default_rng(seed)
     classes = [f"class {n}" for n in range(CLASSES)]
-    run = Run(run_id="", sequence=0, started_at="", name=name, dataset="synthetic", classes=classes, capture="preview")
+    run = Run("", name=name, dataset="synthetic", classes=classes, capture="preview")
     writer = RunWriter.create(place, run)
     stages = [
         {"stage": n, "path": str(n), "name": s, "qualname": s} for n, s in enumerate(("load", "Resize", "ToTensor"))

@@ -16,7 +16,19 @@ ROOT = Path(audit.__file__).parent
 
 #: Lowest first. A module may import from its own layer and from those below it.
 LAYERS = [
-    {"errors", "records", "identity", "config", "registry", "plainjson", "usercode", "extras", "provenance"},
+    {
+        "errors",
+        "columns",
+        "records",
+        "tables",
+        "identity",
+        "config",
+        "registry",
+        "plainjson",
+        "usercode",
+        "extras",
+        "provenance",
+    },
     {"recording_key"},
     {"values"},
     {"store"},

@@ -132,8 +132,6 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         kept["max_failures"] = request.max_failures
     return Run(
         run_id="",
-        sequence=0,
-        started_at="",
         name=request.name,
         command=request.command,
         seed=request.seed,

@@ -94,7 +94,7 @@ def whole_visits(place: str, run_id: str, status: str) -> int:
 
 
 def test_two_writers_of_one_run(service: Service, place: str) -> None:
-    first = RunWriter.create(place, Run("", 0, ""))
+    first = RunWriter.create(place, Run(""))
     run_id = first.run.run_id
     first.append({"stages": stage_table(run_id), **visit_tables(run_id, [0, 1])})
     first.flush()
@@ -117,7 +117,7 @@ def test_two_writers_of_one_run(service: Service, place: str) -> None:
 
 def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, place: str) -> None:
     count = 60_000
-    writer = RunWriter.create(place, Run("", 0, ""))
+    writer = RunWriter.create(place, Run(""))
     chance = np.random.default_rng(0)
     facts = {
         "run_id": [writer.run.run_id] * count,
@@ -148,7 +148,7 @@ def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, pl
 
 def test_a_part_that_cannot_be_read_is_one_sentence(service: Service, place: str) -> None:
     count = 20_000  # so that a part is longer than what is fetched when it is opened
-    writer = RunWriter.create(place, Run("only", 0, ""))
+    writer = RunWriter.create(place, Run("only"))
     facts = {"epoch": np.zeros(count, np.int32), "visit": np.zeros(count, np.int32), "index": np.arange(count)}
     logits = np.random.default_rng(0).random((count, 4), np.float32)
     writer.append({"predictions": table_of("predictions", facts | {"run_id": ["only"] * count, "logits": logits})})

@@ -124,7 +124,7 @@ def test_views_say_what_the_documentation_says(stores: dict[str, Path]) -> None:
 def test_flips_are_regressions_fixes_and_changes(tmp_path: Path) -> None:
     predicted: dict[str, list[int | None]] = {"a": [0, 1, 2, 0, None], "b": [0, 0, 1, 2, 1]}
     for name, classes in predicted.items():
-        writer = RunWriter.create(str(tmp_path / "s"), Run("", 0, "", name=name))
+        writer = RunWriter.create(str(tmp_path / "s"), Run("", name=name))
         tables = visit_tables(writer.run.run_id, [0, 1, 2, 3, 4])
         labels = [0, 1, 1, 1, 1]
         facts = {c: tables["predictions"][c].to_pylist() for c in ("run_id", "epoch", "index", "visit")}
@@ -141,8 +141,6 @@ def test_flips_are_regressions_fixes_and_changes(tmp_path: Path) -> None:
 
 def test_runs_keep_their_row(tmp_path: Path) -> None:
     row = Run(
-        "",
-        0,
         "",
         name="n'\"☃",
         classes=["a", "b\n"],

@@ -99,7 +99,7 @@ def digest(*parts: object, size: int = 32) -> str:
 def world(samples: int = SAMPLES, *, root: str = "/nowhere", name: str | None = None, seed: int = 0) -> World:
     """A clean run: coloured pictures, four stages, a model that is right nine times out of ten and knows it."""
     rng = np.random.default_rng(seed)
-    run = Run("", 0, "", name=name, classes=list(CLASSES), expected=samples, unrecorded=[])
+    run = Run("", name=name, classes=list(CLASSES), expected=samples, unrecorded=[])
     made = World(run, {"stages": _stages(), "samples": [], "stage_outputs": [], "predictions": [], "activations": []})
     for index in range(samples):
         label = index % len(CLASSES)

@@ -98,7 +98,7 @@ def hexed(*words: object) -> str:
 def write_run(store: str, rows: Sequence[dict[str, Any]], stages: Sequence[dict[str, Any]], **run: Any) -> str:
     """A synthetic run. A row has source, content, label, predicted (or None) and outputs (stage → digest)."""
     phase = run.pop("phase", None)
-    writer = RunWriter.create(store, Run("", 0, "", **run))
+    writer = RunWriter.create(store, Run("", **run))
     run_id = writer.run.run_id
     writer.append({"stages": table_of("stages", _columns([{"run_id": run_id, "random": False, **s} for s in stages]))})
     samples, outputs, predictions = [], [], []

@@ -104,7 +104,7 @@ def record(
     status: Any = "complete",
 ) -> Run:
     """One run of so many samples, in several commits."""
-    writer = RunWriter.create(os.fspath(location), Run(run_id, 0, "", name=name, classes=["c0", "c1", "c2"]))
+    writer = RunWriter.create(os.fspath(location), Run(run_id, name=name, classes=["c0", "c1", "c2"]))
     writer.append({"stages": stage_table(writer.run.run_id)})
     for number, start in enumerate(range(0, samples, batch)):
         indices = list(range(start, min(start + batch, samples)))

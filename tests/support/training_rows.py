@@ -30,7 +30,7 @@ class Seen:
 
 def write_training(store: Path, batches: Iterable[tuple[int, str, Sequence[Seen]]], *, split: str | None = None) -> str:
     """One run whose steps are these (epoch, phase, visits); the loss of a step is the mean of its visits'."""
-    writer = RunWriter.create(str(store), Run(run_id="", sequence=0, started_at=""))
+    writer = RunWriter.create(str(store), Run(""))
     for step, (epoch, phase, visits) in enumerate(batches):
         count = len(visits)
         columns = prediction_columns(

@@ -49,7 +49,7 @@ def jpeg(seed: int = 0, side: int = 16) -> bytes:
 
 def begin(place: Path, name: str, **facts: Any) -> RunWriter:
     """A run of the given facts, begun."""
-    return RunWriter.create(str(place), Run(run_id="", sequence=0, started_at="", name=name, **facts))
+    return RunWriter.create(str(place), Run("", name=name, **facts))
 
 
 def rows(table: str, many: list[dict[str, Any]]) -> Any:

@@ -65,7 +65,7 @@ class Recording:
         check_run_name(name)
         details = describe() if describe is not None else {}
         tagged = rank_tags() | dict(tags or {})
-        row = Run(run_id="", sequence=0, started_at="", name=name, tags=tagged, capture=capture, **details)
+        row = Run("", name=name, tags=tagged, capture=capture, **details)
         self._ledger = RecordingState(
             store, row, capture=capture, capture_budget=capture_budget, capture_where=capture_where, strict=strict
         )

@@ -77,7 +77,7 @@ class RunWriter:
         filesystem = filesystem_for(location)
         create_store(filesystem)
         now = datetime.now(UTC)
-        run = run or Run(run_id="", sequence=0, started_at="")
+        run = run or Run("")
         # A sequence that is given is kept: who writes many runs at once need not read them all for each.
         manifests = [] if run.sequence else read_manifests(filesystem)[0]
         run.run_id = check_run_id(run.run_id or new_run_id(now))

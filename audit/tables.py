@@ -1,0 +1,306 @@
+"""The tables of a run, as they are stored: one class for each, one line for each column.
+
+No other place lists them. The Arrow schema (store/schema.py) and the tables of docs/FORMAT.md are made from these classes,
+and readers return rows of these types. Column names are a contract with users. To add a column, add a line at the end of
+its class, with a `since=` greater by one than the greatest here, and run `make docs`. To add a table, add a class and an
+entry in TABLES, and run `make docs`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from audit.columns import BIGINT, BIGINTS, BLOB, BOOLEAN, DOUBLE, FLOAT, FLOATS, INTEGER, RUN_ID, VARCHAR, VARCHARS
+from audit.records import Stage
+
+
+class VisitRow(TypedDict):
+    """The key of a visit, with which most tables begin."""
+
+    run_id: Annotated[str, RUN_ID]
+    epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
+    index: Annotated[int, BIGINT("the sample's place in the dataset")]
+    visit: Annotated[int, INTEGER("0, or how often the epoch had drawn this index before")]
+
+
+class SampleRow(VisitRow):
+    """One row per visit, failed ones included."""
+
+    split: Annotated[str | None, VARCHAR("train, test…", null="unknown")]
+    source: Annotated[
+        str | None,
+        VARCHAR(
+            "path below `root` as UTF-8 text, or a URI such as `dataset://7` (for a Subset, the index in the dataset "
+            "behind it); if the dataset does not list its files, the first picture, sound or video that was opened "
+            "while the item was made; bytes that are not UTF-8 are shown as `\\xff`",
+            null="unknown",
+        ),
+    ]
+    root: Annotated[str | None, VARCHAR("the dataset's folder", null="the source is not a file")]
+    source_raw: Annotated[bytes | None, BLOB("the path's bytes", null="`source` is exactly them")]
+    source_digest: Annotated[
+        str | None, VARCHAR("SHA-256 of the file's bytes, hex", null="no file, or it could not be read")
+    ]
+    source_bytes: Annotated[int | None, BIGINT("the file's length", null="as above")]
+    label: Annotated[int | None, BIGINT("class number", null="unlabelled")]
+    label_name: Annotated[str | None, VARCHAR("its name", null="unlabelled, or names unknown")]
+    status: Annotated[str, VARCHAR("`ok` or `failed`")]
+    failed_stage: Annotated[
+        str | None,
+        VARCHAR("name of the stage that failed; `load`, `dataset`, `worker` outside of stages", null="status is ok"),
+    ]
+    error: Annotated[str | None, VARCHAR("the error's type and message", null="status is ok")]
+    worker: Annotated[int | None, INTEGER("the loader's worker", null="made in the main process")]
+    rank: Annotated[int | None, INTEGER("the process of a distributed run", null="not distributed")]
+    batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
+    position: Annotated[int | None, INTEGER("place in the batch", null="not batched")]
+
+
+class StageOutputRow(VisitRow):
+    """One row per visit and stage."""
+
+    stage: Annotated[int, INTEGER("the stage")]
+    name: Annotated[str, VARCHAR("its name")]
+    kind: Annotated[
+        str, VARCHAR("`image`, `tensor`, `array`, `text`, `tokens`, `number`, `mapping`, `sequence`, `other`")
+    ]
+    dtype: Annotated[str | None, VARCHAR("element type", null="the kind has none")]
+    shape: Annotated[list[int] | None, BIGINTS("lengths of the axes", null="the kind has none")]
+    mode: Annotated[str | None, VARCHAR("an image's mode, a tensor's own type", null="has none")]
+    digest: Annotated[
+        str | None, VARCHAR("XXH3-128 of the value, hex", null="equal values could not be distinguished from others")
+    ]
+    changed: Annotated[
+        bool | None, BOOLEAN("whether it differs from what the stage was given", null="one of the two has no digest")
+    ]
+    params: Annotated[str | None, VARCHAR("JSON: what a random stage drew", null="drew nothing that is known")]
+    min: Annotated[float | None, DOUBLE("least finite element", null="no finite numbers")]
+    max: Annotated[float | None, DOUBLE("greatest finite element", null="no finite numbers")]
+    mean: Annotated[float | None, DOUBLE("of the finite elements", null="no finite numbers")]
+    std: Annotated[float | None, DOUBLE("of the finite elements, population", null="no finite numbers")]
+    zeros: Annotated[int | None, BIGINT("elements that are zero", null="no numbers")]
+    nonfinite: Annotated[int | None, BIGINT("elements that are NaN or infinite", null="no numbers")]
+    bytes: Annotated[int | None, BIGINT("size of the value in memory", null="unknown")]
+    microseconds: Annotated[float, FLOAT("time in the stage, without the time of recording")]
+    payload: Annotated[str, VARCHAR("`none`, `preview` or `full`: the most exact form of it in `payloads`")]
+
+
+class PayloadRow(VisitRow):
+    """Stored stage outputs and previews, in a table of their own so that ordinary queries never read them."""
+
+    stage: Annotated[int, INTEGER("the first stage that had this output")]
+    form: Annotated[str, VARCHAR("`preview` or `full`")]
+    kind: Annotated[str, VARCHAR("kind of the encoded value")]
+    encoding: Annotated[str, VARCHAR("`full`: an encoding of FORMAT-values.md; `preview`: a media type")]
+    data: Annotated[bytes, BLOB("the bytes")]
+
+
+class PredictionRow(VisitRow):
+    """One row for each sample of each matched call of a recorded model.
+
+    If a visit has several, those of the model that was recorded first come first, then in the order of the calls. The first
+    one is graded (view `graded_predictions`); all other views, checks and counts use only that one.
+    """
+
+    label: Annotated[int | None, BIGINT("class number", null="unlabelled")]
+    label_name: Annotated[str | None, VARCHAR("its name", null="unlabelled, or names unknown")]
+    predicted: Annotated[int | None, BIGINT("most probable class, the lowest of equals", null="a logit is not finite")]
+    predicted_name: Annotated[str | None, VARCHAR("its name", null="as above, or names unknown")]
+    confidence: Annotated[float | None, FLOAT("its probability", null="a logit is not finite")]
+    correct: Annotated[bool | None, BOOLEAN("predicted = label; false when a logit is not finite", null="unlabelled")]
+    loss: Annotated[
+        float | None,
+        FLOAT("cross entropy; may be NaN or infinite", null="unlabelled, or the label is outside the outputs"),
+    ]
+    margin: Annotated[
+        float | None, FLOAT("probability of the best class less that of the second", null="a logit is not finite")
+    ]
+    entropy: Annotated[float | None, FLOAT("of the probabilities, natural logarithm", null="a logit is not finite")]
+    label_rank: Annotated[
+        int | None,
+        INTEGER(
+            "1 when the label is the most probable class", null="no label inside the outputs, or a logit is not finite"
+        ),
+    ]
+    logits: Annotated[
+        list[float] | None,
+        FLOATS(
+            "as the model gave them, NaN and infinity included; `runs.output` says what they are",
+            null="a task without classes",
+        ),
+    ]
+    probabilities: Annotated[
+        list[float] | None,
+        FLOATS(
+            "what follows from `logits` and `runs.output`: softmax of logits, for one output the two of its sigmoid; "
+            "the values themselves where they are probabilities",
+            null="a task without classes",
+        ),
+    ]
+    input_digest: Annotated[
+        str | None,
+        VARCHAR(
+            "digest of what the model was given: that of the visit's last stage that is not a target stage",
+            null="unknown",
+        ),
+    ]
+    batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
+    position: Annotated[int | None, INTEGER("place in the batch", null="not batched")]
+    step: Annotated[
+        int | None, BIGINT("number of the step, which all calls with the same samples share", null="unknown")
+    ]
+    model: Annotated[
+        str | None, VARCHAR("the name given to the model, else its architecture or class", null="unknown", since=3)
+    ]
+    call: Annotated[
+        int | None,
+        INTEGER(
+            "0, 1, … among the predictions of one visit; 0 is graded",
+            null="written before this column existed: 0",
+            since=3,
+        ),
+    ]
+    number: Annotated[int | None, BIGINT("the row of `calls`", null="logged by hand", since=3)]
+    operations: Annotated[
+        list[str] | None,
+        VARCHARS(
+            "what the loop did to the sample between its last stage and the model", null="nothing, or unknown", since=3
+        ),
+    ]
+    target: Annotated[
+        list[float] | None,
+        FLOATS(
+            "what the output was to be, for tasks without classes",
+            null="a task with classes, or none was found",
+            since=3,
+        ),
+    ]
+    output: Annotated[
+        list[float] | None,
+        FLOATS("what the model gave, for tasks without classes", null="a task with classes", since=3),
+    ]
+
+
+class CallRow(TypedDict):
+    """One row for each call of a recorded model."""
+
+    run_id: Annotated[str, RUN_ID]
+    number: Annotated[int, BIGINT("0, 1, … in the order of the calls")]
+    model: Annotated[str, VARCHAR("as in predictions")]
+    epoch: Annotated[int | None, INTEGER("that of its samples", null="it was matched to none")]
+    step: Annotated[int | None, BIGINT("as in predictions", null="it was matched to none")]
+    phase: Annotated[str, VARCHAR("`train` or `eval`: the mode of the model")]
+    rows: Annotated[int | None, BIGINT("rows of the input", null="the input is not a tensor")]
+    samples: Annotated[int, BIGINT("rows that were matched to a sample")]
+    evidence: Annotated[
+        str | None,
+        VARCHAR(
+            "`batch` (the batch itself), `operations` (made of a batch), `view` (of its memory), `content` (each row "
+            "has the digest of a sample), `object`",
+            null="it was matched to none",
+        ),
+    ]
+    operations: Annotated[
+        list[str] | None, VARCHARS("what the loop did to the batch on its way", null="nothing, or unknown")
+    ]
+    reason: Annotated[str | None, VARCHAR("why it was matched to no sample", null="it was matched")]
+    rank: Annotated[int | None, INTEGER("the process of a distributed loop", null="not distributed")]
+
+
+class ActivationRow(TypedDict):
+    """What hooked layers saw or produced."""
+
+    run_id: Annotated[str, RUN_ID]
+    epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
+    step: Annotated[int, BIGINT("number of the model's call")]
+    index: Annotated[int | None, BIGINT("the sample", null="the value belongs to the batch")]
+    visit: Annotated[int | None, INTEGER("its visit", null="the value belongs to the batch")]
+    layer: Annotated[str, VARCHAR("the layer's name in the model")]
+    layer_type: Annotated[str, VARCHAR("its class")]
+    direction: Annotated[str, VARCHAR("`forward` or `backward`")]
+    port: Annotated[str, VARCHAR("`input.0`, `output.1`…")]
+    shape: Annotated[list[int], BIGINTS("lengths of the axes")]
+    dtype: Annotated[str, VARCHAR("element type")]
+    mean: Annotated[float | None, DOUBLE("of the finite elements", null="no finite numbers")]
+    std: Annotated[float | None, DOUBLE("of the finite elements, population", null="no finite numbers")]
+    min: Annotated[float | None, DOUBLE("least finite element", null="no finite numbers")]
+    max: Annotated[float | None, DOUBLE("greatest finite element", null="no finite numbers")]
+    p01: Annotated[float | None, DOUBLE("1st percentile", null="not recorded")]
+    p25: Annotated[float | None, DOUBLE("25th percentile", null="not recorded")]
+    p50: Annotated[float | None, DOUBLE("median", null="not recorded")]
+    p75: Annotated[float | None, DOUBLE("75th percentile", null="not recorded")]
+    p99: Annotated[float | None, DOUBLE("99th percentile", null="not recorded")]
+    zero_fraction: Annotated[float | None, DOUBLE("share of zeros", null="not recorded")]
+    nonfinite: Annotated[int | None, BIGINT("elements that are NaN or infinite", null="not recorded")]
+    norm: Annotated[float | None, DOUBLE("Euclidean norm", null="not recorded")]
+    digest: Annotated[str | None, VARCHAR("as of a tensor", null="not recorded")]
+    payload: Annotated[bytes | None, BLOB("the exact value, encoded as a tensor", null="not recorded")]
+
+
+class StepRow(TypedDict):
+    """One row per call of the model in a recorded loop."""
+
+    run_id: Annotated[str, RUN_ID]
+    epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
+    step: Annotated[int, BIGINT("number of the model's call")]
+    batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
+    phase: Annotated[str, VARCHAR("`train` or `eval`: the mode the model was in")]
+    loss: Annotated[float | None, DOUBLE("mean of the predictions' losses", null="nothing was graded")]
+    learning_rate: Annotated[float | None, DOUBLE("of the optimizer's step that followed", null="no training step")]
+    gradient_norm: Annotated[float | None, DOUBLE("of all parameters' gradients at that step", null="no training step")]
+    samples: Annotated[int, BIGINT("visits in the batch")]
+    rank: Annotated[int | None, INTEGER("the process of a distributed run", null="not distributed")]
+
+
+class ParentRow(TypedDict):
+    """Which samples a mixed sample was made of."""
+
+    run_id: Annotated[str, RUN_ID]
+    epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
+    batch: Annotated[int, BIGINT("number of the batch in its epoch")]
+    position: Annotated[int, INTEGER("place in the batch")]
+    parent_index: Annotated[int, BIGINT("a sample that went into it")]
+    weight: Annotated[float | None, DOUBLE("its share", null="unknown")]
+
+
+class FindingRow(TypedDict):
+    """What checks found."""
+
+    run_id: Annotated[str, RUN_ID]
+    check_name: Annotated[str, VARCHAR("the check")]
+    severity: Annotated[str, VARCHAR("`error`, `warning` or `info`")]
+    status: Annotated[str, VARCHAR("`pass`, `fail`, `skip`, `error`")]
+    message: Annotated[str, VARCHAR("one sentence")]
+    index: Annotated[int | None, BIGINT("the sample", null="not about one")]
+    source: Annotated[str | None, VARCHAR("its source", null="not about one")]
+    stage: Annotated[int | None, INTEGER("the stage", null="not about one")]
+    value: Annotated[float | None, DOUBLE("what was measured", null="nothing was measured")]
+    threshold: Annotated[float | None, DOUBLE("what was allowed", null="there is no limit")]
+    evidence: Annotated[str | None, VARCHAR("JSON", null="none")]
+
+
+class GeneratorStateRow(VisitRow):
+    """Generator states, only for visits that drew random numbers and were not seeded per visit."""
+
+    generator: Annotated[str, VARCHAR("which, see below")]
+    state: Annotated[bytes, BLOB("what of the state differs from visit to visit")]
+    block_digest: Annotated[
+        str | None, VARCHAR("digest of the large part of the state, which many visits share", null="the state is whole")
+    ]
+    block: Annotated[bytes | None, BLOB("that part, once per digest", null="another row of the run holds it")]
+
+
+#: A table's name, and the class of its rows.
+TABLES: dict[str, type] = {
+    "samples": SampleRow,
+    "stages": Stage,
+    "stage_outputs": StageOutputRow,
+    "payloads": PayloadRow,
+    "predictions": PredictionRow,
+    "calls": CallRow,
+    "activations": ActivationRow,
+    "steps": StepRow,
+    "parents": ParentRow,
+    "findings": FindingRow,
+    "rng": GeneratorStateRow,
+}
