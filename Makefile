@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test quick thorough campaign screenshots check format lint types docs bench clean
+.PHONY: help setup demo browser test quick thorough campaign screenshots check format lint types docs site bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -68,10 +68,14 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev  ## write docs/cli.md, docs/python.md and the tables of docs/FORMAT.md from the code
+docs: $(VENV)/.dev  ## write docs/cli.md, docs/python.md, docs/COOKBOOK.md and the tables of docs/FORMAT.md from the code
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_python.py
 	$(BIN)/python docs/make_format.py
+	$(BIN)/python docs/make_cookbook.py
+
+site: $(VENV)/.dev  ## build the documentation as a site, in out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	OMP_NUM_THREADS=2 $(BIN)/python bench/overhead.py

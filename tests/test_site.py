@@ -1,0 +1,92 @@
+"""The pages of the site are true: it builds without a warning, and what pages show is what the commands print."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from places import DIGITS, PIPELINE, REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+
+
+@pytest.mark.workers
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=REPOSITORY,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    start = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert 'href="cli.html"' in start
+    assert 'src="images/trace.png"' in start
+    # A page without outside help: readers behind a firewall see the same.
+    assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://', start)
+
+
+class Pickled:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (print, ("loaded",))
+
+
+def sessions(page: str) -> list[tuple[str, str]]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(r"```console\n\$ (.*?)\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_messages_of_the_troubleshooting_page_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import audit
+    from audit.cli.main import cli
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fixtures").symlink_to(REPOSITORY / "fixtures")
+    (tmp_path / "bad_import.py").write_text("import nothing_there\n")
+    (tmp_path / "no_transform.py").write_text("size = 16\n")
+    torch.save(Pickled(), "pickled.pt")
+    audit.run(DIGITS, pipeline=PIPELINE, store="lineage", name="small", workers=0, limit=4)
+    shown = sessions("TROUBLESHOOTING.md")
+    assert len(shown) >= 9
+    for command, expected in shown:
+        words = shlex.split(command)
+        assert words[0] == "audit"
+        done = CliRunner().invoke(cli, words[1:])
+        said = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "RUN", done.output)
+        said = said.replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
+        assert said.strip() == expected.strip(), command
+        assert done.exit_code in (1, 2), command
+
+
+def same(shown: str, answered: str) -> bool:
+    """Whether two cells are equal; numbers may differ as the last digits do from machine to machine."""
+    if shown == answered:
+        return True
+    try:
+        return math.isclose(float(shown), float(answered), rel_tol=0.02, abs_tol=0.02)
+    except ValueError:
+        return False
+
+
+@pytest.mark.slow
+def test_the_answers_of_the_cookbook_are_what_the_store_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import make_cookbook
+
+    shown = (DOCS / "COOKBOOK.md").read_text(encoding="utf-8").splitlines()
+    answered = make_cookbook.cookbook(tmp_path).splitlines()
+    assert len(re.findall(r"^### \d+\.", "\n".join(shown), re.MULTILINE)) == 30
+    assert len(shown) == len(answered), "run `make docs`"
+    for line, again in zip(shown, answered, strict=True):
+        cells, others = line.split(), again.split()
+        ruled = line.startswith("─")  # the rule under a header is as wide as the widest cell
+        assert ruled or (len(cells) == len(others) and all(map(same, cells, others))), f"{line}\n{again}"
