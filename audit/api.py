@@ -13,6 +13,7 @@ from audit.store.read.reader import Reader, Relation
 if TYPE_CHECKING:
     from audit.checks.base import Severity
     from audit.checks.baseline import Baseline
+    from audit.checks.config import Configuration
     from audit.checks.report import Report
     from audit.integrations.exporters import Exported
     from audit.lineage.diff.diff import Diff
@@ -137,10 +138,11 @@ class Store:
         self,
         run: str | None = None,
         *,
-        config: str | os.PathLike[str] | None = None,
+        config: Configuration | str | os.PathLike[str] | None = None,
         baseline: str | os.PathLike[str] | None = None,
         only: Sequence[str] = (),
         skip: Sequence[str] = (),
+        checks: Sequence[str | os.PathLike[str]] = (),
         fail_on: Severity | None = None,
         record: bool = False,
         progress: Callable[[Progress], None] | None = None,
@@ -149,8 +151,9 @@ class Store:
         """Judge a run by the checks of `config`, or of audit.toml: the twin of `audit check`.
 
         `baseline` is a run or a file to compare with; `only` and `skip` name checks; `fail_on` is the least severity that
-        fails. `record` keeps the findings in the store, as the command does; without it nothing is written. `trust`
-        allows `reproducible` to run code that this machine did not record.
+        fails. `checks` names Python files with checks of one's own. `record` keeps the findings in the store, as the
+        command does; without it nothing is written. `trust` allows `reproducible` to run code that this machine did
+        not record, and the configuration to name files with checks.
         """
         from audit.checks.runner import run_checks
 
@@ -161,6 +164,7 @@ class Store:
             baseline=baseline,
             only=only,
             skip=skip,
+            checks=checks,
             fail_on=fail_on,
             record=record,
             progress=progress,

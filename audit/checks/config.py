@@ -10,14 +10,15 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, cast
 
 from audit.checks.base import SEVERITIES, Check, Option, Severity
 from audit.checks.context import Narrowing
-from audit.checks.registry import all_checks, find_check
+from audit.checks.own_checks import own_checks
+from audit.checks.registry import all_checks, require_check
 from audit.checks.shared.allow_list import Allowed, AllowList
 from audit.checks.yours.sql import CHECK as SQL
 from audit.errors import UsageError
@@ -26,8 +27,8 @@ FILE = "audit.toml"
 #: `defaults` is read elsewhere (see audit.config).
 _TOP = ("defaults", "baseline", "fail_on", "max_findings", "select", "skip", "checks", "sql")
 #: Keys that every check accepts in addition to its own options.
-COMMON = ("enabled", "severity", "splits", "classes", "stages", "allow")
-_ALLOW = ("source", "digest", "reason", "expires")
+COMMON = ("enabled", "severity", "splits", "classes", "stages", "pipelines", "datasets", "allow")
+_ALLOW = ("source", "digest", "stage", "message", "reason", "expires")
 DEFAULT_MOST = 100
 
 
@@ -62,22 +63,34 @@ class Configuration:
 
     def chosen(self, only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Setting]:
         """Return the enabled checks, or those named by `only`, without those named by `skip`."""
+        known = {setting.name for setting in self.settings}
         for name in (*only, *skip):
-            if name not in {setting.name for setting in self.settings}:
-                find_check(name)  # raises an error with the nearest name
+            if name not in known:
+                require_check(name, known)  # raises an error with the nearest name
         wanted = [s for s in self.settings if s.name in only or s.check.name in only] if only else self.settings
         return [s for s in wanted if (only or s.enabled) and s.name not in skip and s.check.name not in skip]
 
 
-def load_configuration(path: str | os.PathLike[str] | None = None) -> Configuration:
-    """Read the given file, or ./audit.toml, or [tool.audit] in ./pyproject.toml, or use the defaults."""
+def load_configuration(
+    path: str | os.PathLike[str] | None = None, *, checks: Sequence[str] = (), trust: bool = False
+) -> Configuration:
+    """Read the given file, or ./audit.toml, or [tool.audit] in ./pyproject.toml, or use the defaults.
+
+    `checks` names Python files with checks of one's own. `trust` lets the files run that only the configuration names.
+    """
+    content, found = _found(path)
+    return parse_configuration(content, found, own_checks(content, found, checks, trust=trust))
+
+
+def _found(path: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str | None]:
+    """Return the configuration's content and its file."""
     if path is not None:
-        return parse_configuration(_section(os.fspath(path)), os.fspath(path))
+        return _section(os.fspath(path)), os.fspath(path)
     if os.path.isfile(FILE):
-        return parse_configuration(_section(FILE), FILE)
+        return _section(FILE), FILE
     if os.path.isfile("pyproject.toml") and (section := _section("pyproject.toml")):
-        return parse_configuration(section, "pyproject.toml")
-    return parse_configuration({}, None)
+        return section, "pyproject.toml"
+    return {}, None
 
 
 def _section(path: str) -> dict[str, Any]:
@@ -102,19 +115,23 @@ def _section(path: str) -> dict[str, Any]:
     return dict(section)
 
 
-def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configuration:
-    """Read a configuration from its tables; raise UsageError with the wrong key and its place."""
+def parse_configuration(content: Mapping[str, Any], path: str | None, own: Sequence[type[Check]] = ()) -> Configuration:
+    """Read a configuration from its tables; raise UsageError with the wrong key and its place.
+
+    `own` are checks that are not registered: those of the user's own files.
+    """
     where = path or "the configuration"
     _known(content, _TOP, where)
     select = _names(content, "select", where)
     skip = _names(content, "skip", where)
-    tables = _typed(content, "checks", dict, where) or {}
+    tables = {key: table for key, table in (_typed(content, "checks", dict, where) or {}).items() if key != "paths"}
+    available = [*all_checks(), *own]
     settings = []
     for name in (*select, *skip, *tables):
         if name == SQL.name:
             raise UsageError(f"{where} configures 'sql' as a check.", hint="Write your queries as [[sql]] tables.")
-        find_check(name)
-    for check in all_checks():
+        require_check(name, {check.name for check in own})
+    for check in available:
         if check is SQL:
             continue
         table = tables.get(check.name, {})
@@ -123,7 +140,7 @@ def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configu
             raise UsageError(f"{at} must be a table, got {table!r}.", hint=f"Write [checks.{check.name}].")
         default = check.name in select if select else check.default or bool(table)
         settings.append(_setting(check, check.name, table, at, default and check.name not in skip))
-    settings += _queries(content, where)
+    settings += _queries(content, where, {check.name for check in available})
     severity = content.get("fail_on", "error")
     baseline = _typed(content, "baseline", str, where)
     most = _typed(content, "max_findings", int, where)
@@ -135,7 +152,7 @@ def parse_configuration(content: Mapping[str, Any], path: str | None) -> Configu
     return Configuration(settings, _severity(severity, "fail_on", where), most or DEFAULT_MOST, baseline, path, notes)
 
 
-def _queries(content: Mapping[str, Any], where: str) -> list[Setting]:
+def _queries(content: Mapping[str, Any], where: str, taken: Set[str]) -> list[Setting]:
     queries = _typed(content, "sql", list, where) or []
     settings: list[Setting] = []
     for number, table in enumerate(queries, 1):
@@ -146,7 +163,7 @@ def _queries(content: Mapping[str, Any], where: str) -> list[Setting]:
         name = given.pop("name", None) or f"sql-{number}"
         if not isinstance(name, str) or not given.get("query"):
             raise UsageError(f"{at} has no query.", hint='Give it one, such as query = "FROM failures".')
-        if name in {setting.name for setting in settings} or name in {check.name for check in all_checks()}:
+        if name in {setting.name for setting in settings} or name in taken:
             raise UsageError(
                 f"{at} has the name {name!r}, which another check already has.", hint="Give it a different name."
             )
@@ -162,7 +179,7 @@ def _setting(check: type[Check], name: str, table: Mapping[str, Any], at: str, d
             options[key] = _option(check.options[key], key, value, at)
     enabled = _typed(table, "enabled", bool, at)
     severity = _severity(table["severity"], "severity", at) if "severity" in table else None
-    narrowing = Narrowing(*(tuple(_names(table, key, at)) for key in ("splits", "classes", "stages")))
+    narrowing = Narrowing(*(tuple(_names(table, key, at)) for key in COMMON[2:7]))
     allow = AllowList(tuple(_allowed(table, at)))
     return Setting(check, name, options, default if enabled is None else enabled, severity, narrowing, allow)
 
@@ -187,20 +204,25 @@ def _allowed(table: Mapping[str, Any], at: str) -> Iterable[Allowed]:
                 hint='Write { source = "a/b.png", reason = "why" }.',
             )
         _known(entry, _ALLOW, here)
-        source, digest = _typed(entry, "source", str, here), _typed(entry, "digest", str, here)
+        source, digest, stage, message = (_typed(entry, key, str, here) for key in _ALLOW[:4])
         reason, expires = _typed(entry, "reason", str, here), entry.get("expires")
-        if (source is None) == (digest is None):
-            raise UsageError(f"{here} needs a source or a digest, and not both.")
+        if [source is not None, digest is not None, stage is not None or message is not None].count(True) != 1:
+            raise UsageError(
+                f"{here} needs a source or a digest, and not both; for a finding without a source, a stage or a message.",
+                hint='Write for example { message = "The class cat is right in *", reason = "why" }.',
+            )
         if digest is not None and not re.fullmatch("[0-9a-fA-F]{8,64}", digest):
             raise UsageError(
                 f"{here} has the digest {digest!r}, which is too short or not hexadecimal.",
                 hint="Give at least the first 8 digits, as `audit trace` shows them.",
             )
         if not reason:
-            raise UsageError(f"{here} gives no reason for {source or digest!r}.", hint='Add reason = "…".')
+            raise UsageError(
+                f"{here} gives no reason for {source or digest or message or stage!r}.", hint='Add reason = "…".'
+            )
         if expires is not None and not isinstance(expires, date):
             raise _wrong_type("expires", expires, date, here)
-        yield Allowed(source, digest, reason, expires)
+        yield Allowed(source, digest, reason, expires, stage, message)
 
 
 _CALLED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",

@@ -7,6 +7,7 @@ offending rows are fetched, and no more of them than can be reported.
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +33,14 @@ GRIDS = "('image', 'tensor', 'array')"
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """The samples and stages that one check looks at; empty means all."""
+    """The samples, stages and runs that one check looks at; empty means all."""
 
     splits: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
+    #: File names or patterns: the check judges only runs of these pipelines and datasets.
+    pipelines: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
 
 
 @dataclass
@@ -123,6 +127,16 @@ class Context:
         for wanted in self.narrowing.classes if classes else ():
             if wanted not in classes and not wanted.lstrip("-").isdecimal():
                 raise _unknown("class", wanted, classes, self.run.run_id)
+
+    def unmet_run(self) -> str | None:
+        """Return why this run is not one that the configuration names for the check, or None."""
+        for noun, wanted, given in (
+            ("pipeline", self.narrowing.pipelines, pipeline_name(self.run)),
+            ("dataset", self.narrowing.datasets, dataset_name(self.run)),
+        ):
+            if wanted and not any(fnmatch.fnmatchcase(given or "", pattern) for pattern in wanted):
+                return f"the configuration limits it to runs of the {noun} {' or '.join(wanted)}"
+        return None
 
     def unmet_split(self) -> str | None:
         """Return why none of the splits that the configuration names can be looked at, or None."""
@@ -327,6 +341,20 @@ class Context:
         return f"FROM {table} WHERE run_id = {self.run_literal} AND index = {index}" + (
             f" AND {where}" if where else ""
         )
+
+
+def pipeline_name(run: Run) -> str | None:
+    """Return the name of the pipeline's file, as the configuration names it; None if the run has none."""
+    pipeline = run.recipe.get("pipeline")
+    if not isinstance(pipeline, str):
+        return None
+    file = pipeline.rpartition(":")[0] if pipeline.rpartition(":")[0].endswith(".py") else pipeline
+    return os.path.basename(file)
+
+
+def dataset_name(run: Run) -> str | None:
+    """Return the dataset's last name, as the configuration names it; None if the run has none."""
+    return os.path.basename(run.dataset.rstrip("/")) if run.dataset else None
 
 
 def _unknown(noun: str, wanted: str, names: Sequence[str], run_id: str) -> UsageError:

@@ -32,8 +32,9 @@ skip = ["image_quality"]       # or select = [...]: these and no others
 
 [checks.accuracy]
 min = 0.95
-severity = "error"             # every check: enabled, severity, splits, classes, stages, allow
+severity = "error"             # every check: enabled, severity, splits, classes, stages, pipelines, datasets, allow
 classes = ["cat", "dog"]
+pipelines = ["eval.py"]        # only runs of this pipeline; others skip the check (datasets = [...]: of this dataset)
 
 [checks.duplicates]
 splits = ["train"]
@@ -41,6 +42,9 @@ allow = [
   { source = "scans/*.png", reason = "both sides of one sheet", expires = 2027-06-30 },
   { digest = "9f86d081884c7d65", reason = "test card" },
 ]
+
+[checks.per_class_accuracy]    # a finding without a source is accepted by its message or its stage
+allow = [{ message = "The class lynx is right in *", reason = "12 pictures so far", expires = 2027-06-30 }]
 
 [checks.stage_contract.contract.Normalize]
 kind = "tensor"
@@ -92,8 +96,23 @@ class Tiny(Check):
             )
 ```
 
+Save it as a file of your project and name it. No package or entry point is needed.
+
+```
+audit check --checks checks/tiny.py
+```
+
 ```toml
-[project.entry-points."audit.checks"]      # in your package's pyproject.toml
+[checks]
+paths = ["checks/*.py"]        # relative to this file
+```
+
+A configuration may come with somebody else's project, so the files that only it names are executed with `--trust`
+alone. Without it `audit check` names them, runs nothing and exits with 1. A package offers a check to everyone
+who installs it:
+
+```toml
+[project.entry-points."audit.checks"]      # in the package's pyproject.toml
 tiny = "my_package.checks:Tiny"
 ```
 """

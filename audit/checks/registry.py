@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from importlib import import_module
 
 from audit.checks.base import Check
@@ -36,9 +38,13 @@ for _group, _names in BUILT_IN.items():
         CHECKS.add(_name, import_module(f"audit.checks.{_group}.{_name}").CHECK)
 
 
-def find_check(name: str) -> type[Check]:
-    """Return the check of that name; raise UsageError with the nearest name if there is none."""
-    return _checked(name, CHECKS.get(name))
+def require_check(name: str, own: Collection[str] = ()) -> None:
+    """Raise UsageError with the nearest names unless there is a registered check, or one of `own`, of that name."""
+    if name in own:
+        return
+    if name not in CHECKS and (near := difflib.get_close_matches(name, own, n=3)):
+        raise UsageError(f"There is no check called {name!r}.", hint=f"Did you mean {', '.join(near)}?")
+    _checked(name, CHECKS.get(name))
 
 
 def all_checks() -> list[type[Check]]:

@@ -30,6 +30,7 @@ def run_checks(
     baseline: str | os.PathLike[str] | None = None,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
+    checks: Sequence[str | os.PathLike[str]] = (),
     fail_on: Severity | None = None,
     record: bool = True,
     progress: Callable[[Progress], None] | None = None,
@@ -37,9 +38,13 @@ def run_checks(
 ) -> Report:
     """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings.
 
-    `trust` allows `reproducible` to run code that this machine did not record.
+    `checks` names Python files with checks of one's own. `trust` allows `reproducible` to run code that this machine
+    did not record, and the configuration to name such files.
     """
-    configuration = config if isinstance(config, Configuration) else load_configuration(config)
+    files = [os.fspath(file) for file in checks]
+    configuration = (
+        config if isinstance(config, Configuration) else load_configuration(config, checks=files, trust=trust)
+    )
     settings = configuration.chosen(only, skip)
     if isinstance(store, Reader):
         return _run(store, run, configuration, settings, baseline, fail_on, record, progress, trust)
@@ -157,7 +162,7 @@ def _judge(facts: RunFacts, setting: Setting, most: int) -> CheckOutcome:
 
 def _verdict(context: Context, setting: Setting, most: int) -> _Verdict:
     try:
-        if reason := context.unmet_split() or _unmet(context, setting.check):
+        if reason := context.unmet_run() or context.unmet_split() or _unmet(context, setting.check):
             raise Skip(reason)
         found = list(setting.check().run(context))
         return _weigh(context, setting, found, most)
@@ -172,8 +177,8 @@ def _verdict(context: Context, setting: Setting, most: int) -> _Verdict:
 
 
 def _weigh(context: Context, setting: Setting, found: list[Finding], most: int) -> _Verdict:
-    allowed = setting.allow.sources(context)
-    kept = [finding for finding in found if finding.source is None or not allowed(finding.source)]
+    is_accepted = setting.allow.accepts(context)
+    kept = [finding for finding in found if not is_accepted(finding)]
     if len(kept) < len(found):
         context.note(f"allowed by the configuration: {len(found) - len(kept)}")
     total = len(kept) + context.unlisted

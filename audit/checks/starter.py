@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from typing import Any
 
 from audit.checks.config import FILE
+from audit.checks.context import dataset_name, pipeline_name
 from audit.errors import UsageError
+from audit.records import Run
 from audit.store.read.reader import Reader
 
 _HEAD = """\
@@ -47,16 +50,18 @@ def starter(reader: Reader, reference: str | None = None) -> str:
     """Return the text of a first configuration that the run itself passes."""
     run = reader.run(reference)
     pieces = [_HEAD.format(run=run.run_id)]
+    scope = _scope(run)
     if run.accuracy is not None:
         floor = max(0.0, int((run.accuracy - 0.02) * 100) / 100)
+        # Without a scope the limit would fail every other run of the folder that is less accurate.
         pieces.append(
-            f"[checks.accuracy]\nmin = {floor}             # the run has {run.accuracy:.4f}\n"
+            f"[checks.accuracy]\n{scope}{'' if scope else '# '}min = {floor}             # the run has {run.accuracy:.4f}\n"
             "# max_drop = 0.02        # against the baseline\n"
         )
     if run.failed:
-        pieces.append(f"[checks.unreadable]\nmax_failed = {run.failed}         # as many failed in the run\n")
+        pieces.append(f"[checks.unreadable]\n{scope}max_failed = {run.failed}         # as many failed in the run\n")
     if contract := _contract(reader, run.run_id):
-        pieces.append(contract)
+        pieces.append(f"[checks.stage_contract]\n{scope}\n{contract}" if scope else contract)
     pieces.append(_TAIL.format(year=int(run.started_at[:4]) + 1))
     return "\n".join(pieces)
 
@@ -76,13 +81,24 @@ def write_starter(reader: Reader, reference: str | None = None, path: str = FILE
     return path
 
 
+def _scope(run: Run) -> str:
+    """Return a line that limits a check to runs of the same pipeline, or else of the same dataset."""
+    for key, name in (("pipelines", pipeline_name(run)), ("datasets", dataset_name(run))):
+        if name and name.isprintable() and glob.escape(name) == name:
+            return f"{key} = [{json.dumps(name, ensure_ascii=False)}]   # limits of other runs differ\n"
+    return ""
+
+
 def _contract(reader: Reader, run_id: str) -> str | None:
     """Return a contract for the last stage's output; None if its shape varies."""
     stages = [row for row in reader.rows("stages", run_id, order="stage") if not row["path"].startswith("target")]
     if len(stages) < 2:
         return None
     last: dict[str, Any] = stages[-1]
-    if [row["path"] for row in stages].count(last["path"]) > 1:
+    # By its name, which survives a stage that is added before it; by its path where several stages have the name.
+    named = [row["name"] for row in stages].count(last["name"]) == 1
+    known = last["name"] if named else last["path"]
+    if not named and [row["path"] for row in stages].count(last["path"]) > 1:
         return None  # several loaders: a path does not identify one of their pipelines
     rows = reader.sql(
         "SELECT kind, dtype, shape, min(min) AS low, max(max) AS high FROM stage_outputs WHERE stage = ? "
@@ -94,7 +110,7 @@ def _contract(reader: Reader, run_id: str) -> str | None:
         return None
     row = rows[0]
     lines = [
-        f"[checks.stage_contract.contract.{json.dumps(last['path'])}]   # {_plain(last['name'])}, the model's input",
+        f"[checks.stage_contract.contract.{json.dumps(known)}]   # {_plain(last['name'])}, the model's input",
         f"kind = {json.dumps(row['kind'])}",
         f"shape = {json.dumps(row['shape'])}",
     ]

@@ -11,7 +11,7 @@ import click
 from audit.cli.options import common, trust_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from audit.checks.report import Report
 
@@ -41,6 +41,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 )
 @click.option("--only", metavar="NAME", multiple=True, help="Run only this check; repeatable.")
 @click.option("--skip", metavar="NAME", multiple=True, help="Do not run this check; repeatable.")
+@click.option("--checks", metavar="FILE.py", multiple=True, help="Also run the checks of this Python file; repeatable.")
 @click.option("--list", "listing", is_flag=True, help="List every check with its options, and run none.")
 @click.option("--init", is_flag=True, help="Write a commented audit.toml whose limits come from the run.")
 @click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed.")
@@ -64,7 +65,7 @@ def check(
     """
     form = "json" if as_json else form
     if listing:
-        _list(form)
+        _list(form, options["checks"])
         return 0
     from audit.api import open as open_store
 
@@ -97,15 +98,17 @@ def show(
     return 0 if report.passed else 1
 
 
-def _list(form: str) -> None:
+def _list(form: str, files: Sequence[str]) -> None:
     from audit import plainjson
+    from audit.checks.own_checks import own_checks
     from audit.checks.registry import all_checks
     from audit.report.findings.text import list_json, list_lines
 
+    checks = [*all_checks(), *own_checks({}, None, files)]
     if form == "json":
-        click.echo(plainjson.dumps(list_json(all_checks()), indent=1))
+        click.echo(plainjson.dumps(list_json(checks), indent=1))
     else:
-        _lines(list_lines(all_checks()))
+        _lines(list_lines(checks))
 
 
 def _lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:

@@ -18,6 +18,7 @@ from audit.config import store_location
 from audit.records import LEVELS, OUTPUT_TASKS, Run
 
 if TYPE_CHECKING:
+    from audit.checks.config import Configuration
     from audit.lineage.failures import FailureGroup
 
 #: Options that may differ when a run is resumed; the others come from its recipe.
@@ -152,6 +153,8 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data:
     if not options["dataset"] and not resume:
         raise click.UsageError("No dataset was given. Run: audit run DATA (or --dataset DATA), or pass --resume RUN.")
     place = store_location(store)
+    # Read before recording: a mistake in the configuration must not show itself after hours.
+    configuration = _configuration(options["trust"]) if judge else None
     # SIGTERM ends the run as Ctrl-C does: it can be read and resumed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ProgressBar("starting") as bar:
@@ -167,7 +170,7 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data:
 
             command = shown_command("audit", sys.argv[1:])
             recorded = record_run(store=place, command=command, progress=bar.show, **options)
-    return _report(recorded, place, as_json) or (_judge(recorded, place, as_json) if judge else 0)
+    return _report(recorded, place, as_json) or (_judge(recorded, place, as_json, configuration) if judge else 0)
 
 
 def _report(recorded: Run, place: str, as_json: bool) -> int:
@@ -193,11 +196,17 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
     return 0 if recorded.status == "complete" else 1
 
 
-def _judge(recorded: Run, place: str, as_json: bool) -> int:
+def _configuration(trust: bool) -> Configuration:
+    from audit.checks.config import load_configuration
+
+    return load_configuration(trust=trust)
+
+
+def _judge(recorded: Run, place: str, as_json: bool, configuration: Configuration | None) -> int:
     from audit.checks.runner import run_checks
     from audit.cli.check import show
 
-    return show(run_checks(place, recorded.run_id), err=as_json)
+    return show(run_checks(place, recorded.run_id, config=configuration), err=as_json)
 
 
 def run_json(recorded: Run, location: str, stages: list[str], failures: Sequence[FailureGroup]) -> dict[str, Any]:

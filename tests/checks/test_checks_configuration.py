@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from checks_contracts import outcome_of
-from checks_world import World, grade
+from checks_world import World, grade, world
 
 from audit.checks.config import load_configuration, parse_configuration
 from audit.checks.registry import CHECKS
@@ -192,8 +192,65 @@ def test_the_first_configuration_is_valid_and_the_run_passes_it(planted: Plant) 
     with Reader(str(store)) as reader:
         text = starter(reader)
     content = tomllib.loads(text)
-    assert content["checks"]["stage_contract"]["contract"]["3"]["shape"] == [3, 32, 42]
+    assert content["checks"]["stage_contract"]["contract"]["Normalize"]["shape"] == [3, 32, 42]
     assert run_checks(str(store), config=parse_configuration(content, None)).passed
+
+
+def test_the_first_configuration_fails_no_other_pipeline_of_the_folder(tmp_path: Path) -> None:
+    store = tmp_path / "lineage"
+    first = world(name="first")
+    first.run.recipe = {"kind": "run", "pipeline": "/home/me/eval.py:transform"}
+    first.write(store)
+    with Reader(str(store)) as reader:
+        content = tomllib.loads(starter(reader, "first"))
+    assert content["checks"]["accuracy"]["pipelines"] == ["eval.py"]
+    other = world(name="other")
+    other.run.recipe = {"kind": "run", "pipeline": "/home/me/train.py"}
+    other.stage(3)["name"] = "Standardise"
+    for row in other.tables["predictions"]:
+        grade(row, row["label"], [1.0, 0.0, 0.0] if row["label"] == 1 else row["logits"])
+    other.write(store)
+    configuration = parse_configuration(content, None)
+    report = run_checks(str(store), "other", config=configuration, only=["accuracy", "stage_contract"])
+    assert {outcome.status for outcome in report.outcomes} == {"skip"}
+    assert "eval.py" in report.outcome("accuracy").message
+    # The same pipeline is held to it, also where a stage before has moved the others.
+    worse = world(name="worse")
+    worse.run.recipe = {"kind": "run", "pipeline": "/elsewhere/eval.py"}
+    for row in worse.tables["predictions"]:
+        grade(row, row["label"], [9.0, 0.0, 0.0])
+    worse.stage(3)["name"] = "Standardise"
+    worse.write(store)
+    report = run_checks(str(store), "worse", config=configuration, only=["accuracy", "stage_contract"])
+    assert {outcome.status for outcome in report.outcomes} == {"fail"}
+    assert "does not have" in report.outcome("stage_contract").message
+
+
+def test_a_contract_of_another_pipeline_is_noted(planted: Plant) -> None:
+    store = planted()
+    outcome = outcome_of(store, "stage_contract", {"contract": {"Tokenize": {"kind": "tokens"}}})
+    assert outcome.status == "pass"
+    assert any("Tokenize" in note for note in outcome.notes)
+    with pytest.raises(UsageError, match="Did you mean Normalize"):
+        outcome_of(store, "stage_contract", {"contract": {"Normalise": {"kind": "tensor"}}})
+
+
+def test_findings_without_a_source_are_waived_by_message_or_stage(planted: Plant) -> None:
+    def edit(w: World) -> None:
+        for index in range(0, 60, 3):
+            grade(w.prediction(index), 0, [0.0, 3.0, 0.0])
+        w.output(9, 2)["nonfinite"] = 3
+
+    store = planted(edit)
+    allow = {"message": "The class bird is right in*", "reason": "no birds yet"}
+    assert outcome_of(store, "per_class_accuracy").status == "fail"
+    assert outcome_of(store, "per_class_accuracy", {"allow": [allow]}).status == "pass"
+    other = {"message": "The class cat*", "reason": "another class"}
+    assert outcome_of(store, "per_class_accuracy", {"allow": [other]}).status == "fail"
+    assert outcome_of(store, "finite", {"allow": [{"stage": "ToTensor", "reason": "known"}]}).status == "pass"
+    assert outcome_of(store, "finite", {"allow": [{"stage": "Resize", "reason": "known"}]}).status == "fail"
+    both = {"stage": "ToTensor", "message": "nothing of the kind", "reason": "known"}
+    assert outcome_of(store, "finite", {"allow": [both]}).status == "fail"
 
 
 def test_a_plugin_that_raises_is_an_error_and_the_others_still_run(planted: Plant) -> None:
@@ -280,5 +337,7 @@ def test_a_path_is_not_taken_for_a_number(planted: Plant) -> None:
     store = planted(edit)
     with Reader(str(store)) as reader:
         written = starter(reader)
-    assert 'contract."2"' in written
+    assert 'contract."Normalize"' in written
     assert judged(store, written, only=["stage_contract"]) == {"stage_contract": "pass"}
+    by_path = '[checks.stage_contract.contract."2"]\nkind = "tensor"\nmin = -3'
+    assert judged(store, by_path, only=["stage_contract"]) == {"stage_contract": "pass"}

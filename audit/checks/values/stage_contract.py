@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,8 +31,17 @@ class StageContract(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         declared: Mapping[str, Any] = context.options["contract"]
         for name, rules in declared.items():
-            for stage in context.stages_called(name):
-                yield from _offending(context, stage["stage"], _conditions(name, rules), "the contract says")
+            conditions = _conditions(name, rules)
+            stages = _stages_of(context, name)
+            for stage in stages:
+                yield from _offending(context, stage["stage"], conditions, "the contract says")
+            if not stages and context.narrowing.pipelines:
+                yield Finding(
+                    f"The contract names the stage {name}, which this run of the same pipeline does not have.",
+                    sql=f"SELECT stage, path, name FROM stages WHERE run_id = {context.run_literal} ORDER BY stage",
+                )
+            elif not stages:
+                context.note(f"the run has no stage {name}, so its contract was not applied")
         learned = [number for number in sorted(context.stage_numbers) if not _covers(context, declared, number)]
         for number in learned:
             yield from _offending(context, number, self._learned(context, number), "other outputs of the stage have")
@@ -88,7 +98,20 @@ class StageContract(Check):
 
 
 def _covers(context: Context, declared: Mapping[str, Any], number: int) -> bool:
-    return any(stage["stage"] == number for name in declared for stage in context.stages_called(name))
+    return any(stage["stage"] == number for name in declared for stage in _stages_of(context, name))
+
+
+def _stages_of(context: Context, name: str) -> list[dict[str, Any]]:
+    """Return the stages of that name; none if the run is of another pipeline. Raise UsageError for a misspelled name."""
+    names = [str(row["name"]) for row in context.facts.stages]
+    known = {
+        *names,
+        *(row["path"] for row in context.facts.stages),
+        *(str(row["stage"]) for row in context.facts.stages),
+    }
+    if name not in known and not difflib.get_close_matches(name, names, n=1, cutoff=0.75):
+        return []
+    return context.stages_called(name)
 
 
 def _conditions(name: str, rules: Any) -> list[tuple[str, str, float | None]]:
