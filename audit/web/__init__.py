@@ -5,6 +5,7 @@
     respond    the data as HTML or as JSON, errors as sentences
     state      what all requests share: the store, confined queries, cached answers
     answers    run long queries once, in the background
+    exact_values, derivations   the exact numbers of a picture: stored, or recomputed in another process
     pictures   small pictures, decoded and encoded again
     guard      which requests are allowed, and what a browser may do with the response
     server     the socket

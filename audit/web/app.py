@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from audit.report.html.environment import style
 from audit.web.guard import LOOPBACK, Guard
-from audit.web.pages import compare, gallery, run, runs, sql, trace, training
+from audit.web.pages import compare, gallery, run, runs, sql, trace, training, value
 from audit.web.respond import STATIC, Page, page, respond, warm
 from audit.web.state import AppState
 
@@ -40,6 +40,8 @@ ROUTES = [
     Route("/run/{run}/trace/{index:int}", page(trace.trace)),
     Route("/run/{run}/trace/{index:int}/replay", page(trace.replay), methods=["POST"]),
     Route("/run/{run}/picture/{index:int}/{stage:int}", page(trace.picture)),
+    Route("/run/{run}/value/{index:int}/{stage:int}", page(value.value)),
+    Route("/run/{run}/value/{index:int}/{stage:int}", page(value.derive), methods=["POST"]),
     Route("/run/{run}/source/{index:int}", page(trace.source)),
     Route("/run/{run}/training", page(training.training)),
     Route("/run/{run}/training/series", page(training.series)),

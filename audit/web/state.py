@@ -12,6 +12,7 @@ from audit.store.read.freshness import Current
 from audit.store.read.reader import Reader as Store
 from audit.store.sandbox.sandbox import Sandbox
 from audit.web.answers import Answers
+from audit.web.derivations import Derivations
 from audit.web.pictures import Pictures
 from audit.web.replays import Replays
 
@@ -30,6 +31,7 @@ class AppState:
         self.answers = Answers()
         self.pictures = Pictures()
         self.replays = Replays(self.store.location, trust=trust) if replay else None
+        self.derivations = Derivations(self.store.location, trust=trust) if replay else None
 
     @property
     def store(self) -> Store:
@@ -59,3 +61,5 @@ class AppState:
         self.answers.close()
         if self.replays is not None:
             self.replays.close()
+        if self.derivations is not None:
+            self.derivations.close()

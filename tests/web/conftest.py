@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from photo_store import record_photos
 from web_server import served
 from webstores import ROOT, begin, record_digits, training
 
@@ -35,6 +36,19 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(next(iter((ROOT / "fixtures" / "digits" / "test" / "1").iterdir())), sorted(edited.iterdir())[1])
     training(place)
     return place
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of real photographs: runs `photos`, `nearest`, `digests` and `training`."""
+    return record_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="session")
+def gallery_site(photos: Path) -> Iterator[str]:
+    """The address of the served photographs; its pages may write."""
+    with served(photos) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,13 @@ def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
     return written(picture)
 
 
+def encode_picture(picture: Image.Image, side: int = _SIDE) -> Encoded:
+    """Return a picture as a newly encoded one, no larger than `side`."""
+    shown = viewable(picture).copy()
+    shown.thumbnail((side, side))
+    return written(shown)
+
+
 def decode(data: bytes) -> Image.Image | None:
     """Return the picture in these bytes, as L or RGB and small enough for a page; None if it is not a picture."""
     try:

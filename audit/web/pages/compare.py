@@ -72,7 +72,11 @@ def _pair(
     """Return one stage in both runs, with the address of a picture of the difference if there is one."""
     named = x or y
     assert named is not None
-    row = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None}
+    pair = f"{x['stage'] if x else ''}-{y['stage'] if y else ''}"
+    row = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None, "pair": pair}
+    for run, stage in ((a, x), (b, y)):
+        if stage:
+            stage |= {"pair": pair, "shown_as": f"{stage['name']} · {run.name or run.run_id}"}
     if x and y:
         row["same"] = x["digest"] == y["digest"]
         if not row["same"] and x["shows"] == y["shows"] == "picture":

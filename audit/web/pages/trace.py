@@ -12,10 +12,12 @@ from audit.lineage.queries.browsing import around, previews
 from audit.lineage.trace import Trace
 from audit.lineage.trace import trace as trace_visit
 from audit.report.html.page_data import trace_view
-from audit.report.html.previews import Encoded, encode
+from audit.report.html.previews import Encoded, encode, encode_picture
 from audit.sources.builder import can_be_rebuilt
 from audit.store.read.reader import Reader as Store
 from audit.values import Preview
+from audit.values.thumbnail import as_picture
+from audit.web.exact_values import picture_values
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole
 from audit.web.state import AppState
@@ -26,10 +28,9 @@ _A_WHILE = "private, max-age=86400"
 def trace(desk: AppState, request: Request) -> Page:
     """Return the page."""
     store = desk.store
-    found = _trace(store, request)
-    key = _key(found)
+    found = requested_trace(store, request)
     for row in found.stages:
-        desk.pictures.put((*key, row["stage"]), encode(found.preview(row["stage"])))
+        _stage_picture(desk, found, row["stage"])
     return Page("trace.html", _view(desk, store, found))
 
 
@@ -41,7 +42,7 @@ def replay(desk: AppState, request: Request) -> Page:
             hint="It runs the recorded pipeline. To allow it, start `audit ui --replay`.",
         )
     store = desk.store
-    found = _trace(store, request)
+    found = requested_trace(store, request)
     sample = found.sample
     try:
         verdict, derived = desk.replays.replay(found.run.run_id, sample["index"], sample["epoch"], sample["visit"])
@@ -67,6 +68,8 @@ def picture(desk: AppState, request: Request) -> Response:
     index, stage = request.path_params["index"], request.path_params["stage"]
     key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
     place: tuple[object, ...] = (run.run_id, *key, stage)
+    if request.query_params.get("whole"):
+        return send(_stage_picture(desk, requested_trace(store, request), stage))
     if request.query_params.get("derived"):
         return send(desk.pictures.get((*place, "derived"), lambda: None))
     return send(desk.pictures.get(place, lambda: encode(previews(store, run, [key], stage).get(key))))
@@ -74,7 +77,7 @@ def picture(desk: AppState, request: Request) -> Response:
 
 def source(desk: AppState, request: Request) -> Response:
     """Return the source file, if it is a picture and still is what was recorded."""
-    found = _trace(desk.store, request)
+    found = requested_trace(desk.store, request)
     return send(desk.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
 
 
@@ -88,14 +91,41 @@ def send(made: Encoded | None) -> Response:
 def trace_of(found: Trace) -> dict[str, Any]:
     """Return a trace whose pictures have addresses here."""
     run_id, index = found.run.run_id, found.sample["index"]
-    return trace_view(found, picture=lambda stage: url("run", run_id, "picture", index, stage, **_place(found)))
+    exactly = {"epoch": found.sample["epoch"], "visit": found.sample["visit"]}
+    view = trace_view(found, picture=lambda stage: url("run", run_id, "picture", index, stage, **exactly, whole=1))
+    for stage in view["stages"]:
+        # A stage without a preview may be a picture all the same: its values can be recomputed.
+        looks = stage["shows"] == "picture" or (stage["shows"] == "nothing" and _looks_like_picture(stage))
+        stage["exact"] = url("run", run_id, "value", index, stage["stage"], **exactly) if looks else None
+    return view
+
+
+def _stage_picture(desk: AppState, found: Trace, stage: int) -> Encoded | None:
+    """Return a stage's picture from its exact values where they are stored, else from the small preview."""
+
+    def make() -> Encoded | None:
+        if found.is_stored(stage):
+            try:
+                exact = as_picture(picture_values(found.value(stage, numpy_only=True)))
+            except AuditError:
+                exact = None
+            if exact is not None:
+                return encode_picture(exact)
+        return encode(found.preview(stage))
+
+    return desk.pictures.get((*_key(found), stage, "whole"), make)
+
+
+def _looks_like_picture(stage: dict[str, Any]) -> bool:
+    return stage["kind"] == "image" or (stage["kind"] in ("tensor", "array") and len(stage["shape"] or ()) in (2, 3))
 
 
 def _is_picture(preview: Preview) -> bool:
     return preview.media_type.startswith("image/")
 
 
-def _trace(store: Store, request: Request) -> Trace:
+def requested_trace(store: Store, request: Request) -> Trace:
+    """Return the trace of the visit that the address names."""
     return trace_visit(
         store,
         request.path_params["run"],

@@ -11,6 +11,12 @@ document.addEventListener("error", (event) => {
   else picture.style.visibility = "hidden";
 }, true);
 
+// A picture of few pixels is shown as squares, a photograph smoothly. Loading does not bubble either.
+document.addEventListener("load", (event) => {
+  const picture = event.target;
+  if (picture instanceof HTMLImageElement && Math.max(picture.naturalWidth, picture.naturalHeight) <= 64) picture.classList.add("tiny");
+}, true);
+
 function typing(event) {
   return event.target.closest("input, textarea, select, [contenteditable]") || event.ctrlKey || event.metaKey || event.altKey;
 }

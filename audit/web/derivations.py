@@ -1,0 +1,89 @@
+"""Recompute the stages of one visit for the viewer, where the store does not hold their exact values.
+
+In a process of its own, because it imports torch and runs the pipeline's code; one at a time. The last visits are
+kept in memory, so that the other stages of a visit come without another process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from audit.errors import AuditError
+from audit.web.exact_values import Values
+
+Key = tuple[str, int, int, int]
+
+_SECONDS = 120.0
+_KEPT = 8
+
+
+class Derivations:
+    """Recomputed stage outputs by visit."""
+
+    def __init__(self, location: str, *, trust: bool = False) -> None:
+        self._location = location
+        self._trust = trust
+        self._one = threading.Lock()
+        self._kept: OrderedDict[Key, dict[int, Values]] = OrderedDict()
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def known(self, key: Key, stage: int) -> Values | None:
+        """Return a stage's values if this visit was recomputed before."""
+        return self._kept.get(key, {}).get(stage)
+
+    def derive(self, key: Key) -> dict[int, Values]:
+        """Return the values of every stage that is a picture. AuditError says why they cannot be had."""
+        with self._one:
+            if key not in self._kept:
+                self._kept[key] = self._run(key)
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return self._kept[key]
+
+    def _run(self, key: Key) -> dict[int, Values]:
+        run_id, epoch, index, visit = key
+        request = {"store": self._location, "trust": self._trust, "run": run_id}
+        request |= {"epoch": epoch, "index": index, "visit": visit}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._running = process = subprocess.Popen(
+            [sys.executable, "-m", "audit.web.derive_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            out, _ = process.communicate(json.dumps(request).encode(), timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise AuditError(f"Recomputing took longer than {_SECONDS:.0f} seconds and was stopped.") from None
+        finally:
+            self._running = None
+        return _read(out)
+
+    def close(self) -> None:
+        """End a process that is still running."""
+        if self._running is not None:
+            self._running.kill()
+
+
+def _read(out: bytes) -> dict[int, Values]:
+    head, _, body = out.partition(b"\n")
+    try:
+        answer = json.loads(head)
+    except ValueError:
+        answer = {"error": "The process that recomputes this sample ended without a result."}
+    if "error" in answer:
+        raise AuditError(str(answer["error"]), hint=answer.get("hint"))
+    with np.load(io.BytesIO(body), allow_pickle=False) as found:
+        return {int(stage): found[stage] for stage in found.files}
