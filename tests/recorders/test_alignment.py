@@ -340,7 +340,7 @@ def test_epochs_without_being_told() -> None:
     clock = EpochClock()
     train, test = 1, 2
     assert [clock.begin(loader) for loader in (train, test, train, test, train, train, test)] == [0, 0, 1, 1, 2, 3, 3]
-    clock.tell(9)
+    clock.set(9)
     assert [clock.begin(train), clock.begin(train)] == [9, 9]
 
 

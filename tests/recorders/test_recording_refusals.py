@@ -288,7 +288,7 @@ def test_a_store_that_can_no_longer_be_written(tmp_path: Path, strict: bool) -> 
     loader, model = run.loader(DataLoader(Numbers(200), batch_size=2)), run.model(linear())
 
     def loop() -> int:
-        run._ledger._writer._interval = 0
+        run._state._writer._interval = 0
         return sum(len(model(x)) for x, _ in loader)
 
     if strict:

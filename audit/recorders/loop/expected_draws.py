@@ -7,7 +7,6 @@ nor does a pass that the loop broke off.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,26 +72,25 @@ def length_of(dataset: Any) -> int | None:
 class ExpectedDraws:
     """Keeps `loaders` in the recipe of a run (docs/FORMAT.md).
 
-    Never changed in place, always replaced: the writer's thread may be reading it.
+    The list is never changed in place, always replaced: the writer's thread may be reading it.
     """
 
-    def __init__(self, run: Callable[[], Run]) -> None:
-        self._run = run
+    def __init__(self) -> None:
         #: By a loader's key, where it stands in the list.
         self._places: dict[int, int] = {}
 
-    def add(self, key: int, split: str | None, length: int | None, sampler: str | None) -> None:
-        """A loader, or a dataset without one."""
-        known = self._known()
+    def add(self, run: Run, key: int, split: str | None, length: int | None, sampler: str | None) -> None:
+        """Add a loader, or a dataset without one."""
+        known = _loaders(run)
         facts = {"split": split, "length": length, "sampler": sampler}
         place = next((n for n, one in enumerate(known) if facts.items() <= one.items()), len(known))
         if place == len(known):
-            self._replace([*known, facts | {"passes": []}])
+            run.recipe = run.recipe | {"loaders": [*known, facts | {"passes": []}]}
         self._places[key] = place
 
-    def whole(self, key: int, epoch: int, draws: Draws) -> None:
-        """A pass over a loader has come to its end."""
-        known = self._known()
+    def add_pass(self, run: Run, key: int, epoch: int, draws: Draws) -> None:
+        """Add a pass over a loader that has come to its end."""
+        known = _loaders(run)
         place = self._places[key]
         passes, numbers = list(known[place]["passes"]), asdict(draws)
         last = passes[-1] if passes else None
@@ -101,11 +99,8 @@ class ExpectedDraws:
         else:
             passes.append({"first": epoch, "last": epoch, **numbers})
         known[place] = known[place] | {"passes": passes}
-        self._replace(known)
+        run.recipe = run.recipe | {"loaders": known}
 
-    def _known(self) -> list[dict[str, Any]]:
-        return list(self._run().recipe.get("loaders", ()))
 
-    def _replace(self, loaders: list[dict[str, Any]]) -> None:
-        run = self._run()
-        run.recipe = run.recipe | {"loaders": loaders}
+def _loaders(run: Run) -> list[dict[str, Any]]:
+    return list(run.recipe.get("loaders", ()))

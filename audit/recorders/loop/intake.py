@@ -1,4 +1,4 @@
-"""Envelopes become batches that wait for predictions: rows get what only the main process knows."""
+"""Makes batches that wait for predictions of the envelopes that arrive: adds to rows what only the main process knows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.capture_plan import CapturePlan
-from audit.recorders.loop.loader import Iteration
+from audit.recorders.loop.loader_recording import Iteration
 from audit.recorders.loop.numbering import VisitCounter
-from audit.recorders.loop.ranks import rank
-from audit.recorders.model.match import UnpredictedBatch
+from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems
+from audit.recorders.ranks import rank
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import LABEL_KEYS
 from audit.recorders.visit.stage_register import StageRegister
@@ -35,21 +35,21 @@ class Intake:
         self._plan = plan
         self._splits: dict[int, str | None] = {}
         self._lengths: dict[int, int] = {}
-        self.stages = stages
+        self._stages = stages
         self.visits = VisitCounter()
         self.expected_epochs = 1
 
     def add(self, key: int, pipeline: Pipeline, split: str | None, length: int) -> None:
-        """A loader or a dataset that will send rows under this key."""
-        self.stages.add(key, pipeline)
+        """Add a loader or a dataset that will send rows under this key."""
+        self._stages.add(key, pipeline)
         self._splits[key] = split
         self._lengths[key] = length
 
     def unwrap(
         self, key: int, envelope: RecordedBatch, epoch: int, number: int | None, iteration: Iteration | None
     ) -> UnpredictedBatch | None:
-        """An envelope's rows with what only this process knows; None for an empty one."""
-        self._look_at(envelope)
+        """Return an envelope's rows with what only this process knows; None for an empty one."""
+        self._note_problems(envelope)
         if not envelope.count:
             return None
         indices, arrived = envelope.indices, None
@@ -67,7 +67,7 @@ class Intake:
             indices=arrived,
             split=self._splits.get(key),
             rank=rank(),
-            stages=self.stages.ordinals(key, envelope.stages),
+            stages=self._stages.ordinals(key, envelope.stages),
         )
         places: list[int | None] = [*range(envelope.count)]
         return UnpredictedBatch(
@@ -88,7 +88,14 @@ class Intake:
             targets=_batch_targets(envelope.data, len(envelope.ok)),
         )
 
-    def _look_at(self, envelope: RecordedBatch) -> None:
+    def take_stages(self, *, rest: bool = False) -> list[BatchRows]:
+        """Return the stages that are not written yet; with `rest`, also those that no sample went through."""
+        if rest:
+            self._stages.register_rest()
+        stages = self._stages.take_rows()
+        return [BatchRows(tables={"stages": stages})] if stages is not None else []
+
+    def _note_problems(self, envelope: RecordedBatch) -> None:
         for problem in envelope.problems:
             if self._problems.strict:
                 raise RuntimeError(problem)

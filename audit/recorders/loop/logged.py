@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from audit.errors import UsageError
-from audit.recorders.loop.ranks import rank
+from audit.models.outputs import logits_of
+from audit.recorders.loop.numbering import VisitCounter
+from audit.recorders.loop.state import RecordingState
+from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.model.unpredicted_batch import BatchRows
+from audit.recorders.ranks import rank
 from audit.recorders.visit.items import label_number, whole_number
-from audit.store import wire as batch
+from audit.store import wire
 
 
-def logged_tables(
-    run_id: str, epoch: int, number: int, step: int, indices: list[int], visits: list[int], predictions: dict[str, Any]
-) -> dict[str, Any]:
-    """A row of `samples` and one of `predictions` for each."""
-    count = len(indices)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedPredictions:
+    """What `run.log` was given, checked."""
+
+    indices: list[int]
+    logits: torch.Tensor
+    labels: list[Any] | None
+    epoch: int | None
+
+
+def logged_rows(logged: LoggedPredictions, state: RecordingState, visits: VisitCounter) -> BatchRows:
+    """Return a row of `samples` and one of `predictions` for each logged sample."""
+    count = len(logged.indices)
+    epoch = logged.epoch if logged.epoch is not None else state.epoch
+    labels = [None] * count if logged.labels is None else [label_number(label) for label in logged.labels]
+    logits = logits_of(logged.logits.detach(), batch=count)
+    predictions = prediction_columns(logits, labels, state.run.classes)
+    with state.lock:
+        numbers = [visits.next(epoch, index) for index in logged.indices]
+        batch, step = state.numbers.take_batch(), state.numbers.take_step()
     shared: dict[str, Any] = {
-        "run_id": [run_id] * count,
+        "run_id": [state.run.run_id] * count,
         "epoch": [epoch] * count,
-        "index": indices,
-        "visit": visits,
-        "batch": [number] * count,
+        "index": logged.indices,
+        "visit": numbers,
+        "batch": [batch] * count,
         "position": list(range(count)),
     }
     samples = shared | {
-        "source": [f"dataset://{index}" for index in indices],
+        "source": [f"dataset://{index}" for index in logged.indices],
         "label": predictions["label"],
         "label_name": predictions["label_name"],
         "status": ["ok"] * count,
         "rank": [rank()] * count,
     }
-    return {
-        "samples": batch.table_of("samples", samples),
-        "predictions": batch.table_of(
-            "predictions", predictions | shared | {"step": [step] * count, "call": [0] * count}
-        ),
-    }
+    predicted = predictions | shared | {"step": [step] * count, "call": [0] * count}
+    return BatchRows(
+        tables={"samples": wire.table_of("samples", samples), "predictions": wire.table_of("predictions", predicted)}
+    )
 
 
 def _index_number(index: Any) -> int | None:
@@ -46,22 +65,20 @@ def _index_number(index: Any) -> int | None:
     return int(value) if isinstance(value, float) and value.is_integer() else label_number(value)
 
 
-def checked(
-    indices: Any, logits: Any, labels: Any, epoch: Any
-) -> tuple[list[int], torch.Tensor, list[Any] | None, int | None]:
-    """What `run.log` was given, as it is wanted; an error that says which of it is wrong."""
-    numbers = [_index_number(index) for index in _listed(indices) or [None]]
+def check_logged(indices: Any, logits: Any, labels: Any, epoch: Any) -> LoggedPredictions:
+    """Return what `run.log` was given; raise `UsageError` on the argument that is wrong."""
+    numbers = [_index_number(index) for index in _as_list(indices) or [None]]
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         raise UsageError(
-            f"run.log was given indices={_shown(indices)}.",
+            f"run.log was given indices={_shorten(indices)}.",
             hint="Give the samples' places in the dataset: whole numbers, at least one.",
         )
     try:
         tensor = torch.as_tensor(logits)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"run.log was given logits={_shown(logits)}.", hint="Give a tensor, an array or lists of numbers, (N, C)."
+            f"run.log was given logits={_shorten(logits)}.", hint="Give a tensor, an array or lists of numbers, (N, C)."
         ) from error
     shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if not tensor.is_floating_point() or len(shape) not in (1, 2) or shape[0] != len(known):
@@ -69,16 +86,17 @@ def checked(
             f"run.log was given logits of the shape {shape}, {kind}, for {len(known)} indices.",
             hint="Give floating-point numbers: a row of logits, or a single one, for each index.",
         )
-    given = None if labels is None else _listed(labels)
+    given = None if labels is None else _as_list(labels)
     if labels is not None and (given is None or len(given) != len(known)):
         raise UsageError(
-            f"run.log was given labels={_shown(labels)} for {len(known)} indices.",
+            f"run.log was given labels={_shorten(labels)} for {len(known)} indices.",
             hint="Give a class number, or None, for each index; or no labels at all.",
         )
-    return known, tensor, given, None if epoch is None else whole_number(epoch, "The epoch given to run.log")
+    number = None if epoch is None else whole_number(epoch, "The epoch given to run.log")
+    return LoggedPredictions(indices=known, logits=tensor, labels=given, epoch=number)
 
 
-def _listed(values: Any) -> list[Any] | None:
+def _as_list(values: Any) -> list[Any] | None:
     """The values one by one; None where they are none."""
     try:
         return None if isinstance(values, (str, bytes)) else list(values)
@@ -86,6 +104,6 @@ def _listed(values: Any) -> list[Any] | None:
         return None
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 100 else f"{text[:100]}…"

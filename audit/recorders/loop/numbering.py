@@ -14,25 +14,25 @@ class EpochClock:
 
     def __init__(self) -> None:
         #: What the user said last; None when they say nothing.
-        self.told: int | None = None
+        self._given: int | None = None
         self._current = 0
         self._iterated: set[int] = set()
 
     @property
     def now(self) -> int:
         """The epoch of what happens outside any loader."""
-        return self.told if self.told is not None else self._current
+        return self._given if self._given is not None else self._current
 
-    def tell(self, number: int) -> None:
-        """The user says which epoch it is."""
-        self.told = number
-        if number != self._current:
+    def set(self, number: int | None) -> None:
+        """Take the epoch that the user gives; None to count epochs again."""
+        self._given = number
+        if number is not None and number != self._current:
             self._current = number
             self._iterated.clear()
 
     def begin(self, loader: int) -> int:
-        """A loader, by its key, is iterated anew."""
-        if self.told is None and loader in self._iterated:
+        """Begin a pass over a loader, by its key; return its epoch."""
+        if self._given is None and loader in self._iterated:
             self._current += 1
             self._iterated.clear()
         self._iterated.add(loader)
@@ -51,7 +51,7 @@ class VisitCounter:
         self._floors: dict[int, int] = {}
 
     def next(self, epoch: int, index: int) -> int:
-        """The number of this visit."""
+        """Return the number of this visit."""
         counts = self._open.get(epoch)
         if counts is None:
             counts = self._begin(epoch)

@@ -18,22 +18,33 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit.errors import RecordingError, UsageError, plainly
 from audit.identity import check_run_name
 from audit.models.presets import expand_preset
+from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, tell_unrecorded
+from audit.recorders.loop.base_loader import base_of
+from audit.recorders.loop.batch_receiver import BatchReceiver
+from audit.recorders.loop.call_receiver import CallReceiver
+from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
-from audit.recorders.loop.expected_draws import length_of, sampler_of
-from audit.recorders.loop.loader import RecordedLoader, base_of, being_iterated
-from audit.recorders.loop.logged import checked
-from audit.recorders.loop.ranks import rank_tags
+from audit.recorders.loop.expected_draws import ExpectedDraws, length_of, sampler_of
+from audit.recorders.loop.intake import Intake
+from audit.recorders.loop.loader import RecordedLoader
+from audit.recorders.loop.loader_recording import LoaderRecording
+from audit.recorders.loop.logged import check_logged, logged_rows
+from audit.recorders.loop.recordable import check_dataset, check_loader, estimate_length
 from audit.recorders.loop.state import RecordingState
+from audit.recorders.model import mixing
+from audit.recorders.model.call_recorder import CallRecorder
 from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.model.output_reader import OutputReader, Picker
-from audit.recorders.problems import RecordingWarning
+from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
+from audit.recorders.ranks import rank_tags
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder
 from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names
+from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
 from audit.sources.builder import Builder, described
 from audit.sources.trust import sign_recipe
@@ -65,36 +76,44 @@ class Recording:
         check_run_name(name)
         details = describe() if describe is not None else {}
         tagged = rank_tags() | dict(tags or {})
-        row = Run("", name=name, tags=tagged, capture=capture, **details)
-        self._ledger = RecordingState(
-            store, row, capture=capture, capture_budget=capture_budget, capture_where=capture_where, strict=strict
+        run = Run("", name=name, tags=tagged, capture=capture, **details)
+        self._problems = problems = Problems(run.warnings, strict=strict)
+        self._plan = CapturePlan(capture, capture_budget, run, problems)
+        self._state = state = RecordingState(store, run, problems, capture_where=capture_where)
+        self._intake = Intake(run, problems, self._plan, StageRegister(run.run_id))
+        self._draws = ExpectedDraws()
+        self._loaders: list[LoaderRecording] = []
+        self._channels: list[Channel] = []
+        self._receiver = BatchReceiver(state, problems, self._intake, self._draws)
+        self._recorder = CallRecorder(
+            run, problems, numbers=state.numbers, batches=state.batches, mixes=state.mixes, tracker=state.tracker
         )
-        self._loaders: list[RecordedLoader] = []
+        self._calls = CallReceiver(state, problems, self._recorder, self._channels)
 
     @property
     def open(self) -> bool:
         """Whether anything is recorded: not after `close`, and not in a process that was forked from this one."""
-        return self._ledger.open
+        return self._state.is_open
 
     @property
     def strict(self) -> bool:
         """Whether a recording failure is raised into the loop."""
-        return self._ledger.problems.strict
+        return self._problems.strict
 
     @property
     def run(self) -> Run:
         """The run's row as it stands."""
-        return self._ledger.run
+        return self._state.run
 
     @property
     def run_id(self) -> str:
         """The id of the run that is being recorded."""
-        return self._ledger.run.run_id
+        return self.run.run_id
 
     @property
     def location(self) -> str:
         """Where the store is."""
-        return self._ledger.location
+        return self._state.location
 
     # -- what is recorded ------------------------------------------------------------------------
 
@@ -106,45 +125,20 @@ class Recording:
         split: str | None = None,
         builder: Builder | None = None,
     ) -> DataLoader[Any]:
-        """The same loader, recorded: iterate the one that is returned.
+        """Return the same loader, recorded: iterate the one that is returned.
 
         `label` says where an item's label is (a key, a position, or a function of the item); `split` names the rows.
         `builder` is a function that builds such a dataset, or its name ("FILE.py:function"): a replay calls it.
         """
         self._require_open()
-        self._check_loader(loader)
+        check_loader(loader, self._loaders)
         how = described(builder, split)
-        dataset = base_of(loader).dataset
-        pipeline = find_pipeline(dataset, expand=expand_preset, observe_calls=True)
-        wrapped = RecordedLoader(loader, pipeline, self._ledger.plan.level, self._ledger, label)
-        self._loaders.append(wrapped)
-        self._register(id(wrapped), pipeline, dataset, how, type(sampler_of(wrapped._audit_base)).__name__)
-        return wrapped  # type: ignore[return-value]
-
-    def _check_loader(self, loader: Any) -> None:
         base = base_of(loader)
-        if type(loader) is RecordedLoader or any(known._audit_base is base for known in self._loaders):
-            raise UsageError("This loader is recorded already.", hint="Call run.loader once for each loader.")
-        if not isinstance(base, DataLoader):
-            raise UsageError(
-                f"run.loader takes a torch DataLoader, or an object that holds one, not a {type(loader).__name__}.",
-                hint="Use run.dataset for a Dataset, and run.log(indices=…, logits=…, labels=…) for other loops.",
-            )
-        if _is_recorded(base.dataset):
-            raise UsageError(
-                "The dataset of this loader is recorded already.", hint="Wrap the dataset or its loader, not both."
-            )
-        if getattr(base, "_iterator", None) is not None:
-            raise UsageError(
-                "This loader is being iterated already, with workers that know nothing of the recording.",
-                hint="Wrap it before its first epoch.",
-            )
-        if being_iterated(base):
-            warnings.warn(
-                "audit: this loader is being iterated already; batches of that loop are not recorded.",
-                RecordingWarning,
-                stacklevel=3,
-            )
+        pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
+        recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label)
+        self._loaders.append(recording)
+        self._register(id(recording), pipeline, base.dataset, how, type(sampler_of(base)).__name__)
+        return RecordedLoader(recording)  # type: ignore[return-value]
 
     def dataset(
         self,
@@ -155,31 +149,30 @@ class Recording:
         split: str | None = None,
         builder: Builder | None = None,
     ) -> Any:
-        """The same dataset, recorded: build your loader from the one that is returned.
+        """Return the same dataset, recorded: build your loader from the one that is returned.
 
         Stages are found on its `transform` and `target_transform`; `stages` names attributes that hold others.
         `label`, `split` and `builder` are those of `loader`.
         """
         self._require_open()
-        _check_dataset(dataset)
-        if _is_recorded(dataset):
-            raise UsageError("This dataset is recorded already.", hint="Call run.dataset once for each dataset.")
+        check_dataset(dataset)
         how = described(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
-        channel = Channel(lambda envelope: self._ledger.receive_loose(id(channel), envelope), self._ledger.tracker)
+        channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
-        self._ledger.channels.append(channel)
-        self._ledger.tracker.adopts = True
+        self._channels.append(channel)
+        self._state.tracker.adopts = True
         self._register(id(channel), pipeline, dataset, how)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
-        return kind(ItemRecorder(maker, self._ledger.plan.level, label=label), channel)
+        return kind(ItemRecorder(maker, self._plan.level, label=label), channel)
 
     def _register(
         self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any], sampler: str | None = None
     ) -> None:
-        self._ledger.add_source(key, pipeline, how["split"], _length(dataset))
-        self._ledger.passes.add(key, how["split"], length_of(dataset), sampler)
-        run = self._ledger.run
+        run = self.run
+        self._intake.add(key, pipeline, how["split"], estimate_length(dataset))
+        mixing.install()
+        self._draws.add(run, key, how["split"], length_of(dataset), sampler)
         if how not in (known := run.recipe.setdefault("builders", [])):
             known.append(how)
             run.recipe = sign_recipe(run.recipe)
@@ -204,7 +197,7 @@ class Recording:
         when: Any = None,
         budget: int = 256 * 2**20,
     ) -> nn.Module:
-        """The same model: its logits are recorded, and what the chosen layers saw. Nothing else about it changes.
+        """Return the same model: its logits are recorded, and what the chosen layers saw. Nothing else changes.
 
         `name` is what its predictions are known by; without it, the name of its class. `output` says what the numbers mean
         (logits, probabilities, sigmoid, log_probabilities, multilabel, regression, embedding); `logits` picks the tensor
@@ -214,7 +207,7 @@ class Recording:
         self._require_open()
         if not isinstance(model, nn.Module):
             raise UsageError(f"run.model takes a torch module, not a {type(model).__name__}.")
-        if any(watched.model is model for watched in self._ledger.models):
+        if any(watched.model is model for watched in self._recorder.models):
             raise UsageError("This model is recorded already.", hint="Call run.model once, with all its layers.")
         policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen_samples(indices), when, budget)
         if layers is None and policy != LayerPolicy(budget=budget):
@@ -223,13 +216,14 @@ class Recording:
                 hint="Add layers=[...]: names, patterns such as 'layer4.*', or types.",
             )
         hooks = LayerHooks(model, policy) if layers else None
-        ledger = self._ledger
         known = self._model_name(model, name)
         reader = OutputReader(model, known, output, logits)
-        ledger.watch(RecordedModel(model, known, reader, hooks, ledger.before_call, ledger.after_call, ledger.tracker))
-        run = self._ledger.run
+        calls = self._calls
+        self._recorder.add(RecordedModel(model, known, reader, hooks, calls.begin, calls.finish, self._state.tracker))
+        self._state.has_models = True
+        run = self.run
         if hooks is not None:
-            # What was asked for: the check `hooks` compares it with what was heard.
+            # What was asked for: the check `hooks` compares it with what was recorded.
             run.recipe["layers"] = [*run.recipe.get("layers", ()), *hooks.modules]
         run.model = run.model or type(model).__qualname__
         run.arch = run.arch or type(model).__name__
@@ -237,7 +231,7 @@ class Recording:
 
     def _model_name(self, model: nn.Module, name: str | None) -> str:
         """The name given, else that of the class; a second one of that class has a number."""
-        taken = {watched.name for watched in self._ledger.models}
+        taken = {watched.name for watched in self._recorder.models}
         if name is not None:
             if not isinstance(name, str) or not name or name in taken:
                 raise UsageError(f"name is {name!r}.", hint="Give each recorded model a name of its own.")
@@ -247,55 +241,85 @@ class Recording:
         return next(candidate for candidate in numbers if candidate not in taken)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """`range(count)`, with the recording told which epoch it is."""
+        """Return `range(count)`; the rows of each turn of a loop over it belong to that epoch."""
         count = whole_number(count, "The number of epochs")
-        self._ledger.intake.expected_epochs = max(count, 1)
-        return self._told_epochs(count)
+        self._intake.expected_epochs = max(count, 1)
+        return self._count_epochs(count)
 
-    def _told_epochs(self, count: int) -> Iterator[int]:
+    def _count_epochs(self, count: int) -> Iterator[int]:
         for number in range(count):
             self.epoch(number)
             yield number
-        self._ledger.clock.told = None
+        self._state.set_epoch(None)
 
     def epoch(self, number: int) -> None:
         """Say which epoch the rows belong to from now on; -1 is for what comes before the first."""
-        self._ledger.set_epoch(whole_number(number, "The epoch", least=-1))
+        number = whole_number(number, "The epoch", least=-1)
+        self._state.set_epoch(number)
+        for channel in self._channels:
+            channel.epoch(number)
 
     def log(self, *, indices: Sequence[int], logits: Any, labels: Any = None, epoch: int | None = None) -> None:
-        """Predictions of a loop that fits nothing else: logits (N, C) of the samples with these indices."""
+        """Record predictions of a loop that fits nothing else: logits (N, C) of the samples with these indices."""
         self._require_open()
-        with self._ledger.problems.caught():
-            self._ledger.log(*checked(indices, logits, labels, epoch))
+        with self._problems.caught():
+            logged = check_logged(indices, logits, labels, epoch)
+            self._state.write([logged_rows(logged, self._state, self._intake.visits)])
 
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:
         """Say which samples each place of the last batch was mixed from: for each place, (index, weight) pairs."""
         self._require_open()
-        with self._ledger.problems.caught():
-            self._ledger.parents([[(int(index), float(share)) for index, share in pairs] for pairs in weights], batch)
+        with self._state.guarded():
+            parents = [[(int(index), float(share)) for index, share in pairs] for pairs in weights]
+            self._state.write([self._receiver.parent_rows(parents, batch)])
 
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self, status: str = "complete") -> Run:
         """End the recording: everything is written, every hook is gone."""
         if not self.open:
-            return self._ledger.run
+            return self.run
         try:
-            run = self._ledger.close(status)
+            run = self._finish(status)
         except Exception as error:
             # As every reader of the store will find it.
-            self._ledger.run.status = "interrupted"
+            self.run.status = "interrupted"
             # The writer's hint is for `audit run`: a loop of the user's own cannot be resumed.
             reason, safe = plainly(error), "What was committed before is safe."
-            self._ledger.problems.mark(f"The run stopped: {reason}", loud=False)
+            self._problems.mark(f"The run stopped: {reason}", loud=False)
             if self.strict:
                 raise RecordingError(f"The recording could not be finished: {reason}", hint=safe) from error
             warnings.warn(f"audit: the recording is incomplete: {reason} {safe}", RecordingWarning, stacklevel=2)
-            return self._ledger.run
+            return self.run
         if status == "complete" and run.status == "failed":
             hint = f"See why with: audit sql 'FROM failures' --run {run.run_id}"
             warnings.warn(f"audit: {run.warnings[-1]} {hint}", RecordingWarning, stacklevel=2)
         return run
+
+    def _finish(self, status: str) -> Run:
+        """Write what is left and end the run."""
+        try:
+            self._write_rest()
+        except BaseException as error:
+            # Strict, or Ctrl-C. Nobody must take the run for one that goes on.
+            self._problems.mark(f"The run stopped: {plainly(error)}", loud=False)
+            with contextlib.suppress(Exception):
+                self._state.finish("interrupted")
+            raise
+        return self._state.finish(status)  # type: ignore[arg-type]
+
+    def _write_rest(self) -> None:
+        self._receiver.remove_hooks()
+        self._recorder.remove_hooks()
+        for channel in self._channels:
+            # torch's handler raises in the main thread, wherever that is, when a worker has died: here it waits for rows.
+            with self._problems.caught():
+                channel.close()
+        with self._state.guarded():
+            self._receiver.finish()
+            self._calls.report()
+            if texts := [text for text in self.run.unrecorded or () if not text.endswith(WHOLE_BATCHES)]:
+                self._problems.mark(tell_unrecorded(texts))
 
     def __enter__(self) -> Recording:
         return self
@@ -304,7 +328,7 @@ class Recording:
         if kind is None:
             self.close()
             return
-        self._ledger.problems.mark(f"The loop ended with {kind.__name__}: {error}", loud=False)
+        self._problems.mark(f"The loop ended with {kind.__name__}: {error}", loud=False)
         with contextlib.suppress(RecordingError):
             # What ended the loop is what its user must see.
             self.close("interrupted" if issubclass(kind, (KeyboardInterrupt, SystemExit)) else "failed")
@@ -312,38 +336,3 @@ class Recording:
     def _require_open(self) -> None:
         if not self.open:
             raise UsageError("This recording is closed.", hint="Begin another with audit.record(...).")
-
-
-def _check_dataset(dataset: Any) -> None:
-    kind, hint = type(dataset).__name__, "Give the object that a DataLoader would be made of."
-    if isinstance(dataset, DataLoader):
-        hint = "Use run.loader for a DataLoader."
-    elif isinstance(dataset, type):
-        kind, hint = f"class ({dataset.__name__})", "Make one of it, and give that."
-    elif isinstance(dataset, (str, bytes)):
-        hint = "Open it first, for instance with torchvision.datasets.ImageFolder(path); audit.run takes a path."
-    elif hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):
-        return
-    raise UsageError(f"run.dataset takes a Dataset, not a {kind}.", hint=hint)
-
-
-def _is_recorded(dataset: Any) -> bool:
-    """Whether a recorded dataset lies somewhere in this one."""
-    for _ in range(20):
-        if isinstance(dataset, (list, tuple)):
-            return any(_is_recorded(part) for part in dataset)
-        if type(dataset) in (RecordedDatasetProxy, RecordedIterableProxy):
-            return True
-        inner = getattr(dataset, "datasets", None)
-        dataset = inner if isinstance(inner, (list, tuple)) else getattr(dataset, "dataset", None)
-        if dataset is None:
-            return False
-    return False
-
-
-def _length(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except TypeError:
-        # An iterable that does not tell: an estimate of what it will take needs some number.
-        return 10_000

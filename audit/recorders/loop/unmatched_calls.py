@@ -1,4 +1,4 @@
-"""What a recording did not see, said at its end: nothing that was asked for is missing without a word."""
+"""Reports at the end of a recording what it did not see of its models."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class UnmatchedCalls:
     def __init__(self) -> None:
         self._calls: Counter[str] = Counter()
 
-    def call(self, kind: str) -> None:
-        """One more of these, a key of the notes above."""
+    def add(self, kind: str) -> None:
+        """Count a call of this kind, a key of the notes above."""
         self._calls[kind] += 1
 
-    def tell(self, models: Sequence[RecordedModel], problems: Problems) -> None:
-        """Mark the run with all of it."""
+    def report(self, models: Sequence[RecordedModel], problems: Problems) -> None:
+        """Mark the run with everything that was not recorded of these models."""
         for watched in models:
             if not watched.calls:
                 name = type(watched.model).__name__

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from audit.recorders.model.batch_tensors import all_tensors
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.inert_hook import Hook
 from audit.recorders.model.layers import LayerHooks
-from audit.recorders.model.match import all_tensors
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.step import ModelStep
 from audit.recorders.visit.items import INPUT_KEYS

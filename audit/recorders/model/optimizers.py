@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.model.hooks import RecordedModel
+from audit.recorders.model.step import ModelStep
 from audit.recorders.problems import Problems
-
-#: Told the learning rate and the norm of all gradients, each None where there is none.
-Heard = Callable[[float | None, float | None], None]
 
 
 class OptimizerWatch:
-    """Hears every optimizer step in the process, and keeps to those that step a recorded model."""
+    """Observes every optimizer step in the process, and notes on the current model step those of recorded models."""
 
-    def __init__(self, heard: Heard, problems: Problems, tracker: BatchTracker) -> None:
-        self._heard = heard
+    def __init__(self, problems: Problems, tracker: BatchTracker) -> None:
         self._tracker = tracker
         self._problems = problems
-        self._models: list[weakref.ref[nn.Module]] = []
+        self._models: list[weakref.ref[RecordedModel]] = []
+        self._step: ModelStep | None = None
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
 
-    def watch(self, model: nn.Module) -> None:
-        """Attend to this model's parameters."""
-        self._models.append(weakref.ref(model))
+    def watch(self, watched: RecordedModel) -> None:
+        """Observe the optimizers of this model's parameters."""
+        self._models.append(weakref.ref(watched))
+
+    def set_step(self, step: ModelStep) -> None:
+        """Note the next optimizer steps on this model step."""
+        self._step = step
 
     def remove(self) -> None:
-        """Stop listening."""
+        """Stop to observe."""
         for handle in self._handles:
             handle.remove()
 
@@ -43,22 +44,25 @@ class OptimizerWatch:
         # Before the step gradients are as they were computed. A closure computes them only within it.
         if not _has_closure(args, kwargs):
             with self._problems.caught():
-                self._look(optimizer)
+                self._note(optimizer)
             # What an optimizer does to parameters is of no interest, and much.
             self._tracker.pause()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _has_closure(args, kwargs):
             with self._problems.caught():
-                self._look(optimizer)
+                self._note(optimizer)
         else:
             self._tracker.resume()
 
-    def _look(self, optimizer: torch.optim.Optimizer) -> None:
-        # Asked anew each time: parameters may have been replaced, by lazy modules or by moving the model.
+    def _note(self, optimizer: torch.optim.Optimizer) -> None:
+        step = self._step
+        if step is None or step.written:
+            return
+        # Read again each time: parameters may have been replaced, by lazy modules or by moving the model.
         models = [model for reference in self._models if (model := reference()) is not None]
-        watched = {id(parameter) for model in models for parameter in model.parameters()}
-        own = [(group, p) for group in optimizer.param_groups for p in group["params"] if id(p) in watched]
+        known = {id(parameter) for watched in models for parameter in watched.model.parameters()}
+        own = [(group, p) for group in optimizer.param_groups for p in group["params"] if id(p) in known]
         if not own:
             return
         rate = own[0][0].get("lr")
@@ -67,7 +71,10 @@ class OptimizerWatch:
         if gradients:
             with torch.no_grad():
                 norm = float(torch.nn.utils.get_total_norm(gradients))
-        self._heard(float(rate) if rate is not None else None, norm)
+        step.learning_rate, step.gradient_norm = float(rate) if rate is not None else None, norm
+        for watched in models:
+            if watched.layers is not None:
+                watched.layers.parameter_gradients(step)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -13,13 +13,13 @@ from audit.store import wire as tables
 
 if TYPE_CHECKING:
     from audit.recorders.model.layers import LayerHooks, Seen
-    from audit.recorders.model.match import UnpredictedBatch
+    from audit.recorders.model.unpredicted_batch import UnpredictedBatch
 
 #: A batch, and a place in it.
 Place = tuple["UnpredictedBatch", int]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ModelStep:
     """A call under way, then done; written with the first of its batches, when its gradients have come too."""
 

@@ -1,0 +1,126 @@
+"""Takes in what loaders and datasets of a loop made: numbers it, and lets it wait for predictions or writes it."""
+
+from __future__ import annotations
+
+import warnings
+
+from audit.recorders.envelope import RecordedBatch
+from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
+from audit.recorders.loop.intake import Intake
+from audit.recorders.loop.loader_recording import Iteration, LoaderRecording
+from audit.recorders.loop.state import RecordingState
+from audit.recorders.model.match import track_batch
+from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
+from audit.recorders.problems import Problems, RecordingWarning
+
+
+class BatchReceiver:
+    """What a recording does with the batches of loaders and the items of datasets. Called from any thread."""
+
+    def __init__(self, state: RecordingState, problems: Problems, intake: Intake, draws: ExpectedDraws) -> None:
+        self._state = state
+        self._problems = problems
+        self._intake = intake
+        self._draws = draws
+        self._batches = state.batches
+        self._mixes = state.mixes
+        self._numbers = state.numbers
+        self.tracker = state.tracker
+        self._has_warned = False
+
+    def begin(self, loader: LoaderRecording) -> Iteration | None:
+        """Begin a pass over a loader; return None when it is not recorded any more."""
+        if self._state.is_open:
+            return Iteration(self._state.begin_pass(id(loader)), draws=draws_of(loader.base))
+        if not self._has_warned and self._state.is_own_process:
+            self._has_warned = True
+            warnings.warn("audit: the recording is closed; this loop is not recorded.", RecordingWarning, stacklevel=4)
+        return None
+
+    def receive(self, loader: LoaderRecording, envelope: RecordedBatch, iteration: Iteration) -> None:
+        """Take in a batch that is about to be given to the loop."""
+        if not self._state.is_open:
+            return
+        with self._state.guarded():
+            self._state.write(self._mixes.take_rows(self._batches.newest))
+            number = self._numbers.take_batch()
+            batch = self._take_in(id(loader), envelope, iteration.epoch, number, iteration)
+            if batch is None:
+                return
+            if envelope.mixed is not None:
+                self._state.write(self._mixes.rows_of(batch, envelope.mixed))
+            if envelope.error is not None:
+                self._state.write([batch.take_rows()])
+                return
+            self._state.write(self._batches.add(batch))
+            track_batch(self.tracker, envelope.data, batch)
+            if self._state.has_models:
+                self.tracker.follow()
+
+    def receive_items(self, key: int, envelope: RecordedBatch) -> None:
+        """Take in items of a recorded dataset, whose batch is not known."""
+        if not self._state.is_open:
+            return
+        with self._state.guarded():
+            epoch = envelope.epoch if envelope.epoch is not None else self._state.epoch
+            batch = self._take_in(key, envelope, epoch, None, None)
+            if batch is None:
+                return
+            if self._state.has_models and batch.ok:
+                self._state.write(self._batches.add_loose(batch))
+            else:
+                self._state.write([batch.take_rows()])
+
+    def _take_in(
+        self, key: int, envelope: RecordedBatch, epoch: int, number: int | None, iteration: Iteration | None
+    ) -> UnpredictedBatch | None:
+        batch = self._intake.unwrap(key, envelope, epoch, number, iteration)
+        self._state.write(self._intake.take_stages())
+        self._state.has_samples |= batch is not None
+        return batch
+
+    def finish_pass(self, loader: LoaderRecording, iteration: Iteration) -> None:
+        """Note that a pass over a loader has come to its end."""
+        if self._state.is_open and iteration.draws is not None:
+            with self._state.guarded():
+                draws, iteration.draws = iteration.draws, None
+                self._draws.add_pass(self._state.run, id(loader), iteration.epoch, draws)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note that a loader raised by itself: a worker died, or took too long."""
+        if self._state.is_open and isinstance(error, Exception):
+            self._problems.mark(f"A loader failed: {type(error).__name__}: {str(error)[:500]}", loud=False)
+
+    def note_unrecorded_workers(self, error: BaseException) -> None:
+        """Note that workers can be given the user's dataset, but not the recorded one."""
+        with self._problems.caught():
+            raise RuntimeError(f"the workers could not be started with the recording: {error}") from error
+
+    def note_unrecorded_iterator(self, loader: LoaderRecording) -> None:
+        """Note that a loader gave a batch that it fetched with an iterator made before it was recorded."""
+        kind = type(loader.loader).__name__
+        with self._problems.caught():
+            raise RuntimeError(
+                f"batches of this {kind} are not seen: it began to fetch before it was recorded. "
+                "Give it run.dataset(dataset) when it is made, instead of run.loader afterwards."
+            )
+
+    def parent_rows(self, parents: list[list[tuple[int, float]]], number: int | None) -> BatchRows:
+        """Return the rows of what the user says of the batch with this number, or of the last one."""
+        last = self._batches.newest
+        epoch = last.epoch if last is not None else self._state.epoch
+        if number is None:
+            number = last.batches[0] if last is not None else self._numbers.batch
+        return self._mixes.make_rows(epoch, [number] * len(parents), [*range(len(parents))], parents)
+
+    def remove_hooks(self) -> None:
+        """Observe neither mixes nor tensors any more."""
+        self._mixes.close()
+        self.tracker.close()
+
+    def finish(self) -> None:
+        """Write all that waits, and the stages that no sample went through."""
+        self._state.write(self._mixes.take_rows(self._batches.newest))
+        self._state.close()
+        self._state.write(self._batches.take_rest())
+        self._state.write(self._intake.take_stages(rest=True))

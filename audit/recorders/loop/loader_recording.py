@@ -1,0 +1,166 @@
+"""How one loader of the user's is recorded, without changing what it draws.
+
+The user's own loader does the work: while its iterator is being made, its dataset and its collate function are
+replaced by recording ones, and put back at once. Samplers, generators, workers, prefetching and pinning are its own,
+so that every random number is drawn where it was drawn before. The rows travel beside each batch as one block of bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.envelope import RecordedBatch
+from audit.recorders.loop.base_loader import base_of
+from audit.recorders.loop.expected_draws import Draws
+from audit.recorders.loop.fetching import RecordedIterable, RecordedMap, RecordingCollate
+from audit.recorders.loop.pickling import why_not_picklable
+from audit.recorders.loop.recorded_iterator import OwnIteration, RecordedIterator
+from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.randomness.visit_randomness import WatchedRandomness
+from audit.recorders.stages.discover import Pipeline
+from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.visit.make import VisitMaker
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Iteration:
+    """One pass over a loader."""
+
+    epoch: int
+    #: Items of an iterable dataset so far: their order is their index.
+    arrived: int = 0
+    #: What it is to draw, where that is known.
+    draws: Draws | None = None
+
+
+class Receiver(Protocol):
+    """What a recording does with the batches of a loader."""
+
+    tracker: BatchTracker
+
+    def begin(self, loader: LoaderRecording) -> Iteration | None: ...
+    def receive(self, loader: LoaderRecording, envelope: RecordedBatch, iteration: Iteration) -> None: ...
+    def finish_pass(self, loader: LoaderRecording, iteration: Iteration) -> None: ...
+    def note_failure(self, error: BaseException) -> None: ...
+    def note_unrecorded_workers(self, error: BaseException) -> None: ...
+    def note_unrecorded_iterator(self, loader: LoaderRecording) -> None: ...
+
+
+class LoaderRecording:
+    """Makes recorded iterators of one loader."""
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        pipeline: Pipeline,
+        level: CaptureLevel,
+        receiver: Receiver,
+        label: LabelFinder = None,
+    ) -> None:
+        #: What the user calls their loader, and the DataLoader in it that fetches.
+        self.loader = loader
+        self.base = base_of(loader)
+        self.receiver = receiver
+        #: A loader that can be saved, such as torchdata's, keeps its iterator for that: then ours must be the one it keeps.
+        self.keeps_state = callable(getattr(type(self.base), "state_dict", None))
+        #: With persistent workers a loader keeps its iterator; ours makes envelopes, the user's own must not.
+        self._kept: Any = None
+        dataset = self.base.dataset
+        is_iterable = isinstance(dataset, IterableDataset)
+        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
+        recorder = ItemRecorder(maker, level, label=label)
+        self._dataset = RecordedIterable(recorder) if is_iterable else RecordedMap(recorder)
+        self._collate = RecordingCollate(self.base.collate_fn, recorder, not is_iterable)
+
+    @property
+    def iterator(self) -> Any:
+        """The iterator that the loader keeps while it works for this recording."""
+        return self.base.__dict__.get("_iterator") if self.keeps_state else self._kept
+
+    @iterator.setter
+    def iterator(self, value: Any) -> None:
+        if self.keeps_state:
+            self.base.__dict__["_iterator"] = value
+        else:
+            self._kept = value
+
+    def iterate(self) -> Any:
+        """Return an iterator of the loader, recorded if the recording is open."""
+        iteration = self.receiver.begin(self)
+        if iteration is None and self.iterator is None:
+            return iter(self.loader)
+        if type(self.loader).__iter__ is not DataLoader.__iter__:
+            return OwnIteration(self, iteration)
+        return self.record_iterator(lambda: iter(self.loader), iteration)
+
+    def save_state(self, *args: Any, **options: Any) -> Any:
+        """Call the loader's own `state_dict`; an iterator that it makes for that is the one it will iterate."""
+        with self.replacing(_get_iterator=lambda: self.record_base_iterator(None)):
+            return self.loader.state_dict(*args, **options)  # type: ignore[attr-defined]
+
+    def record_base_iterator(self, iteration: Iteration | None) -> Any:
+        """Return the iterator that the DataLoader's class makes, recorded."""
+        return self.record_iterator(lambda: type(self.base)._get_iterator(self.base), iteration)
+
+    def record_iterator(self, make: Callable[[], Any], iteration: Iteration | None) -> Any:
+        """Return the iterator that `make` makes, recorded."""
+        try:
+            with (
+                self.replacing(dataset=self._dataset, collate_fn=self._collate),
+                self.receiver.tracker.paused(),
+            ):
+                iterator = make()
+        except Exception as error:
+            return self._make_unrecorded(error, make)
+        return RecordedIterator(self, iterator, iteration)
+
+    def continue_iterator(self, iteration: Iteration | None) -> bool:
+        """Let the next pass go on with an iterator that is there: with persistent workers, or after `state_dict`."""
+        made_for_state = self.base.__dict__.get("_initial_iter_for_state_dict", False)
+        goes_on = not self.keeps_state or self.base.persistent_workers or made_for_state
+        if not goes_on or type(self.iterator) is not RecordedIterator:
+            return False
+        self.iterator.begin_pass(iteration)
+        return True
+
+    @contextlib.contextmanager
+    def replacing(self, **ours: Any) -> Iterator[None]:
+        """Replace attributes of the DataLoader inside.
+
+        They refuse to be set once the loader is made, so its dictionary is changed.
+        """
+        attributes = self.base.__dict__
+        if not self.keeps_state:
+            ours["_iterator"] = self.iterator
+        before = {name: attributes[name] for name in ours if name in attributes}
+        attributes.update(ours)
+        try:
+            yield
+        finally:
+            self._kept = attributes.get("_iterator")
+            for name in ours:
+                attributes.pop(name, None)
+            attributes.update(before)
+
+    def _make_unrecorded(self, error: Exception, make: Callable[[], Any]) -> Any:
+        """Make the iterator without recording if only recording keeps workers from being started; else raise why."""
+        method = getattr(self.base.multiprocessing_context, "_name", None) or _start_method()
+        if not self.base.num_workers or method == "fork":
+            raise error
+        self.iterator = None
+        reason = why_not_picklable(self.base)
+        if reason is not None:
+            raise reason from error
+        self.receiver.note_unrecorded_workers(error)
+        return make()
+
+
+def _start_method() -> str | None:
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_context().get_start_method()

@@ -1,0 +1,50 @@
+"""Digests of the rows of a model's input, as the last stage of each sample would have them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from audit import values
+from audit.recorders.model.step import Place
+
+Form = Callable[[torch.Tensor], Any]
+
+#: An array, a number or a list became a tensor when it was collated: the same content under another kind.
+FORMS: tuple[Form, ...] = (
+    lambda row: row,
+    lambda row: row.numpy(),
+    lambda row: row.tolist(),
+    # tv_tensors become plain ones when they are stacked.
+    *(functools.partial(values.as_form, form=f"tv_tensors.{name}") for name in ("Image", "Video", "Mask")),
+)
+
+
+def digest_row(form: Form, row: torch.Tensor) -> str | None:
+    """Return the digest of one row in this form; None if the row cannot have that form."""
+    try:
+        return values.digest(form(row))
+    except (TypeError, RuntimeError, ValueError):
+        return None
+
+
+def row_digests(given: torch.Tensor | None, rows: list[Place], inputs: list[int] | None = None) -> list[str | None]:
+    """Return the digest of each sample's row of a model's input."""
+    found: list[str | None] = [None] * len(rows)
+    if given is None or given.dim() == 0 or given.shape[0] < len(rows):
+        return found
+    if inputs is None and given.shape[0] != len(rows):
+        return found
+    form = FORMS[0]
+    seen = given.detach().cpu()
+    for number, (batch, place) in enumerate(rows):
+        row = seen[number if inputs is None else inputs[number]]
+        digest, expected = digest_row(form, row), batch.digests[place]
+        if digest != expected and expected is not None and number == 0:
+            form = next((other for other in FORMS if digest_row(other, row) == expected), form)
+            digest = digest_row(form, row)
+        found[number] = digest
+    return found

@@ -1,0 +1,131 @@
+"""A batch that the loop has been given, and whose predictions may still come."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import torch
+
+from audit.recorders.model.activations import activation_table
+from audit.recorders.model.batch_tensors import all_tensors, object_references
+from audit.recorders.model.batch_tracker import version_of
+from audit.recorders.model.row_origins import RowOrigins
+from audit.recorders.model.step import ModelStep
+from audit.store import wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRows:
+    """Rows that are ready to be written, by table."""
+
+    tables: dict[str, Any]
+    #: About how many bytes they hold.
+    size: int = 0
+    #: Whether `capture_where` decides which of their payloads are kept.
+    is_selected: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class UnpredictedBatch:
+    """One batch of a loader, or the items that a dataset made at once; lists are by place."""
+
+    tables: dict[str, Any]
+    epoch: int
+    indices: list[int]
+    visits: list[int]
+    labels: list[int | None]
+    digests: list[str | None]
+    #: Places whose sample did not fail.
+    ok: list[int]
+    classes: list[str] | None
+    size: int
+    batches: list[int | None]
+    positions: list[int | None]
+    #: Made by a recorded dataset: which batch its samples became part of is not known yet.
+    loose: bool = False
+    data: InitVar[Any] = None
+    #: The pass over a loader that it came from; gone when the loop has let go of the iterator.
+    origin: weakref.ref[Any] | None = None
+    tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    #: The memory of the tensors, so that a view of the newest batch is known though the loop dropped the tensor itself.
+    memory: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    #: Places that each model, by id, has predicted already; the first model's predictions are those that are kept.
+    predicted: dict[int, set[int]] = field(default_factory=dict)
+    #: Steps with a prediction that is not written yet.
+    predictions: list[ModelStep] = field(default_factory=list)
+    steps: list[ModelStep] = field(default_factory=list)
+    #: How many predictions each place has.
+    calls: dict[int, int] = field(default_factory=dict)
+    written: bool = False
+    #: What the model's output is to be, a row for each sample that did not fail: real numbers, or several for each.
+    targets: torch.Tensor | None = None
+    #: Objects of the batch that are not tensors: a graph, a structure of the user's own.
+    objects: list[weakref.ref[Any]] = field(default_factory=list)
+
+    def __post_init__(self, data: Any) -> None:
+        own = list(all_tensors(data))
+        self.tensors = [weakref.ref(tensor) for tensor in own]
+        self.memory = [(tensor.detach(), version_of(tensor)) for tensor in own]
+        self.objects = list(object_references(data))
+
+    def next_call(self, place: int) -> int:
+        """Return the number of the next prediction of a sample."""
+        number = self.calls.get(place, 0)
+        self.calls[place] = number + 1
+        return number
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the loop still holds a tensor or an object of it."""
+        return any(reference() is not None for reference in (*self.tensors, *self.objects))
+
+    def origins(self, tensor: torch.Tensor) -> RowOrigins | None:
+        """Return the samples of one of its own tensors; None for the labels, which say nothing of a model's input."""
+        count = len(self.ok)
+        is_aligned = tensor.dim() > 0 and tensor.shape[0] == count
+        labels = [self.labels[place] for place in self.ok]
+        may_be_labels = tensor.dim() == 1 and is_aligned and not tensor.is_floating_point() and None not in labels
+        if may_be_labels and tensor.tolist() == labels:
+            return None
+        return RowOrigins(tuple((self, place) for place in self.ok), 0 if is_aligned else None)
+
+    def take_rows(self) -> BatchRows:
+        """Return everything that is to be written of it; afterwards it holds no rows."""
+        tables = self.tables
+        if self.loose and "samples" in tables:
+            tables["samples"] = wire.placed(tables["samples"], self.batches, self.positions)
+        if self.predictions:
+            ordered = sorted(self.predictions, key=lambda step: step.order)
+            tables["predictions"] = wire.joined([step.predictions_of(self) for step in ordered])
+            self.predictions = []
+        leading = [step.table() for step in self.steps if not step.follows]
+        if leading:
+            tables["steps"] = wire.joined(leading)
+        activations = [table for step in self.steps if (table := activation_table(step)) is not None]
+        if activations:
+            tables["activations"] = wire.joined(activations)
+        for step in self.steps:
+            step.written = True
+            step.seen.clear()
+        # Tensors that the loop holds on to still lead here.
+        self.tables, self.memory, self.written = {}, [], True
+        return BatchRows(tables=tables, size=self.size, is_selected=True)
+
+    def take_heavy_rows(self) -> BatchRows:
+        """Return the rows of all tables but `samples`, before the predictions have come."""
+        heavy = {name: table for name, table in self.tables.items() if name != "samples"}
+        self.tables = {"samples": self.tables["samples"]}
+        size, self.size = self.size, 0
+        return BatchRows(tables=heavy, size=size, is_selected=True)
+
+
+def targets_of(rows: list[tuple[UnpredictedBatch, int]]) -> torch.Tensor | None:
+    """Return the targets of these samples; None unless all have one, of the same shape."""
+    found: list[torch.Tensor] = []
+    for batch, place in rows:
+        if batch.targets is None or place not in batch.ok:
+            return None
+        found.append(batch.targets[batch.ok.index(place)])
+    return torch.stack(found) if found and len({one.shape for one in found}) == 1 else None
