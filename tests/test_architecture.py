@@ -30,7 +30,7 @@ LAYERS = [
         "provenance",
     },
     {"recording_key"},
-    {"values"},
+    {"values", "metrics"},
     {"store"},
     {"sources", "models"},
     {"recorders"},

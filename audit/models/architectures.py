@@ -31,8 +31,17 @@ from audit.models.signatures import (
     table,
     tops_of,
 )
+from audit.models.task_architectures import (
+    classes_in,
+    is_task_architecture,
+    task_candidates,
+    task_names,
+    with_arguments,
+)
 
 _ASK = "Pass the model's name with --arch NAME, or the code that builds it with --arch FILE.py:function."
+#: Kinds of models that are no classifiers, and that are recognised all the same.
+_TASKS = ("a detection model", "a segmentation model")
 _VIT_SIZE = 224  # the picture size for which torchvision's vision transformers are built by default
 
 
@@ -46,12 +55,14 @@ class ArchitectureMatch:
 
 def named(name: str) -> Architecture:
     """Return the architecture of that name, torchvision's before timm's; raise an error with the nearest names."""
-    if name in torchvision_names():
+    if name in torchvision_names() or name in task_names():
         return Architecture("torchvision", name)
     bare = name.removeprefix("timm/").split(".", 1)[0]
     if bare in timm_names():
         return Architecture("timm", bare)
-    near = difflib.get_close_matches(name.lower(), [*torchvision_names(), *timm_names()], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(
+        name.lower(), [*torchvision_names(), *task_names(), *timm_names()], n=3, cutoff=0.5
+    )
     hint = f"Did you mean {', '.join(near)}?" if near else "torchvision.models.list_models() lists the names."
     if not has_timm():
         hint += " For timm's architectures: pip install 'audit-lineage[timm]'"
@@ -60,6 +71,8 @@ def named(name: str) -> Architecture:
 
 def fit_named(architecture: Architecture, shapes: Shapes) -> ArchitectureMatch:
     """Return the named architecture, with the arguments and the number of classes that fit these weights."""
+    if is_task_architecture(architecture):
+        return ArchitectureMatch(with_arguments(architecture, shapes), classes_in(architecture.name, shapes) or 91)
     architecture = adapted(architecture, shapes)
     return ArchitectureMatch(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
 
@@ -98,6 +111,8 @@ def recognise(shapes: Shapes, what: str = "The weights") -> ArchitectureMatch:
 
 def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
     """Return every architecture that fits: torchvision's, or if none does, timm's."""
+    if _other_task(shapes) in _TASKS:
+        return [ArchitectureMatch(architecture, number) for architecture, number in task_candidates(shapes)]
     for library in ("torchvision", "timm"):
         if library == "timm" and not has_timm():
             continue
@@ -172,7 +187,10 @@ def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
 
 
 def _unknown(shapes: Shapes, what: str) -> ModelError:
-    if other := _other_task(shapes):
+    other = _other_task(shapes)
+    if other in _TASKS:
+        return UnknownArchitecture(f"{what} are those of {other}, but of none of torchvision's.", hint=_ASK)
+    if other is not None:
         return UnknownArchitecture(
             f"{what} are those of {other}, which is not a classifier: it does not predict one label per picture.",
             hint="Pass a model that returns one row of logits per picture.",
@@ -220,7 +238,8 @@ def _other_task(shapes: Shapes) -> str | None:
     names = list(shapes)
     if any(name.startswith(("rpn.", "roi_heads.", "head.classification_head.")) for name in names):
         return "a detection model"
-    if any(name.startswith("backbone.") for name in names) and len(shapes.get("classifier.4.weight", ())) == 4:
+    heads = ("classifier.4.weight", "classifier.low_classifier.weight")
+    if any(name.startswith("backbone.") for name in names) and any(len(shapes.get(head, ())) == 4 for head in heads):
         return "a segmentation model"
     if any(name.endswith((".zero_point", "._packed_params._packed_params", "._packed_params.dtype")) for name in names):
         return "a quantized model"

@@ -133,6 +133,8 @@ def _construct(architecture: Architecture, num_classes: int) -> nn.Module:
 
     if architecture.name in ("googlenet", "inception_v3"):
         arguments.setdefault("init_weights", False)  # the default draws weights for seconds, and warns
+    if architecture.name not in torchvision_names():
+        arguments.setdefault("weights_backbone", None)  # the default of detectors is to download one
     model = models.get_model(architecture.name, weights=None, num_classes=num_classes, **arguments)
     return model
 

@@ -98,7 +98,7 @@ def flatten_preset(preset: Any) -> list[Stage]:
     """Return a preset's stages in order, each with its usual name; applying them equals calling the preset."""
     from torchvision import transforms
     from torchvision.transforms import v2
-    from torchvision.transforms._presets import ImageClassification
+    from torchvision.transforms._presets import ImageClassification, ObjectDetection, SemanticSegmentation
 
     if preset is None:
         return []
@@ -110,6 +110,14 @@ def flatten_preset(preset: Any) -> list[Stage]:
             ("ToTensor", ToTensor()),
             ("Normalize", transforms.Normalize(preset.mean, preset.std)),
         ]
+    if type(preset) is ObjectDetection:
+        return [("ToTensor", ToTensor())]
+    if type(preset) is SemanticSegmentation:
+        stages: list[Stage] = [("ToTensor", ToTensor()), ("Normalize", transforms.Normalize(preset.mean, preset.std))]
+        if isinstance(preset.resize_size, list):
+            resize = transforms.Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias)
+            stages.insert(0, ("Resize", resize))
+        return stages
     if type(preset) in (transforms.Compose, v2.Compose):
         return [stage for inner in preset.transforms for stage in flatten_preset(inner)]
     if type(preset) is nn.Sequential:
@@ -122,4 +130,5 @@ def flatten_preset(preset: Any) -> list[Stage]:
 
 def expand_preset(value: Any) -> list[Stage] | None:
     """Return the stages inside a torchvision preset; None for anything else."""
-    return flatten_preset(value) if type(value).__name__ == "ImageClassification" else None
+    known = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
+    return flatten_preset(value) if type(value).__name__ in known else None

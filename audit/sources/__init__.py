@@ -7,6 +7,8 @@
     tensors            .pt, .npz
     torchvision_named  torchvision:NAME
     huggingface        hf:PATH
+    coco, voc, yolo    objects with boxes: coco:FILE.json, voc:FOLDER, yolo:data.yaml   (annotated: what they share)
+    mask_folders       masks:FOLDER
     remote             s3://, gs://, az:// (file:// is a path)
     python             FILE.py, module:function
 
@@ -26,14 +28,18 @@ from typing import Any
 from audit.errors import DatasetError
 from audit.sources import (
     class_folders,
+    coco,
     flat_folder,
     huggingface,
     manifest,
+    mask_folders,
     python,
     remote,
     tensors,
     text_file,
     torchvision_named,
+    voc,
+    yolo,
 )
 from audit.sources.base import (
     SOURCES,
@@ -65,6 +71,10 @@ __all__ = [
 # In the order of recognition: kinds with a prefix first, and the flat folder after the class folders.
 SOURCES.add("torchvision", torchvision_named)
 SOURCES.add("hf", huggingface)
+SOURCES.add("coco", coco)
+SOURCES.add("voc", voc)
+SOURCES.add("yolo", yolo)
+SOURCES.add("masks", mask_folders)
 SOURCES.add("remote", remote)
 SOURCES.add("class-folders", class_folders)
 SOURCES.add("flat-folder", flat_folder)

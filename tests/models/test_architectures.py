@@ -112,8 +112,6 @@ def test_unknown_weights_name_the_nearest_and_what_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("builder", "task"),
     [
-        (lambda: models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None), "detection"),
-        (lambda: models.segmentation.fcn_resnet50(weights=None, weights_backbone=None), "segmentation"),
         (lambda: models.video.r3d_18(weights=None), "video"),
     ],
 )
