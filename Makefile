@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test quick thorough campaign screenshots check format lint types docs site bench clean
+.PHONY: help setup demo browser test quick thorough campaign screenshots check format lint types docs site dist try-dist bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -76,6 +76,13 @@ docs: $(VENV)/.dev  ## write docs/cli.md, docs/python.md, docs/COOKBOOK.md and t
 
 site: $(VENV)/.dev  ## build the documentation as a site, in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.dev  ## build the sdist and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+try-dist: dist  ## install the wheel for each Python that is found, and run the sdist's tests
+	$(BIN)/python packaging/try_dist.py
 
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	OMP_NUM_THREADS=2 $(BIN)/python bench/overhead.py

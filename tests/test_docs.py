@@ -75,11 +75,15 @@ def test_the_terminal_session_runs(demo: Path) -> None:
 
 
 @pytest.mark.workers
-def test_the_python_snippets_run(demo: Path) -> None:
-    for snippet in blocks("python"):
-        script = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\n" + snippet
-        done = subprocess.run([sys.executable, "-c", script], cwd=demo, capture_output=True, text=True)
-        assert done.returncode == 0, f"{snippet}\n{done.stderr}"
+def test_the_loop_of_the_readme_runs_and_replays(demo: Path) -> None:
+    (snippet,) = blocks("python")
+    assert "`train.py`" in README
+    (demo / "train.py").write_text(snippet)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    for words in (["train.py"], ["-m", "audit", "replay", "training", *map(str, range(20))]):
+        done = subprocess.run([sys.executable, *words], cwd=demo, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    assert done.stdout.startswith("40 of 40 visits identical"), done.stdout  # of two epochs
 
 
 @pytest.mark.parametrize(
