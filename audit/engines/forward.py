@@ -124,7 +124,7 @@ class Rows:
             | {
                 "run_id": [self._run_id] * count,
                 "epoch": [0] * count,
-                "index": fetched.of_ok(fetched.indices or []),
+                "index": fetched.of_ok(fetched.indices),
                 "visit": [0] * count,
                 "input_digest": digests,
                 "batch": [number] * count,

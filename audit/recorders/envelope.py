@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -20,16 +20,17 @@ Weights = list[list[tuple[int, float]]]
 class RecordedBatch:
     """What a loader gives, and what was recorded meanwhile; lists are by place in the batch.
 
-    The only carrier of a recorded batch: `audit run`, loaders and datasets of a user's own loop all send it.
+    The only carrier of a recorded batch: `audit run`, loaders and datasets of a user's own loop all send it, and while
+    it waits for predictions it is an `UnpredictedBatch`.
     """
 
     #: The user's batch, or the inputs for the model of `audit run`: one stacked tensor, or a list where shapes differ.
-    data: Any
-    #: None for an iterable dataset in a recorded loader, whose items are numbered as they arrive.
-    indices: list[int] | None
+    data: Any = None
+    #: Empty for an iterable dataset in a recorded loader, whose items are numbered as they arrive.
+    indices: list[int]
     count: int
-    #: The rows, packed (see store.batch): one tensor crosses processes through shared memory.
-    records: torch.Tensor
+    #: The rows, packed (see store/wire.py): one tensor crosses processes through shared memory.
+    records: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.uint8))
     #: Places whose sample did not fail.
     ok: list[int] = field(default_factory=list)
     digests: list[str | None] = field(default_factory=list)
@@ -47,12 +48,12 @@ class RecordedBatch:
     #: All stages by their ordinals here, where some were not known before the visits.
     stages: list[tuple[int, Stage]] = field(default_factory=list)
     #: Of a recorded dataset: the epoch when the items were made.
-    epoch: int | None = None
+    made_in_epoch: int | None = None
     #: How the first item without a label looked.
     unlabelled: str | None = None
     #: The class of a dataset that made samples where the recording could not see it.
     unseen: str | None = None
-    #: Changes of the values that no stage explains, each told once by each process.
+    #: Changes of the values that no stage explains, each sent once by each process.
     unrecorded: list[str] = field(default_factory=list)
 
     @property
@@ -61,11 +62,16 @@ class RecordedBatch:
         return self.count - len(self.ok)
 
     def of_ok(self, by_place: list[Any]) -> list[Any]:
-        """What a list says of the places whose sample did not fail."""
+        """Return the items of a list that belong to samples that did not fail."""
         return [by_place[place] for place in self.ok]
 
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the batch, without its data and its packed rows."""
+        left_out = ("data", "records")
+        return {each.name: getattr(self, each.name) for each in fields(RecordedBatch) if each.name not in left_out}
+
     def pin_memory(self, device: Any = None) -> RecordedBatch:
-        """What the loader's pinning thread calls: the user's part is pinned as it would have been."""
+        """Pin the user's part as it would have been pinned: the loader's pinning thread calls this."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
         given = () if device is None else (device,)
@@ -74,7 +80,7 @@ class RecordedBatch:
 
 
 def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> torch.Tensor:
-    """The rows as one tensor of bytes. `by_loader` says that a loader hands them to the main process.
+    """Pack the rows into one tensor of bytes. `by_loader` says that a loader hands them to the main process.
 
     Then a worker packs them straight into memory that both share: the loader would copy any other tensor there, and
     payloads are large, so that each copy of them would cost as much as hashing them.

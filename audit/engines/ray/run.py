@@ -20,7 +20,7 @@ from audit.engines.forward import ONLY_PIPELINE
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
 from audit.engines.ray.cluster import Cluster, ClusterCapacity, connected
-from audit.engines.ray.work import Job, Share, Written
+from audit.engines.ray.work import Job, Share, TaskResult
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
 from audit.recorders.capture import Decision, decide
@@ -176,7 +176,7 @@ class RayRun(RunExecutor):
 
     def _results(
         self, job: Job, tasks: Sequence[Sequence[Share]]
-    ) -> Generator[Written | AuditError | None, None, None]:
+    ) -> Generator[TaskResult | AuditError | None, None, None]:
         import ray
         from ray.data.exceptions import ExecutionTimeoutError
 
@@ -210,7 +210,7 @@ class RayRun(RunExecutor):
                 hint=f"What was committed is safe; continue with: audit run --resume {self.writer.run.run_id}",
             ) from error
 
-    def _adopt(self, result: Written | AuditError | None) -> bool:
+    def _adopt(self, result: TaskResult | AuditError | None) -> bool:
         """Take a task's parts into the run, unless one of its batches is there already; True when the budget is spent."""
         if isinstance(result, AuditError):
             raise result

@@ -81,7 +81,7 @@ class Job:
 
 
 @dataclass(slots=True, kw_only=True)
-class Written:
+class TaskResult:
     """What one task recorded: adopted by the driver as a whole, or not at all."""
 
     numbers: list[int]
@@ -148,7 +148,7 @@ class WorkerContext:
             self._forward = Forward(model, request.model, request.device, request.output)
         return self._forward
 
-    def write(self, batches: Iterable[tuple[int, RecordedBatch]]) -> Written:
+    def write(self, batches: Iterable[tuple[int, RecordedBatch]]) -> TaskResult:
         """Run the model, if there is one, and write all rows of these batches as parts of one attempt."""
         job = self._job
         selection = Selection(job.capture_where) if job.capture_where else None
@@ -167,7 +167,7 @@ class WorkerContext:
                 numbers.append(number)
                 total.add(BatchCounts.of(fetched, logits, forward))
         assert writer is not None, "a task was given no batch"
-        return Written(numbers=numbers, block=writer.finish(), counts=total, stages=stages.added)
+        return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.added)
 
 
 _contexts: dict[str, WorkerContext] = {}
@@ -243,7 +243,7 @@ def _given_up() -> bool:
 # -- what is called without Ray Data ---------------------------------------------------------------
 
 
-def alone(shares: Sequence[Share], job: Job) -> Written | AuditError:
+def alone(shares: Sequence[Share], job: Job) -> TaskResult | AuditError:
     """Make, predict and write some batches, all in this process."""
     bench = worker_context(job)
     return _told(lambda: bench.write((number, bench.fetch(indices)) for number, indices in shares))

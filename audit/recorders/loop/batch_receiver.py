@@ -62,7 +62,7 @@ class BatchReceiver:
         if not self._state.is_open:
             return
         with self._state.guarded():
-            epoch = envelope.epoch if envelope.epoch is not None else self._state.epoch
+            epoch = envelope.made_in_epoch if envelope.made_in_epoch is not None else self._state.epoch
             batch = self._take_in(key, envelope, epoch, None, None)
             if batch is None:
                 return

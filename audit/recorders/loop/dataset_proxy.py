@@ -56,7 +56,7 @@ class Channel:
         """Hand over an envelope; in a worker it is written to the pipe before the item is returned."""
         if not self.open:
             return
-        envelope.epoch = int(self._shared[_EPOCH])
+        envelope.made_in_epoch = int(self._shared[_EPOCH])
         if get_worker_info() is None and self._deliver is not None:
             self._deliver(envelope)
             return

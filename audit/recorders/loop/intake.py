@@ -20,7 +20,7 @@ from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.items import LABEL_KEYS
 from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
-from audit.store import wire as batch
+from audit.store import wire
 
 #: A run keeps so many texts on what was not seen.
 _MOST_UNRECORDED = 50
@@ -52,14 +52,16 @@ class Intake:
         self._note_problems(envelope)
         if not envelope.count:
             return None
-        indices, arrived = envelope.indices, None
-        if indices is None:
+        arrived = None
+        if not envelope.indices:
             assert iteration is not None
-            arrived = indices = list(range(iteration.arrived, iteration.arrived + envelope.count))
+            arrived = envelope.indices = list(range(iteration.arrived, iteration.arrived + envelope.count))
             iteration.arrived += envelope.count
-        visits = [self.visits.next(epoch, index) for index in indices]
-        unpacked = batch.unpack(envelope.records.numpy())
-        stamp = batch.Stamp(
+        if all(label is None for label in envelope.labels):
+            envelope.labels = _batch_labels(envelope.data, envelope.count)
+        visits = [self.visits.next(epoch, index) for index in envelope.indices]
+        unpacked = wire.unpack(envelope.records.numpy())
+        stamp = wire.Stamp(
             self._run.run_id,
             epoch,
             number,
@@ -71,19 +73,16 @@ class Intake:
         )
         places: list[int | None] = [*range(envelope.count)]
         return UnpredictedBatch(
+            **envelope.facts(),
+            data=envelope.data,
             tables=stamp.apply(unpacked),
             epoch=epoch,
-            indices=indices,
             visits=visits,
-            labels=self._labels(envelope),
-            digests=envelope.digests,
-            ok=envelope.ok,
             classes=self._run.classes,
             size=envelope.records.numel(),
             batches=[number] * envelope.count,
             positions=places if number is not None else [None] * envelope.count,
             loose=number is None,
-            data=envelope.data,
             origin=weakref.ref(iteration) if iteration is not None else None,
             targets=_batch_targets(envelope.data, len(envelope.ok)),
         )
@@ -122,11 +121,6 @@ class Intake:
             self._run.unrecorded = []
         if text not in self._run.unrecorded and len(self._run.unrecorded) < _MOST_UNRECORDED:
             self._run.unrecorded.append(text)
-
-    def _labels(self, envelope: RecordedBatch) -> list[int | None]:
-        if any(label is not None for label in envelope.labels):
-            return envelope.labels
-        return _batch_labels(envelope.data, envelope.count)
 
 
 def _second(data: Any) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.activations import activation_table
 from audit.recorders.model.batch_tensors import all_tensors, object_references
 from audit.recorders.model.batch_tracker import version_of
@@ -28,24 +29,19 @@ class BatchRows:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class UnpredictedBatch:
-    """One batch of a loader, or the items that a dataset made at once; lists are by place."""
+class UnpredictedBatch(RecordedBatch):
+    """A recorded batch in the process that writes: one of a loader, or the items that a dataset made at once."""
 
     tables: dict[str, Any]
     epoch: int
-    indices: list[int]
     visits: list[int]
-    labels: list[int | None]
-    digests: list[str | None]
-    #: Places whose sample did not fail.
-    ok: list[int]
     classes: list[str] | None
+    #: About how many bytes its tables hold.
     size: int
     batches: list[int | None]
     positions: list[int | None]
     #: Made by a recorded dataset: which batch its samples became part of is not known yet.
     loose: bool = False
-    data: InitVar[Any] = None
     #: The pass over a loader that it came from; gone when the loop has let go of the iterator.
     origin: weakref.ref[Any] | None = None
     tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
@@ -64,11 +60,13 @@ class UnpredictedBatch:
     #: Objects of the batch that are not tensors: a graph, a structure of the user's own.
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
-    def __post_init__(self, data: Any) -> None:
-        own = list(all_tensors(data))
+    def __post_init__(self) -> None:
+        own = list(all_tensors(self.data))
         self.tensors = [weakref.ref(tensor) for tensor in own]
         self.memory = [(tensor.detach(), version_of(tensor)) for tensor in own]
-        self.objects = list(object_references(data))
+        self.objects = list(object_references(self.data))
+        # Whether the loop still holds the data is seen by their being alive.
+        self.data = None
 
     def next_call(self, place: int) -> int:
         """Return the number of the next prediction of a sample."""

@@ -264,7 +264,7 @@ class ItemRecorder:
             self.problems = [*problems, f"the rows of samples {lost} were lost: {type(trouble).__name__}: {trouble}"]
         taken = RecordedBatch(
             data=data,
-            indices=self.indices if indexed else None,
+            indices=self.indices if indexed else [],
             count=len(self.indices),
             records=records,
             ok=self._ok,
