@@ -58,7 +58,7 @@ class Store:
         self.close()
 
     def run(self, reference: str | None = None) -> Run:
-        """The run that an id, a prefix, a name, `latest` or `latest~N` means."""
+        """Return the run that an id, a prefix, a name, `latest` or `latest~N` means."""
         return self.reader.run(reference)
 
     def sql(self, query: str, *, run: str | Iterable[str] | None = None, parameters: Sequence[Any] = ()) -> Relation:
@@ -125,7 +125,7 @@ class Store:
         trust: bool = False,
         progress: Callable[[Progress], None] | None = None,
     ) -> Diff:
-        """Two runs side by side: data, first divergent stage, flipped predictions and their cause.
+        """Compare two runs: data, first divergent stage, flipped predictions and their cause.
 
         `derive` measures differences of outputs that were not stored, by unchanged code that this machine recorded, or
         by any code that the runs name with `trust`.
@@ -196,7 +196,7 @@ class Store:
         return write_report(self.reader, path, run, baseline=baseline, mistakes=mistakes)
 
     def runs(self, *, where: str | None = None) -> list[Run]:
-        """Every run in the order they were begun, or those for which an SQL condition over `runs` holds."""
+        """Return every run in the order they were begun, or those for which an SQL condition over `runs` holds."""
         listed = self.reader.runs()
         if where is None:
             return listed
@@ -227,7 +227,7 @@ class Store:
         return store_stats(self.reader, run)
 
     def verify(self, run: str | None = None, *, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
-        """What is damaged: each part against its manifest, each manifest against its parts. Nothing found, nothing damaged.
+        """Return what is damaged: each part against its manifest, each manifest against its parts. Empty if nothing is.
 
         Open the store with `allow_damaged=True` to have damaged manifests listed instead of raised.
         """

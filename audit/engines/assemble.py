@@ -38,19 +38,19 @@ class Assembly:
     code: CodeFiles = field(default_factory=CodeFiles)
 
     def pipeline_digest(self) -> str:
-        """The same for two pipelines exactly when their stages are described alike."""
+        """Return a digest that is the same for two pipelines exactly when their stages are described alike."""
         rows = [asdict(stage) for stage in self.pipeline.stages]
         return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:32]
 
     def code_recipe(self, pipeline: str | None) -> dict[str, Any]:
-        """What a run's recipe says of the user's own code: digests of the bytes that were executed."""
+        """Return what a run's recipe says of the user's own code: digests of the bytes that were executed."""
         found: dict[str, Any] = {"code": self.code.as_recipe()} if len(self.code) else {}
         if pipeline is not None:
             found["pipeline_sha256"] = self.code.sha256_of(file_of(pipeline))
         return found
 
     def dataset_digest(self) -> str:
-        """What the dataset consists of, without reading it."""
+        """Return a digest of what the dataset consists of, without reading it."""
         return dataset_digest(self.dataset)
 
 
@@ -90,7 +90,7 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
 
 
 def load_model(request: RunRequest) -> LoadedModel | None:
-    """The model that a request names, without its dataset; None when it names none."""
+    """Return the model that a request names, without its dataset; None when it names none."""
     return _load(request, _pipeline_module(request.pipeline)[0])
 
 
@@ -108,7 +108,7 @@ def _load(request: RunRequest, module: ModuleType | None) -> LoadedModel | None:
 
 
 def pipeline_builder(spec: str) -> Any:
-    """The `model` function of a pipeline file, if it has one."""
+    """Return the `model` function of a pipeline file, if it has one."""
     module, _ = _pipeline_module(spec)
     return getattr(module, "model", None)
 
@@ -133,7 +133,7 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
 
 
 def _named_by(model: LoadedModel, request: RunRequest) -> tuple[ModuleType | None, str | None]:
-    """The pipeline that a checkpoint names: code on this disk, run only when the checkpoint is trusted."""
+    """Return the pipeline that a checkpoint names: code on this disk, run only when the checkpoint is trusted."""
     named = model.extras.get("pipeline")
     if not isinstance(named, str):
         return None, None

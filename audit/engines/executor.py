@@ -45,7 +45,7 @@ class BatchCounts:
     def of(
         cls, batch: RecordedBatch, logits: torch.Tensor | None = None, forward: Forward | None = None
     ) -> BatchCounts:
-        """The counts of one batch, and of what the model made of it."""
+        """Return the counts of one batch, and of what the model made of it."""
         return cls(
             samples=batch.count,
             failed=batch.failed,
@@ -178,6 +178,6 @@ class RunExecutor(ABC):
                 self.request.tell_note(note)
 
     def decided(self, payload_bytes: int, ok: int) -> Decision:
-        """The level that follows from what a few samples took; none of them may have been readable."""
+        """Return the level that follows from what a few samples took; none of them may have been readable."""
         mean = payload_bytes / ok if ok else None
         return decide(self.request.capture, mean, self.total, self.request.capture_budget)

@@ -35,7 +35,7 @@ class Forward:
         self._device = device
 
     def __call__(self, fetched: RecordedBatch) -> torch.Tensor:
-        """Logits (N, C) of the batch's samples that did not fail."""
+        """Return the logits (N, C) of the batch's samples that did not fail."""
         inputs = fetched.data
         if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
             # Samples of different shapes cannot share a batch: each goes alone.
@@ -87,7 +87,7 @@ class Rows:
     def tables(
         self, fetched: RecordedBatch, number: int, logits: torch.Tensor | None, digests: list[str | None]
     ) -> dict[str, Any]:
-        """All rows of batch `number`."""
+        """Return all rows of batch `number`."""
         unpacked = rows.unpack(fetched.records.numpy())
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
         stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
@@ -100,7 +100,7 @@ class Rows:
         return self._selection.apply(tables) if self._selection else tables
 
     def _call(self, fetched: RecordedBatch, number: int) -> Any:
-        """The row of `calls`: one for each batch."""
+        """Return the row of `calls`: one for each batch."""
         facts: dict[str, Any] = {
             "run_id": self._run_id,
             "number": number,
@@ -138,7 +138,7 @@ class Rows:
 
 
 def input_digests(fetched: RecordedBatch) -> list[str | None]:
-    """The digest of what the model was given, sample by sample: taken from the batch, so that a mix-up shows."""
+    """Return the digest of what the model was given, sample by sample: taken from the batch, so that a mix-up shows."""
     inputs = fetched.data
     if isinstance(inputs, torch.Tensor) and len(inputs) == len(fetched.ok):
         return [values.digest(values.as_form(value, fetched.last_kind)) for value in inputs]
@@ -148,7 +148,7 @@ def input_digests(fetched: RecordedBatch) -> list[str | None]:
 
 
 def labels_outside(fetched: RecordedBatch, logits: torch.Tensor, forward: Forward) -> int:
-    """How many labels no output of the model stands for."""
+    """Count the labels that no output of the model stands for."""
     if forward.reader.meaning is not None and forward.reader.meaning.task != "classification":
         return 0
     width = max(int(logits.shape[1]), 2)

@@ -74,7 +74,7 @@ class LocalRun(RunExecutor):
                 self._take(fetched)
 
     def _submit_stages(self) -> None:
-        """The rows of `stages`, though no batch has come."""
+        """Write the rows of `stages`, though no batch has come."""
 
         def write(writer: RunWriter) -> None:
             self.stages.register_rest()
@@ -121,7 +121,7 @@ class LocalRun(RunExecutor):
         return self.decided(probed.payload_bytes, len(probed.ok)) if probed is not None else self.decided(0, 0)
 
     def _settle(self, fetched: RecordedBatch) -> None:
-        """The first batch was kept in full; what it took decides about the rest."""
+        """Decide about the rest of the run by what the first batch took, which was kept in full."""
         self.undecided = False
         decision = self.decided(fetched.payload_bytes, len(fetched.ok))
         self.level.lower(decision.level)

@@ -39,13 +39,13 @@ class Plan:
     stages: list[Stage] = field(default_factory=list)
 
     def numbers(self) -> Iterator[int]:
-        """Numbers for the batches to come. Those that an interrupted run left out come first: it is to end with the
+        """Yield numbers for the batches to come. Those that an interrupted run left out come first: it is to end with the
         rows that an undisturbed one has."""
         return (number for number in count() if number not in self.taken)
 
 
 def begin(request: RunRequest) -> Plan:
-    """A new run, with its row in the store."""
+    """Plan a new run, and write its row to the store."""
     check_run_name(request.name)
     selection = Selection(request.capture_where) if request.capture_where else None
     assembly = assemble(request, observe_calls=_observes_calls(request))
@@ -55,7 +55,7 @@ def begin(request: RunRequest) -> Plan:
 
 
 def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
-    """What an interrupted run has left to do, whichever engine began it."""
+    """Plan what an interrupted run has left to do, whichever engine began it."""
     with Reader(store) as reader:
         recorded = _resumable(reader, reference)
         trust = require_trust(recorded, bool(changes.pop("trust", False)))

@@ -46,7 +46,7 @@ def _named(pipeline: str, progress: Callable[[Progress], None]) -> Callable[[Pro
 
 
 def _names(pipelines: tuple[str, str]) -> list[str | None]:
-    """The runs by their files, so that a diff says which is which; unnamed where that tells nothing or is not a name."""
+    """Return names for the runs by their files; None where these are equal, or a file's name is not a run's name."""
     names = [os.path.basename(pipeline) for pipeline in pipelines]
     try:
         return [check_run_name(name) for name in names] if names[0] != names[1] else [None, None]

@@ -112,14 +112,14 @@ class RunRequest:
             self.progress(Progress(note=note))
 
     def recipe(self) -> dict[str, Any]:
-        """What is needed to rebuild the pipeline later, elsewhere and in another process."""
+        """Return what is needed to rebuild the pipeline later, elsewhere and in another process."""
         recipe = {name: getattr(self, name) for name in _RECIPE}
         paths = {name: _absolute(recipe[name]) for name in ("dataset", "pipeline", "model", "arch") if recipe[name]}
         return recipe | paths | {"kind": "run"}
 
     @classmethod
     def from_recipe(cls, recipe: Mapping[str, Any], store: str, *, trust: bool, **changes: Any) -> RunRequest:
-        """The request that a recorded recipe stands for. Whose code may run is for the caller to decide: `trust` never
+        """Return the request that a recorded recipe stands for. The caller decides whose code may run: `trust` never
         comes from the recipe (see sources.trust)."""
         if recipe.get("kind") != "run":
             raise UsageError(
@@ -131,7 +131,7 @@ class RunRequest:
 
 
 def _absolute(spec: str) -> str:
-    """A path that still means the same from another directory; names such as torchvision:MNIST stay."""
+    """Return a path that still means the same from another directory; names such as torchvision:MNIST stay."""
     path, colon, name = spec.rpartition(":")
     if not os.path.exists(spec) and colon and os.path.exists(path):
         return f"{os.path.abspath(path)}:{name}"

@@ -59,11 +59,11 @@ class ResilientLoader:
         self._pin_memory = pin_memory
 
     def worker_count(self, batches: int) -> int:
-        """How many workers make so many batches."""
+        """Return how many workers make so many batches."""
         return self._workers if self._workers is not None else min(os.cpu_count() or 1, _MOST_WORKERS, batches)
 
     def batches(self, keys: Keys, size: int) -> Iterator[Any]:
-        """Every batch in order, through the deaths of workers."""
+        """Yield every batch in order, through the deaths of workers."""
         stuck = 0
         while len(keys):
             received = 0
@@ -84,12 +84,12 @@ class ResilientLoader:
                     keys, stuck = keys[size:], 0
 
     def alone(self, key: Any) -> Any:
-        """The batch of one key, made in a worker of its own."""
+        """Return the batch of one key, made in a worker of its own."""
         made = self.first([key], workers=1)
         return made if made is not None else self._lost(key)
 
     def first(self, keys: Keys, *, workers: int | None = None) -> Any:
-        """All keys as one batch; None where its worker died."""
+        """Return all keys as one batch; None where its worker died."""
         try:
             return next(self._started(Batches(keys, len(keys)), workers))
         except Exception as error:
@@ -98,7 +98,7 @@ class ResilientLoader:
             return None
 
     def _started(self, batches: Batches, workers: int | None = None) -> Iterator[Any]:
-        """The iterator of a loader; a pipeline that cannot be sent to its workers is named as such."""
+        """Return the iterator of a loader; raise an error that says so if a pipeline cannot be sent to its workers."""
         try:
             return iter(self._loader(batches, self.worker_count(len(batches)) if workers is None else workers))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -122,5 +122,5 @@ class ResilientLoader:
 
 
 def _as_is(made: Any) -> Any:
-    """The collate function of a loader whose dataset makes whole batches."""
+    """Return a batch as it is: the collate function of a loader whose dataset makes whole batches."""
     return made

@@ -46,7 +46,7 @@ def defer_worker_death() -> Iterator[None]:
 
 
 def silence_broken_pipe(_: int) -> None:
-    """For a worker when it starts: a batch that nobody takes any more, because the run was interrupted, is not an error."""
+    """Prepare a worker: a batch that nobody takes any more, because the run was interrupted, is not an error."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

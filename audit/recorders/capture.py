@@ -20,7 +20,7 @@ class Decision:
 
 
 def decide(asked: str, bytes_per_sample: float | None, samples: int, budget: int) -> Decision:
-    """`auto` is `full` while the estimate fits the budget, else `preview`; any other wish is granted."""
+    """Decide how much is kept: `auto` is `full` while the estimate fits the budget, else `preview`."""
     if asked != "auto":
         return Decision(cast(Level, asked), "as asked")
     if bytes_per_sample is None:
@@ -48,7 +48,7 @@ class Budget:
 
 
 def human(count: float) -> str:
-    """A number of bytes as people say it."""
+    """Return a number of bytes in a unit that is easy to read."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -15,7 +15,7 @@ class CaptureLevel:
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
     def get(self) -> Level:
-        """The level in force."""
+        """Return the level in force."""
         return LEVELS[int(self._shared[0])]
 
     def lower(self, level: Level) -> None:

@@ -47,7 +47,7 @@ class Problems:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """What goes wrong inside is marked; raised only when the recording is strict."""
+        """Mark the run with what goes wrong inside; raise it only when the recording is strict."""
         try:
             yield
         except RecordingWarning:

@@ -19,7 +19,7 @@ _recordings = count()
 
 
 def rank() -> int | None:
-    """This process's rank where training is distributed."""
+    """Return this process's rank where training is distributed."""
     if dist.is_available() and dist.is_initialized():
         return int(dist.get_rank())
     return None

@@ -58,14 +58,14 @@ class RecordedDataset:
         return self._recorder.take_batch(_stack(inputs), indexed=True)
 
     def lost(self, index: int) -> RecordedBatch:
-        """The batch of one sample whose worker process died."""
+        """Return the batch of one sample whose worker process died."""
         self._recorder.clear()
         self._recorder.add_lost(index)
         return self._recorder.take_batch(None, indexed=True)
 
 
 def _stack(inputs: list[Any]) -> Any:
-    """One tensor where the samples have one shape, as the DataLoader would; else the list."""
+    """Return one tensor where the samples have one shape, as the DataLoader would; else the list."""
     if not inputs:
         return None
     try:

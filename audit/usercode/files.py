@@ -51,7 +51,7 @@ class CodeFiles:
         return len(self._files)
 
     def get(self, module: str) -> CodeFile | None:
-        """The file of a module; None where it is not one of these."""
+        """Return the file of a module; None where it is not one of these."""
         return self._files.get(module)
 
     def add(self, other: CodeFiles) -> None:
@@ -59,14 +59,14 @@ class CodeFiles:
         self._files.update(other._files)
 
     def as_recipe(self) -> list[dict[str, Any]]:
-        """How a run's recipe names them."""
+        """Return how a run's recipe names them."""
         return [
             {"module": file.module, "file": _printable(file.path), "sha256": file.sha256}
             for file in sorted(self, key=lambda file: file.module)
         ]
 
     def sha256_of(self, path: str) -> str | None:
-        """The digest of the file at a path; None where it is not one of these."""
+        """Return the digest of the file at a path; None where it is not one of these."""
         path = os.path.abspath(path)
         return next((file.sha256 for file in self if file.path == path), None)
 
@@ -94,7 +94,7 @@ class CodeLoader(importlib.machinery.SourceFileLoader):
         return code
 
     def get_source(self, fullname: str) -> str:
-        """The text that is executed."""
+        """Return the text that is executed."""
         return importlib.util.decode_source(self.code.source)
 
 
@@ -125,7 +125,7 @@ class CodeFinder:
 
 
 def specification_of(code: CodeFile) -> importlib.machinery.ModuleSpec | None:
-    """How Python is to load a module from these bytes."""
+    """Return how Python is to load a module from these bytes."""
     folder = [os.path.dirname(code.path)] if code.is_package else None
     return importlib.util.spec_from_file_location(
         code.module, code.path, loader=CodeLoader(code), submodule_search_locations=folder
@@ -141,7 +141,7 @@ def is_ours(module: ModuleType) -> bool:
 
 
 def executed(module: ModuleType) -> CodeFile | None:
-    """The bytes that a module was executed from; None where they are not known."""
+    """Return the bytes that a module was executed from; None where they are not known."""
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return loader.code if isinstance(loader, CodeLoader) else None
 
@@ -177,7 +177,7 @@ def _printable(path: str) -> str:
 
 
 def changed_files(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """(file, digest then, digest now) of the recorded code files that are others now; missing ones are left out."""
+    """Return (file, digest then, digest now) of the recorded code files that have changed; missing ones are left out."""
     for one in recorded:
         file, before = one.get("file"), one.get("sha256")
         if not file or not before:

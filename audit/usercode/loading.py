@@ -26,7 +26,7 @@ _given: set[str] = set()
 
 
 def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType:
-    """The module in a file, imported under the file's own name so that worker processes can import it too.
+    """Return the module in a file, imported under the file's own name so that worker processes can import it too.
 
     It is executed again when its file, or a local module that it imports, has changed. Where its name already means
     another module, it gets one of its own, which only forked workers know.
@@ -41,7 +41,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
 
 
 def import_named(name: str, failure: type[AuditError] = AuditError) -> ModuleType:
-    """The module of that dotted name, which may lie in the current directory; a local one as `load_module` does it."""
+    """Import the module of that dotted name, which may lie in the current directory; a local one as `load_module` does."""
     with importable(os.getcwd()), reporting(f"Importing {name}", failure), FINDER.lock:
         code = find_named_code(name)
         return importlib.import_module(name) if code is None else _load(code, name)
@@ -94,7 +94,7 @@ def _hint(error: BaseException) -> str:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """The folder comes first during the import, as for a script, and stays last, for worker processes to find it."""
+    """Put the folder first during the import, as for a script; then last, for worker processes to find it."""
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:

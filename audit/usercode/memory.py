@@ -17,7 +17,7 @@ from audit.usercode.process import is_older_than_process
 
 
 def digest_in_memory(file: CodeFile) -> str | None:
-    """The SHA-256 of what this process runs of a file; None where the file was edited after it had been imported."""
+    """Return the SHA-256 of what this process runs of a file; None where the file was edited after it had been imported."""
     module = _loaded(file)
     if module is None:
         return file.sha256  # not imported here: whoever imports it finds these bytes

@@ -15,7 +15,7 @@ def is_older_than_process(path: str) -> bool:
 
 
 def _process_start() -> float:
-    """When this process began, in seconds since 1970; 0 where the system does not tell."""
+    """Return when this process began, in seconds since 1970; 0 where the system does not say."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

@@ -21,7 +21,7 @@ _MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 
 def find_code(module: str, path: str, *, is_package: bool = False) -> CodeFiles:
-    """The file, and every local module that it imports, directly or not. OSError where the file itself cannot be read."""
+    """Find the file's code, and every local module that it imports, directly or not. OSError if it cannot be read."""
     first = CodeFile(module, path, read_bytes(path), is_package)
     project = _project_of(module, path, is_package)
     found = {module: first}
@@ -48,7 +48,7 @@ def find_code(module: str, path: str, *, is_package: bool = False) -> CodeFiles:
 
 
 def find_named_code(module: str) -> CodeFiles | None:
-    """The files of a module that is known by its dotted name; None where it is not local."""
+    """Return the files of a module that is known by its dotted name; None where it is not local."""
     specification = _resolve(module)
     origin = specification.origin if specification is not None else None
     if specification is None or origin is None or not origin.endswith(".py") or is_library(os.path.abspath(origin)):
@@ -57,7 +57,7 @@ def find_named_code(module: str) -> CodeFiles | None:
 
 
 def _imported(file: CodeFile) -> list[str]:
-    """Every module name that its import statements may mean, those inside functions too."""
+    """Return every module name that its import statements may mean, those inside functions too."""
     try:
         tree = ast.parse(file.source)
     except (SyntaxError, ValueError):
@@ -77,7 +77,7 @@ def _imported(file: CodeFile) -> list[str]:
 
 
 def _base(node: ast.ImportFrom, package: str) -> str | None:
-    """The module that `from … import` names, relative ones resolved."""
+    """Return the module that `from … import` names, relative ones resolved."""
     if not node.level:
         return node.module
     parts = package.split(".") if package else []
@@ -88,7 +88,7 @@ def _base(node: ast.ImportFrom, package: str) -> str | None:
 
 
 def _parent(module: str) -> str:
-    """The package that a module is in; a file that is loaded apart is in none."""
+    """Return the package that a module is in; a file that is loaded apart is in none."""
     return "" if "@" in module else module.rpartition(".")[0]
 
 
@@ -98,7 +98,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def _resolve(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Where an import of this name would come from; nothing is imported."""
+    """Find where an import of this name would come from; nothing is imported."""
     loaded = sys.modules.get(name)
     if loaded is not None and not is_ours(loaded):
         return getattr(loaded, "__spec__", None)
@@ -112,7 +112,7 @@ def _resolve(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _project_of(module: str, path: str, is_package: bool) -> str:
-    """The folder below which files are the user's own: the nearest with a project's marker, else the file's own."""
+    """Return the folder below which files are the user's own: the nearest with a project's marker, else the file's own."""
     folder = os.path.dirname(path)
     for _ in range(len(_prefixes(_parent(module))) + is_package):
         folder = os.path.dirname(folder)

@@ -43,7 +43,7 @@ class ClusterCapacity:
     gpus: tuple[float, ...] = ()
 
     def actors(self, asked: int | None, each: float) -> int:
-        """How many models, with so many GPUs for each: as asked, else all that fit, or one for every four cores.
+        """Return how many models, with so many GPUs for each: as asked, else all that fit, or one for every four cores.
 
         Raises where there is not room enough: Ray would wait for it, for ever.
         """
@@ -73,7 +73,7 @@ class Cluster:
         self._stop: Callable[[], None] | None = stop
 
     def room(self) -> ClusterCapacity:
-        """What its machines have, as it is now."""
+        """Return what its machines have, as it is now."""
         import ray
 
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -90,7 +90,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
-    """The cluster at `address` (`auto`: the one that runs here), else one of our own; one that this process is
+    """Connect to the cluster at `address` (`auto`: the one that runs here), else start one; a cluster that this process is
     connected to already is taken, and left as it was."""
     if address is None:
         prepare_own()
@@ -170,7 +170,7 @@ def _own() -> Cluster:
 
 
 def _init(patience: float, **options: Any) -> None:
-    """`ray.init`, quiet and with a limit. Ray takes SIGTERM for itself; it is given back."""
+    """Call `ray.init`, quiet and with a limit. Ray replaces the handler of SIGTERM; it is put back."""
     import ray
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)

@@ -115,7 +115,7 @@ class RayRun(RunExecutor):
         )
 
     def _per_task(self) -> int:
-        """Batches of one task: enough tasks for every core to have several, and none of more than a minute or so."""
+        """Return the number of batches of one task: several tasks for every core, and none of more than a minute or so."""
         tasks = self.room.cores * _TASKS_PER_CORE
         samples = min(_TASK_SAMPLES, _TASK_SECONDS / self.seconds_each if self.seconds_each else _TASK_SAMPLES)
         most = max(1, int(samples // self.request.batch_size))
@@ -160,7 +160,7 @@ class RayRun(RunExecutor):
         return False
 
     def _write_stages(self) -> None:
-        """The rows of `stages`, unless they are in the store already."""
+        """Write the rows of `stages`, unless they are in the store already."""
         if not self.plan.stages:
             stages = StageRegister(self.writer.run.run_id)
             stages.add(ONLY_PIPELINE, self.assembly.pipeline)
@@ -168,7 +168,7 @@ class RayRun(RunExecutor):
             self.writer.append({"stages": stages.take_rows()})
 
     def _write_added(self, stages: Mapping[int, Stage]) -> None:
-        """The rows of stages that a worker met, once."""
+        """Write the rows of stages that a worker met, once."""
         fresh = {number: stage for number, stage in stages.items() if stage.path not in self.stage_paths}
         if fresh:
             self.stage_paths |= {stage.path: number for number, stage in fresh.items()}
@@ -224,7 +224,7 @@ class RayRun(RunExecutor):
         return self.count(result.counts)
 
     def _one_by_one(self, job: Job) -> None:
-        """What killed its worker every time: each sample in a task of its own, and who kills that one is a failed row."""
+        """Record each sample in a task of its own, where every attempt killed its worker; one that does so again is a failed row."""
         import ray
 
         task = ray.remote(max_retries=ray_work.RETRIES, num_cpus=1, num_gpus=self.request.gpus_per_actor)(

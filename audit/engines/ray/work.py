@@ -56,7 +56,7 @@ class Job:
     stage_paths: dict[str, int]
 
     def request(self, device: str) -> RunRequest:
-        """The request as this machine must understand it."""
+        """Return the request as this machine must understand it."""
         # The driver has decided whose code may run before it sent the job.
         return RunRequest.from_recipe(self.recipe, self.location, trust=bool(self.recipe["trust"]), device=device)
 
@@ -111,11 +111,11 @@ class WorkerContext:
         self._forward: Forward | None = None
 
     def fetch(self, indices: Sequence[int]) -> RecordedBatch:
-        """One batch, recorded."""
+        """Return one batch, recorded."""
         return self.open().__getitems__(indices)
 
     def open(self) -> RecordedDataset:
-        """The dataset and its stages, ready to be recorded."""
+        """Return the dataset and its stages, ready to be recorded."""
         if self._recorded is None:
             self._recorded = self._built()
         return self._recorded
@@ -139,7 +139,7 @@ class WorkerContext:
         )
 
     def forward(self) -> Forward:
-        """The model, ready to be run."""
+        """Return the model, ready to be run."""
         if self._forward is None:
             request = self._job.request(self._job.device)
             model = load_model(request)
@@ -174,7 +174,7 @@ _contexts: dict[str, WorkerContext] = {}
 
 
 def worker_context(job: Job) -> WorkerContext:
-    """This process's bench for a run; that of an earlier run is cleared away."""
+    """Return this process's context for a run; that of an earlier run is cleared away."""
     key = f"{job.location}/{job.run_id}/{job.level}"
     if key not in _contexts:
         _contexts.clear()
@@ -186,14 +186,14 @@ def worker_context(job: Job) -> WorkerContext:
 
 
 def pack(value: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """One row that holds a Python value as bytes."""
+    """Return one row that holds a Python value as bytes."""
     column = np.empty(1, dtype=object)
     column[0] = pickle.dumps(value, protocol=5)
     return {"value": column}
 
 
 def unpack(rows: Mapping[str, Any]) -> Iterator[Any]:
-    """The values of all rows."""
+    """Return the values of all rows."""
     return (pickle.loads(value) for value in rows["value"])
 
 
@@ -208,7 +208,7 @@ def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
 
 
 def record_and_write(rows: Mapping[str, Any], job: Job) -> dict[str, Any]:
-    """The batches of one task, recorded and written: for a run without a model."""
+    """Record and write the batches of one task: for a run without a model."""
     return pack(None if _given_up() else alone(_shares(rows), job))
 
 
@@ -250,7 +250,7 @@ def alone(shares: Sequence[Share], job: Job) -> TaskResult | AuditError:
 
 
 def probe(indices: Sequence[int], job: Job) -> Probed | AuditError:
-    """What keeping everything of a few samples takes, and how long."""
+    """Measure what keeping everything of a few samples takes, and how long."""
     bench = worker_context(job)
 
     def measure() -> Probed:

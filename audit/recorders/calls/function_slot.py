@@ -89,7 +89,7 @@ def make_trampoline(code: CodeType, slot: FunctionSlot) -> CodeType:
 
 
 def _signature(code: CodeType) -> tuple[str, str]:
-    """The parameters of a function as source text, and the arguments that pass them on."""
+    """Return the parameters of a function as source text, and the arguments that pass them on."""
     names = code.co_varnames
     positional = names[: code.co_argcount]
     keyword = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]

@@ -93,11 +93,11 @@ class VisitCalls:
     # -- stages that are found otherwise ---------------------------------------------------------
 
     def enter(self, target: Any, path: str) -> None:
-        """A stage found by the attribute that holds it begins."""
+        """Note that a stage begins which was found by the attribute that holds it."""
         self._frames.append(_Frame(path, self._held_by(target), 0))
 
     def leave(self) -> None:
-        """The stage has returned or failed."""
+        """Note that the stage has returned or failed."""
         self._frames.pop()
 
     # -- calls -----------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ _NOTHING = object()
 
 
 def _target_of(function: FunctionType, args: tuple[Any, ...]) -> Any:
-    """The callable that was called: an object, a method of one, or the function itself."""
+    """Return the callable that was called: an object, a method of one, or the function itself."""
     if args:
         first = args[0]
         if not isinstance(first, type) and callable(first) and function_of(first) is function:
@@ -255,7 +255,7 @@ def _target_of(function: FunctionType, args: tuple[Any, ...]) -> Any:
 def _split_arguments(
     function: FunctionType, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], followed: set[int]
 ) -> tuple[Any, dict[str, Any]]:
-    """What a call was given of the sample, and the arguments beside it by name."""
+    """Return what a call was given of the sample, and the arguments beside it by name."""
 
     def is_given(value: Any) -> bool:
         return id(value) in followed or carries_data(value)

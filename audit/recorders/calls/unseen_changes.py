@@ -53,7 +53,7 @@ class UnseenChanges:
         return [f"{type(self._dataset).__name__}: {text}; {self._where()}" for text in fresh]
 
     def _where(self) -> str:
-        """The calls of the user's own code, or its place where they are not known."""
+        """Return the calls of the user's own code, or its place where they are not known."""
         if self._profile is not None and (named := self._profile.describe()):
             return "; ".join(named)
         for name in _ENTRIES:

@@ -49,7 +49,7 @@ class Channel:
         return bool(self._shared[_OPEN])
 
     def epoch(self, number: int) -> None:
-        """Items made from now on belong to this epoch."""
+        """Count items that are made from now on to this epoch."""
         self._shared[_EPOCH] = number
 
     def send(self, envelope: RecordedBatch) -> None:
@@ -147,7 +147,7 @@ class RecordedDatasetProxy(StandIn):
             return self._one(index)
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
-        """What a loader asks for a batch: its samples are sent together."""
+        """Make the samples of a batch, as a loader asks for them, and send them together."""
         recorder = self._audit_recorder
         own = fetches_batches(recorder.dataset)
         if not self._audit_channel.open:

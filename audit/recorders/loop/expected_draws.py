@@ -27,7 +27,7 @@ class Draws:
 
 
 def draws_of(loader: Any) -> Draws | None:
-    """What a pass over this loader is to draw; None where its sampler promises nothing."""
+    """Return what a pass over this loader is to draw; None where its sampler promises nothing."""
     with contextlib.suppress(Exception):
         # Lengths are the user's code.
         batches, sampler = loader.batch_sampler, sampler_of(loader)
@@ -52,7 +52,7 @@ def _drawn_from(sampler: Any) -> int | None:
 
 
 def sampler_of(loader: Any) -> Any:
-    """What decides which samples come: with a batch sampler of the user's own the loader's sampler is not asked."""
+    """Return the sampler that decides which samples come: a batch sampler of the user's own, else the loader's sampler."""
     batches = loader.batch_sampler
     if batches is None:
         return loader.sampler
@@ -60,7 +60,7 @@ def sampler_of(loader: Any) -> Any:
 
 
 def length_of(dataset: Any) -> int | None:
-    """How many samples a dataset has, where it tells; an iterable one's length is not a promise of indices."""
+    """Return how many samples a dataset has; None for an iterable one, whose length is not a promise of indices."""
     if isinstance(dataset, IterableDataset):
         return None
     try:

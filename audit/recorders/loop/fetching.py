@@ -29,7 +29,7 @@ class Failed:
 
 
 def caught(error: Exception) -> Any:
-    """The error as the loader would have carried it out of this process."""
+    """Return the error as the loader would have carried it out of this process."""
     worker = get_worker_info()
     if worker is None:
         return error
@@ -99,19 +99,19 @@ class RecordedMap(StandIn):
 
 
 def record_item(recorder: ItemRecorder, index: Any) -> Any:
-    """`dataset[index]`, recorded under the number that the index means."""
+    """Return `dataset[index]`, recorded under the number that the index means."""
     number, origin = sample_number(recorder.dataset, index)
     return recorder.record(number, lambda: recorder.dataset[index], origin)
 
 
 def whole_batch(recorder: ItemRecorder, indices: Sequence[Any], method: Method = "__getitems__") -> Any:
-    """The batch that a dataset makes by a method of its own, recorded sample by sample as far as that can be seen."""
+    """Fetch a batch by a method of the dataset's own; record it sample by sample as far as that can be observed."""
     samples = [sample_number(recorder.dataset, index) for index in indices]
     return recorder.record_batch(BatchFetch(method, indices), samples)
 
 
 def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
-    """The sample that an index means: a whole number, also from the end; of a tuple its first number.
+    """Return the sample that an index means: a whole number, also from the end; of a tuple its first number.
 
     Any other key has the number -1 and is told apart by its source.
     """

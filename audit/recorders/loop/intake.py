@@ -124,14 +124,14 @@ class Intake:
 
 
 def _second(data: Any) -> Any:
-    """The part of a collated batch that holds the labels or targets."""
+    """Return the part of a collated batch that holds the labels or targets."""
     if isinstance(data, Mapping):
         return next((data[key] for key in LABEL_KEYS if key in data), None)
     return data[1] if isinstance(data, (tuple, list)) and len(data) >= 2 else None
 
 
 def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
-    """Targets that are no class numbers: real numbers, or a row of them for each sample."""
+    """Return targets that are not class numbers: real numbers, or a row of them for each sample."""
     found = _second(data)
     if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2) or found.shape[0] != count:
         return None
@@ -140,7 +140,7 @@ def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
 
 
 def _batch_labels(data: Any, count: int) -> list[int | None]:
-    """Labels from the collated batch, where the items themselves had none."""
+    """Return the labels of the collated batch, where the items themselves had none."""
     found = _second(data)
     if not isinstance(found, torch.Tensor) or found.dim() != 1 or found.shape[0] != count or found.is_floating_point():
         return [None] * count

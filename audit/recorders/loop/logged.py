@@ -97,7 +97,7 @@ def check_logged(indices: Any, logits: Any, labels: Any, epoch: Any) -> LoggedPr
 
 
 def _as_list(values: Any) -> list[Any] | None:
-    """The values one by one; None where they are none."""
+    """Return the values one by one; None where they cannot be listed."""
     try:
         return None if isinstance(values, (str, bytes)) else list(values)
     except TypeError:

@@ -14,7 +14,7 @@ _DEEPEST = 5
 
 
 def why_not_picklable(loader: DataLoader[Any]) -> UsageError | None:
-    """The error that says what of the user's own does not pickle; None when all of it does."""
+    """Return the error that says what of the user's own does not pickle; None when all of it does."""
     for part in ("dataset", "collate_fn", "worker_init_fn"):
         value = getattr(loader, part, None)
         problem = _problem(value)

@@ -230,7 +230,7 @@ class Recording:
         return model
 
     def _model_name(self, model: nn.Module, name: str | None) -> str:
-        """The name given, else that of the class; a second one of that class has a number."""
+        """Return the name given, else that of the class; a second one of that class has a number."""
         taken = {watched.name for watched in self._recorder.models}
         if name is not None:
             if not isinstance(name, str) or not name or name in taken:

@@ -11,7 +11,7 @@ from audit.store import wire as batch
 
 
 def activation_table(step: ModelStep) -> Any:
-    """A table of `activations`; None when nothing is kept."""
+    """Return a table of `activations`; None when nothing is kept."""
     chosen: dict[int, list[bool]] = {}
     found: list[dict[str, Any]] = []
     for hooks, seen in step.seen:
@@ -62,7 +62,7 @@ def _kept(hooks: LayerHooks, seen: Seen, number: int) -> dict[str, Any]:
 
 
 def _chosen(step: ModelStep, hooks: LayerHooks) -> list[bool]:
-    """Which rows of the step the policy wants."""
+    """Return which rows of the step the policy wants."""
     policy, columns, count = hooks.policy, step.columns, len(step.rows)
     chosen = [policy.indices is None or index in policy.indices for index in columns["index"]]
     if policy.when is None:

@@ -89,7 +89,7 @@ _UNCHANGING = frozenset(
 
 
 def _functions() -> dict[Any, tuple[Rule, str, bool]]:
-    """Every function that is followed: its rule, its name, and whether it changes its first argument."""
+    """Return every function that is followed: its rule, its name, and whether it changes its first argument."""
     table: dict[Any, tuple[Rule, str, bool]] = {}
     homes = (torch.Tensor, torch, functional)
     for name, rule in _RULES.items():
@@ -158,7 +158,7 @@ class BatchTracker(TorchFunctionMode):
                 entry.memory.entries.remove(entry)
 
     def origins_of(self, tensor: torch.Tensor) -> RowOrigins | None:
-        """The samples of a tensor's rows; None when they are not known, or it was overwritten since."""
+        """Return the samples of a tensor's rows; None when they are not known, or it was overwritten since."""
         entry = self._entries.get(id(tensor))
         if entry is None or entry.reference() is not tensor or entry.memory.overwritten:
             return None
@@ -252,7 +252,7 @@ class BatchTracker(TorchFunctionMode):
         self.add(result, origins, like=source)
 
     def _changed(self, call: Call, rule: Rule, name: str) -> None:
-        """An operation in place is over: the versions of its arguments are those before it plus one."""
+        """Note an operation in place that is over: the versions of its arguments are those before it plus one."""
         target = call.value
         entry = self._entries.get(id(target))
         if entry is not None and entry.reference() is target and version_of(call.args[0]) == entry.version + 1:
@@ -328,7 +328,7 @@ def _sample_shape(tensor: torch.Tensor, origins: RowOrigins | None) -> tuple[int
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place."""
+    """Return how often a tensor was changed in place."""
     try:
         return tensor._version
     except (RuntimeError, AttributeError):

@@ -87,7 +87,7 @@ class RecordedModel:
 
 
 def model_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """The tensor whose rows are the samples: the first argument, or the one that is named like an input."""
+    """Return the tensor whose rows are the samples: the first argument, or the one that is named like an input."""
     for value in (*args, kwargs):
         if isinstance(value, Mapping):
             named = next((value[key] for key in INPUT_KEYS if isinstance(value.get(key), torch.Tensor)), None)

@@ -61,7 +61,7 @@ class LayerPolicy:
 
 
 def chosen_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:
-    """`indices` as numbers; None for all samples."""
+    """Return `indices` as numbers; None for all samples."""
     if indices is None:
         return None
     try:
@@ -71,7 +71,7 @@ def chosen_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:
 
 
 def find_layers(model: nn.Module, wanted: Layers) -> dict[str, nn.Module]:
-    """The modules that names, globs or types mean; a wish that matches nothing is an error with the nearest names."""
+    """Return the modules that names, patterns or types mean; raise with the nearest names where one matches nothing."""
     if isinstance(wanted, (str, type)):
         raise UsageError(f"layers is {wanted!r}.", hint="Give a list: names, patterns such as 'layer4.*', or types.")
     named = {_plain_name(name): module for name, module in model.named_modules() if name}
@@ -94,7 +94,7 @@ def find_layers(model: nn.Module, wanted: Layers) -> dict[str, nn.Module]:
 
 
 def _plain_name(name: str) -> str:
-    """A layer's name without what DataParallel, DDP and torch.compile put before it."""
+    """Return a layer's name without what DataParallel, DDP and torch.compile put before it."""
     while name.startswith(_WRAPPERS):
         name = name.split(".", 1)[1]
     return name
@@ -158,7 +158,7 @@ class LayerHooks:
         return [name for name, count in self.fired.items() if count == 0]
 
     def begin(self, step: ModelStep | None) -> None:
-        """The model is called: this step's values are gathered, if the policy wants any of it."""
+        """Gather the values of this step from now on, if the policy wants any of it."""
         self._step = self._wanted = None
         if step is None or step.number % self.policy.every:
             return
@@ -170,11 +170,11 @@ class LayerHooks:
         self._step = step
 
     def end(self) -> None:
-        """The call is over; gradients still find their step."""
+        """Gather no more values of the call; gradients still find their step."""
         self._step = None
 
     def parameter_gradients(self, step: ModelStep) -> None:
-        """The gradients of the layers' own parameters, as the optimizer is about to use them."""
+        """Note the gradients of the layers' own parameters, as the optimizer is about to use them."""
         if not self.policy.backward or step.number % self.policy.every:
             return
         for name, module in self.modules.items():
@@ -281,7 +281,7 @@ class _Careful:
 
 
 def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every floating tensor in a layer's inputs or outputs, each with its port."""
+    """Return every floating tensor in a layer's inputs or outputs, each with its port."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             yield f"{prefix}.0" if "." not in prefix else prefix, value

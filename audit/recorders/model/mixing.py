@@ -54,7 +54,7 @@ def unsubscribe(listener: Callable[[Mix], None]) -> None:
 
 @contextlib.contextmanager
 def heard() -> Iterator[list[Mix]]:
-    """The mixes made inside, in this thread."""
+    """Gather the mixes that are made inside, in this thread."""
     install()
     before = getattr(_local, "mixes", None)
     mixes: list[Mix] = []
@@ -86,7 +86,7 @@ def _hear(mix: Mix) -> None:
 
 
 def weights(mixes: Sequence[Mix], count: int) -> Weights | None:
-    """What each of `count` places was mixed from, after all the mixes; None when none of them was of this batch."""
+    """Return what each of `count` places was mixed from, after all the mixes; None when none of them was of this batch."""
     fitting = [weight for weight, size in mixes if size == count]
     if not fitting:
         return None

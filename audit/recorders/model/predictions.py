@@ -23,7 +23,7 @@ def prediction_columns(
     kind: str = "logits",
     targets: torch.Tensor | None = None,
 ) -> dict[str, Any]:
-    """The columns of `predictions` that follow from an output (N, C) of this kind, labels and targets."""
+    """Return the columns of `predictions` that follow from an output (N, C) of this kind, labels and targets."""
     values = values.detach().to("cpu", torch.float32)
     if kind in ("regression", "embedding"):
         return _measured(
@@ -42,7 +42,7 @@ def _measured(
     *,
     graded: bool,
 ) -> dict[str, Any]:
-    """Numbers that are no classes: their loss is the mean square of what they are off."""
+    """Return the columns of numbers that are not classes: their loss is the mean squared error."""
     count = len(values)
     if targets is None and graded and all(label is not None for label in labels):
         targets = torch.tensor(list(labels), dtype=torch.float32)
@@ -65,7 +65,7 @@ def _measured(
 def _multilabel(
     values: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, targets: torch.Tensor | None
 ) -> dict[str, Any]:
-    """Each class by itself: a sample is correct when every class is."""
+    """Return the columns where each class is decided by itself: a sample is correct when every class is."""
     count = len(values)
     is_score = bool(((values >= 0) & (values <= 1)).all())
     scores = values if is_score else torch.sigmoid(values)

@@ -49,7 +49,7 @@ class Call:
         return self.lookup(self.value) if isinstance(self.value, torch.Tensor) else None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or its name."""
+        """Return an argument by its place or its name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
     def sizes(self, name: str) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def keep(call: Call) -> Origins:
-    """The first argument alone decides."""
+    """Take the rows of the first argument as they are."""
     origins, result = call.origins, call.result
     if origins is None or origins.axis is None or not isinstance(result, torch.Tensor):
         return origins
@@ -83,7 +83,7 @@ def keep(call: Call) -> Origins:
 
 
 def elementwise(call: Call) -> Origins:
-    """Numbers, and tensors that are the same for each sample, may be mixed in; values of another origin may not."""
+    """Follow rows where numbers, or tensors that are the same for each sample, are mixed in; give up on other values."""
     operands = list(_tensors([*call.args, *(value for name, value in call.kwargs.items() if name != "out")]))
     known = [(tensor, origins) for tensor in operands if (origins := call.lookup(tensor)) is not None]
     if not known:
@@ -115,7 +115,7 @@ def _is_the_same_for_all(other: torch.Tensor, end: int | None, length: int) -> b
 
 
 def _one_of(known: Sequence[RowOrigins]) -> RowOrigins:
-    """Of samples that were mixed, each row counts as the sample that has its place in the batch."""
+    """Return, of samples that were mixed, the one that has its place in the batch, for each row."""
     if all(origins.rows == known[0].rows for origins in known):
         return known[0]
     ordered = next((origins for origins in known if _is_in_order(origins.rows)), known[0])
@@ -129,7 +129,7 @@ def _is_in_order(rows: tuple[Row, ...]) -> bool:
 
 
 def depthwise(call: Call) -> Origins:
-    """A blur: each channel convolved alone, with a kernel that nobody learns."""
+    """Follow a blur: each channel is convolved alone, with a kernel that is not learned."""
     weight, groups = call.argument(1, "weight"), call.argument(6, "groups", 1)
     is_blur = not weight.requires_grad and weight.shape[1] == 1 and groups == weight.shape[0]
     return keep(call) if is_blur else None
@@ -146,19 +146,19 @@ def pad(call: Call) -> Origins:
 
 
 def overwrite(call: Call) -> Origins:
-    """What was in the tensor is gone."""
+    """Forget what was in the tensor."""
     return None
 
 
 def copy_(call: Call) -> Origins:
-    """The tensor holds what another holds."""
+    """Take the rows of the tensor that is copied from."""
     source = call.argument(1, "other")
     fits = isinstance(source, torch.Tensor) and source.shape == call.value.shape
     return call.lookup(source) if fits else None
 
 
 def assign(call: Call) -> Origins:
-    """A part of each sample is replaced: by a number, by what is the same for all, or by a part of another sample."""
+    """Follow a part of each sample being replaced: by a number, by what is the same for all, or by a part of another."""
     origins, (index, value) = call.origins, call.args[1:3]
     if origins is None or origins.axis is None or not _is_part_of_each(index, origins.axis, call.value.dim()):
         return None
@@ -195,7 +195,7 @@ def _is_all(part: Any) -> bool:
 
 
 def _alone(call: Call) -> Origins:
-    """One sample without an axis of samples stays one, or becomes a batch of one."""
+    """Follow one sample without an axis of samples: it stays one, or becomes a batch of one."""
     origins, value, result = call.origins, call.value, call.result
     if origins is None or len(origins.rows) != 1:
         return None
@@ -204,7 +204,7 @@ def _alone(call: Call) -> Origins:
 
 
 def permute(call: Call) -> Origins:
-    """The axes change places: tried on a small tensor in which only the samples' axis is long."""
+    """Follow axes that change places: tried on a small tensor in which only the samples' axis is long."""
     origins = call.origins
     if origins is None or origins.axis is None:
         return _alone(call)
@@ -214,7 +214,7 @@ def permute(call: Call) -> Origins:
 
 
 def reshape(call: Call) -> Origins:
-    """The numbers stay in their order: the samples' axis is found again, or it was joined with its neighbours."""
+    """Follow a new shape: the samples' axis is found again, or it was joined with its neighbours."""
     origins = call.origins
     if origins is None or origins.axis is None:
         return _alone(call)
@@ -245,7 +245,7 @@ def expand(call: Call) -> Origins:
 
 
 def repeat_interleave(call: Call) -> Origins:
-    """Each row several times."""
+    """Repeat each row several times."""
     origins, repeats, axis = call.origins, call.argument(1, "repeats"), call.argument(2, "dim")
     if origins is None or origins.axis is None or axis is None:
         return None
@@ -261,7 +261,7 @@ def repeat_interleave(call: Call) -> Origins:
 
 
 def flip(call: Call) -> Origins:
-    """The samples are in reverse if their axis is among those that are flipped."""
+    """Reverse the samples if their axis is among those that are flipped."""
     origins = call.origins
     if origins is None or origins.axis is None:
         return _alone(call)
@@ -270,7 +270,7 @@ def flip(call: Call) -> Origins:
 
 
 def roll(call: Call) -> Origins:
-    """The samples are shifted if their axis is among those that are rolled."""
+    """Shift the samples if their axis is among those that are rolled."""
     origins, shifts, axes = call.origins, call.argument(1, "shifts"), call.argument(2, "dims")
     if origins is None or origins.axis is None or axes is None or axes == ():
         return None
@@ -287,7 +287,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def index_select(call: Call) -> Origins:
-    """The rows that are named."""
+    """Take the rows that are named."""
     origins, axis, index = call.origins, call.argument(1, "dim"), call.argument(2, "index")
     if origins is None or origins.axis is None:
         return None
@@ -297,7 +297,7 @@ def index_select(call: Call) -> Origins:
 
 
 def split(call: Call) -> list[Origins]:
-    """Parts of the batch one after the other."""
+    """Cut the batch into parts, one after the other."""
     origins, axis = call.origins, call.argument(2, "dim", 0)
     if origins is None or origins.axis is None:
         return [None] * len(call.result)
@@ -313,7 +313,7 @@ def split(call: Call) -> list[Origins]:
 
 
 def unbind(call: Call) -> list[Origins]:
-    """Samples one by one, or the parts of each."""
+    """Take the samples one by one, or the parts of each."""
     origins, axis = call.origins, call.argument(1, "dim", 0)
     if origins is None or origins.axis is None:
         return [None] * len(call.result)
@@ -324,7 +324,7 @@ def unbind(call: Call) -> list[Origins]:
 
 
 def narrow(call: Call) -> Origins:
-    """A range of rows, if it is the samples' axis that is narrowed."""
+    """Take a range of rows, if it is the samples' axis that is narrowed."""
     origins, axis = call.origins, call.argument(1, "dim")
     if origins is None or origins.axis is None:
         return None
@@ -335,7 +335,7 @@ def narrow(call: Call) -> Origins:
 
 
 def select(call: Call) -> Origins:
-    """One sample, or one part of each."""
+    """Take one sample, or one part of each."""
     origins, axis, index = call.origins, call.argument(1, "dim"), call.argument(2, "index")
     if origins is None or origins.axis is None:
         return None
@@ -346,7 +346,7 @@ def select(call: Call) -> Origins:
 
 
 def getitem(call: Call) -> Origins:
-    """`x[...]`: numbers, slices and None anywhere, and at most one list or tensor of rows."""
+    """Follow `x[...]`: numbers, slices and None anywhere, and at most one list or tensor of rows."""
     origins = call.origins
     if origins is None or origins.axis is None:
         return _alone(call)
@@ -407,7 +407,7 @@ def _chosen(rows: tuple[Row, ...], part: Any) -> tuple[Row, ...] | None:
 
 
 def concatenate(call: Call) -> Origins:
-    """Batches one after the other: rows of unknown tensors are no samples. Along another axis all must be the same."""
+    """Put batches one after the other; rows of unknown tensors are not samples. Along another axis all must be the same."""
     parts = list(call.argument(0, "tensors"))
     origins = [call.lookup(part) for part in parts]
     known = next((one for one in origins if one is not None and one.axis is not None), None)

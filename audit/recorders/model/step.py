@@ -73,7 +73,7 @@ class ModelStep:
         kind: str = "logits",
         targets: torch.Tensor | None = None,
     ) -> None:
-        """The output is known, and with it all that follows."""
+        """Take the output of the model, and compute the columns that follow from it."""
         classes = self.rows[0][0].classes if self.rows else None
         self.columns = prediction_columns(logits, labels, classes, kind, targets) | self.columns
         self.columns |= {
@@ -89,7 +89,7 @@ class ModelStep:
         self.loss = sum(losses) / len(losses) if losses else None
 
     def _operations(self, digests: list[str | None]) -> list[list[str] | None]:
-        """What lies between each sample's last stage and the model's input, where they differ."""
+        """Return what lies between each sample's last stage and the model's input, where they differ."""
         found: list[list[str] | None] = []
         for (pending, place), digest in zip(self.rows, digests, strict=True):
             is_same = digest is not None and digest == pending.digests[place]
@@ -97,7 +97,7 @@ class ModelStep:
         return found
 
     def predictions_of(self, pending: UnpredictedBatch) -> Any:
-        """The rows of `predictions` that belong to one of the step's batches, numbered among those of their visit."""
+        """Return the rows of `predictions` that belong to one of the step's batches, numbered among those of their visit."""
         own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
         columns = self.columns
         if len(own) < len(self.rows):
@@ -109,7 +109,7 @@ class ModelStep:
         return tables.table_of("predictions", columns)
 
     def table(self) -> Any:
-        """The row of `steps`."""
+        """Return the row of `steps`."""
         columns: dict[str, Any] = {
             "run_id": self.run_id,
             "epoch": self.epoch,

@@ -15,7 +15,7 @@ _NAMES = ("p01", "p25", "p50", "p75", "p99")
 
 
 def describe(value: torch.Tensor, *, per_sample: bool) -> list[dict[str, Any]]:
-    """One row for each sample, or one for the batch."""
+    """Return one row of statistics for each sample, or one for the batch."""
     rows = value.reshape(value.shape[0], -1) if per_sample else value.reshape(1, -1)
     rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
     shape = list(value.shape[1:]) if per_sample else list(value.shape)

@@ -42,7 +42,7 @@ class Place:
     key: Any
 
     def now(self) -> Any:
-        """What is at that place now; None when nothing is."""
+        """Return what is at that place now; None when nothing is."""
         holder = self.holder
         if holder is None:
             return self.generator
@@ -216,7 +216,7 @@ class _Search:
                 self.empty.append((scope, name))
 
     def _module(self, module: types.ModuleType, names: tuple[str, ...], depth: int) -> None:
-        """`module.NAME` in a function: of the module only what the function names."""
+        """Search, of a module that a function uses, only what the function names."""
         if module.__name__.partition(".")[0] in _LIBRARIES:
             return
         scope = vars(module)
@@ -228,13 +228,13 @@ class _Search:
 
 
 def _file(scope: dict[str, Any]) -> str:
-    """A module by its file: run as a script or loaded twice it has another name."""
+    """Return a module by its file: run as a script or loaded twice it has another name."""
     return os.path.basename(str(scope.get("__file__") or scope.get("__name__") or "?"))
 
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The globals that a piece of code reads, and the attributes, with those of the functions inside it."""
+    """Return the globals that a piece of code reads, and the attributes, with those of the functions inside it."""
     scope: dict[str, None] = {}
     attributes: dict[str, None] = {}
     for step in dis.get_instructions(code):
@@ -258,7 +258,7 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _is(thing: Any, kinds: Any) -> bool:
-    """`isinstance` that runs no code of the object: a proxy's `__class__` would ask, or make, what it stands for."""
+    """Call `isinstance` without running code of the object: a proxy's `__class__` would make what it stands for."""
     return issubclass(type(thing), kinds)
 
 
@@ -287,7 +287,7 @@ def _slots(kind: Any) -> tuple[str, ...]:
 
 
 def top_of(what: Any) -> str:
-    """The package that a class or function comes from."""
+    """Return the package that a class or function comes from."""
     return str(getattr(what, "__module__", None) or "").partition(".")[0]
 
 

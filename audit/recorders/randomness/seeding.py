@@ -42,7 +42,7 @@ def seed_generator(generator: Any, seed: int) -> None:
 
 
 def _seed_sequence(sequence: Any, seed: int) -> None:
-    """In place, the way that unpickling does it: a SeedSequence cannot be set otherwise."""
+    """Seed in place, the way that unpickling does it: a SeedSequence cannot be set otherwise."""
     sequence.__setstate__(type(sequence)(seed).__reduce__()[2])
 
 

@@ -60,7 +60,7 @@ def global_sources() -> list[GeneratorSource]:
 
 
 def held_sources(roster: GeneratorSearch) -> list[GeneratorSource]:
-    """The generators that a dataset or its transforms hold, each under the path that leads to it."""
+    """Return the generators that a dataset or its transforms hold, each under the path that leads to it."""
     return [_source(place) for place in roster.places]
 
 
@@ -176,7 +176,7 @@ def _take_sequence(sequence: Any) -> State:
 
 
 def _put_sequence(sequence: Any, state: State) -> None:
-    """In place, the way that unpickling does it: a SeedSequence cannot be set otherwise."""
+    """Set the state in place, the way that unpickling does it: a SeedSequence cannot be set otherwise."""
     sequence.__setstate__(type(sequence)(**json.loads(state.small)).__reduce__()[2])
 
 
@@ -203,7 +203,7 @@ def _python_source(name: str, generator: random.Random) -> GeneratorSource:
 
 
 def _take_special(generator: random.Random) -> State:
-    """A subclass may keep a state of its own: in `getstate`, or in attributes. What JSON cannot hold is not kept."""
+    """Return the state of a subclass, kept in `getstate` or in attributes, without what JSON cannot hold."""
     own = {
         key: value for key, value in vars(generator).items() if isinstance(value, (int, float, str, list, type(None)))
     }

@@ -44,7 +44,7 @@ class Randomness(ABC):
         return False
 
     def drawn(self) -> States:
-        """The generators that the visit drew from, with their states before it, where that is recorded."""
+        """Return the generators that the visit drew from, with their states before it, where that is recorded."""
         return []
 
 
@@ -79,7 +79,7 @@ class WatchedRandomness(Randomness):
         self.watch.begin()
 
     def drawn(self) -> States:
-        """The generators whose state has changed since `prepare`."""
+        """Return the generators whose state has changed since `prepare`."""
         return self.watch.drew() if self.watch is not None else []
 
     def __getstate__(self) -> dict[str, Any]:

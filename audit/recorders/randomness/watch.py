@@ -40,11 +40,11 @@ class Watch:
         return self._before
 
     def take(self) -> dict[str, State]:
-        """The states of all generators that are known."""
+        """Return the states of all generators that are known."""
         return {source.name: source.take() for source in (*self._globals, *self._held)}
 
     def drew(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
-        """(name, state before) of each generator whose state has changed since `begin`, or since these states."""
+        """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
         made = self._look()
         now = {source.name: source for source in (*self._globals, *self._held)}
@@ -112,7 +112,7 @@ class Restorer:
 
 @contextlib.contextmanager
 def own_worker() -> Iterator[None]:
-    """What a replayed visit was told of its worker is forgotten afterwards."""
+    """Forget afterwards what a replayed visit was given as its worker."""
     from torch.utils.data._utils import worker
 
     before = worker._worker_info

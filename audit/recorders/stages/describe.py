@@ -25,7 +25,7 @@ _LARGEST = 64
 
 
 def name_of(stage: object) -> str:
-    """The name people know it by: a class's or a function's own."""
+    """Return the name people know it by: a class's or a function's own."""
     if isinstance(stage, functools.partial):
         return name_of(stage.func)
     given = getattr(stage, "__name__", None)
@@ -41,7 +41,7 @@ def qualname_of(stage: object) -> str:
 
 
 def parameters_of(stage: object) -> str:
-    """The stage's settings as JSON text with sorted keys."""
+    """Return the stage's settings as JSON text with sorted keys."""
     return json.dumps(_parameters(stage), sort_keys=True, ensure_ascii=False)
 
 
@@ -78,7 +78,7 @@ def _is_stages(value: object) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it, the same in every process; what is large becomes its shape."""
+    """Return `value` as JSON can hold it, the same in every process; what is large becomes its shape."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
 
 
 def code_digest_of(stage: object) -> str | None:
-    """A digest of the source code of the class or function, or None for what has none."""
+    """Return a digest of the source code of the class or function, or None for what has none."""
     if isinstance(stage, functools.partial):
         return code_digest_of(stage.func)
     what: Any = stage if inspect.isroutine(stage) or inspect.isclass(stage) else type(stage)

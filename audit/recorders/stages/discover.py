@@ -98,13 +98,13 @@ class _Finder:
         self._levels += len(self.pipeline.steps) > below
 
     def _wrapper_prefix(self) -> str:
-        """What the paths of a wrapper's own stages begin with, so that they differ from those of the dataset inside."""
+        """Return what the paths of a wrapper's own stages begin with, so that they differ from those of the dataset inside."""
         if not self._levels and len(self.pipeline.steps) == 1:
             return ""
         return "outer." if self._levels < 2 else f"outer{self._levels}."
 
     def _adopt(self, part: Pipeline) -> None:
-        """The stages of one part of a concatenation: those of an earlier part if all are the same, else its own.
+        """Return the stages of one part of a concatenation: those of an earlier part if all are the same, else its own.
 
         Never some of them: within a part, ordinals grow from stage to stage.
         """
@@ -130,7 +130,7 @@ class _Finder:
         self._groups = max((step.group + 1 for step in steps), default=self._groups + 1)
 
     def named(self, dataset: Any, attributes: Sequence[str]) -> None:
-        """Stages that the user points out by the attribute that holds them."""
+        """Add the stages that the user points out by the attribute that holds them."""
         if isinstance(attributes, str) or not all(isinstance(name, str) for name in attributes):
             raise PipelineError(
                 f"stages is {attributes!r}.",
@@ -183,7 +183,7 @@ class _Finder:
             self._place(slot, value, f"{prefix}1", prefix)
 
     def _children(self, slots: list[Slot], prefix: str) -> tuple[tuple[int, ...], ...]:
-        """The ordinals of the stages below each child."""
+        """Return the ordinals of the stages below each child."""
         self.pipeline.found.children(slots)
         return tuple(
             self._place(slot, slot.get(), f"{prefix}{position}", f"{prefix}{position}.")
@@ -257,7 +257,7 @@ _TRANSPARENT.add(Chain.__name__)
 
 
 def child_slots(value: Any) -> list[Slot] | None:
-    """The slots of a container's children, or None when it is not a container."""
+    """Return the slots of a container's children, or None when it is not a container."""
     if isinstance(value, list):
         return [Slot(value, position) for position in range(len(value))]
     modules = getattr(value, "_modules", None)
@@ -295,7 +295,7 @@ def find_pipeline(
     stages: Sequence[str] | None = None,
     observe_calls: bool = False,
 ) -> Pipeline:
-    """The stages of a dataset, through Subset, ConcatDataset and other wrappers.
+    """Return the stages of a dataset, through Subset, ConcatDataset and other wrappers.
 
     `stages` names attributes of the dataset that hold further stages, in order. With `observe_calls`, stages that sit
     anywhere else are found by their calls, while items are made.
@@ -308,7 +308,7 @@ def find_pipeline(
 
 
 def walk(pipeline: Pipeline) -> Iterator[tuple[PipelineStep, Slot]]:
-    """Every slot with the step that sits in it."""
+    """Return every slot with the step that sits in it."""
     for step in pipeline.steps:
         for slot in step.slots:
             yield step, slot

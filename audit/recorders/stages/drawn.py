@@ -48,7 +48,7 @@ class Listener:
 
 
 def hooks_of(stage: Any) -> tuple[str, ...]:
-    """Which methods of a stage give away what it draws; none for most."""
+    """Return which methods of a stage give away what it draws; none for most."""
     if not hasattr(stage, "__dict__"):
         return ()
     return tuple(name for name in _HOOKS if callable(getattr(stage, name, None)) and name not in stage.__dict__)
@@ -87,7 +87,7 @@ def asks_when_fired(stage: Any) -> bool:
 
 
 def told_by(stage: Any) -> dict[str, Any] | None:
-    """What a stage keeps of its last call, where its library is known to; None where it is not."""
+    """Return what a stage keeps of its last call, where its library is known to; None where it is not."""
     match _library(stage):
         case "albumentations" if isinstance(params := getattr(stage, "params", None), dict):
             return {key: value for key, value in params.items() if key != "shape"} | {"fired": bool(params)}
@@ -111,7 +111,7 @@ def _kornia(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def names_of(stage: Any) -> list[str] | None:
-    """Names for the values that a v1 `get_params` returns, read off its return statement where that is plain."""
+    """Return names for the values that a v1 `get_params` returns, read off its return statement where that is plain."""
     function = getattr(type(stage), "get_params", None)
     if function is None or callable(getattr(stage, "make_params", None)):
         return None
@@ -144,7 +144,7 @@ def _annotated(function: Callable[..., Any]) -> list[str] | None:
 
 
 def as_json(stage: Any, heard: Any) -> str | None:
-    """What was heard, as JSON text; None when the stage drew nothing."""
+    """Return the drawn parameters as JSON text; None when the stage drew nothing."""
     if heard is None or heard == {}:
         return None
     if not isinstance(heard, dict):

@@ -31,7 +31,7 @@ class Slot:
         return (id(self.owner), self.key)
 
     def get(self) -> Any:
-        """What the slot holds."""
+        """Return what the slot holds."""
         holder = self._holder
         if isinstance(holder, dict) and self.key not in holder:
             return getattr(self.owner, str(self.key))
@@ -86,7 +86,7 @@ class TupleSlot(Slot):
         return (id(self.owner), f"{self._held.name}[{self.key}]")
 
     def get(self) -> Any:
-        """What the slot holds."""
+        """Return what the slot holds."""
         return self._held.now()[int(self.key)]
 
     def put(self, value: Any) -> None:
@@ -120,11 +120,11 @@ class SlotSnapshot:
         self._lengths: list[tuple[Any, int]] = []
 
     def value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
-        """A slot, what it holds, and what it holds during a visit where that is no `StageStandIn`."""
+        """Add a slot, what it holds, and what it holds during a visit where that is not a `StageStandIn`."""
         self._values.append((slot, value, stand_in))
 
     def children(self, slots: list[Slot]) -> None:
-        """The slots of one container: it has no others."""
+        """Add the slots of one container: it has no others."""
         if slots and not isinstance(slots[0], TupleSlot):
             self._lengths.append((slots[0]._holder, len(slots)))
 
@@ -133,7 +133,7 @@ class SlotSnapshot:
         return [value for _, value, _ in self._values]
 
     def add(self, other: SlotSnapshot) -> None:
-        """What was found elsewhere, too."""
+        """Add what was found elsewhere."""
         self._values += other._values
         self._lengths += other._lengths
 
@@ -157,6 +157,6 @@ def _same(now: Any, before: Any, stand_in: Any = None) -> bool:
 
 
 def tuple_slots(owner: Any, name: str) -> list[Slot]:
-    """A slot for each place of a tuple that an object holds in an attribute."""
+    """Return a slot for each place of a tuple that an object holds in an attribute."""
     held = _Held(owner, name)
     return [TupleSlot(held, place) for place in range(len(held.now()))]

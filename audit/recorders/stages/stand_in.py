@@ -17,7 +17,7 @@ _CURRENT = threading.local()
 
 
 def current_visit() -> Visit | None:
-    """The visit under way in this thread."""
+    """Return the visit under way in this thread."""
     return getattr(_CURRENT, "visit", None)
 
 

@@ -61,7 +61,7 @@ class InsideStage:
             visit.noted(self._name, self._output, self._spent)
 
     def __call__(self, function: F) -> F:
-        """As a decorator with a name: `@audit.stage("name")`."""
+        """Decorate a function, with a name: `@audit.stage("name")`."""
         return _decorated(function, self._name)
 
 
@@ -70,7 +70,7 @@ def stage(what: str) -> InsideStage: ...
 @overload
 def stage(what: F) -> F: ...
 def stage(what: Any) -> Any:
-    """A block of code, or a function, that is a stage of its own, in a dataset that does its own preprocessing.
+    """Mark a block of code, or a function, as a stage of a dataset that does its own preprocessing.
 
     `with audit.stage("tokenise") as s: tokens = s.out(tokenise(text))`, or `@audit.stage` above a function. Outside
     a recording both do nothing at all.

@@ -29,7 +29,7 @@ class BatchFetch:
         return getattr(dataset, self.method)(self.indices)
 
     def item(self, made: Any, place: int) -> Any:
-        """The item at one place of what came back: a list of items, or a column for each part of them."""
+        """Return the item at one place of what came back: a list of items, or a column for each part of them."""
         try:
             if isinstance(made, dict):
                 return {key: value[place] for key, value in made.items()}
@@ -40,7 +40,7 @@ class BatchFetch:
             return made
 
     def state(self, place: int) -> State | None:
-        """What a replay must know to make the batch again; None for keys that are no numbers."""
+        """Return what a replay must know to make the batch again; None for keys that are not numbers."""
         if not all(isinstance(index, int) for index in self.indices):
             return None
         block = json.dumps({"method": self.method, "indices": list(self.indices)})
@@ -48,7 +48,7 @@ class BatchFetch:
 
     @staticmethod
     def recorded(state: State) -> tuple[BatchFetch, int]:
-        """The fetch and the place in it that `state` was made of."""
+        """Return the fetch and the place in it that `state` was made of."""
         known = json.loads(state.block)
         return BatchFetch(known["method"], known["indices"]), int(json.loads(state.small))
 
@@ -101,7 +101,7 @@ class BatchObserver:
             self._watch = None
 
     def join(self, calls: Sequence[ItemCall]) -> Visit | None:
-        """One visit of all the calls that were made for a sample; None when there was none."""
+        """Return one visit of all the calls that were made for a sample; None when there was none."""
         if not calls:
             return None
         visit = calls[-1].visit
@@ -110,7 +110,7 @@ class BatchObserver:
         return visit
 
     def states_of(self, fetch: BatchFetch, places: Sequence[Sequence[ItemCall]], items: Any) -> list[States]:
-        """The generator states that each place needs to be made again: its own, or those of the whole batch."""
+        """Return the generator states that each place needs to be made again: its own, or those of the whole batch."""
         if self._watch is None:
             return [[] for _ in places]
         self._draws_outside |= self._watch.take() != self._after

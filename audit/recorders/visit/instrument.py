@@ -42,7 +42,7 @@ class Instrument:
         return pairs
 
     def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
-        """A visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
+        """Return a visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
         self.changed = not self.pipeline.found.is_current()
         if self._pairs is None and not self.changed:
@@ -51,7 +51,7 @@ class Instrument:
         return Visit(pipeline, level, refuse_none=refuse_none)
 
     def insert(self, visit: Visit) -> Inserted:
-        """Put the stand-ins into their slots, and make the visit this thread's; `remove` must follow with what this gives."""
+        """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         pairs = (self._pairs or []) if not self.changed else []
         calls = self._observing_calls(visit)
         if calls is not None:
@@ -99,7 +99,7 @@ def _runner(step: Any) -> Any:
 
 
 def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
-    """A loader that is given a path: torchvision's own decodes the very buffer that is hashed."""
+    """Call a loader that is given a path: torchvision's own decodes the very buffer that is hashed."""
     path = args[0] if args else None
     if isinstance(path, str):
         try:

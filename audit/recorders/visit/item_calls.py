@@ -95,7 +95,7 @@ def _passing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
-    """The dataset, and every dataset that it wraps in `dataset` or `datasets`."""
+    """Return the dataset, and every dataset that it wraps in `dataset` or `datasets`."""
     if depth > _MOST_LEVELS or not hasattr(type(dataset), "__getitem__"):
         return
     yield dataset
@@ -117,7 +117,7 @@ def delegates_batches(dataset: Any) -> bool:
 
 
 def assign_calls(dataset: Any, calls: Sequence[ItemCall], indices: Sequence[Any], made: Any) -> list[list[ItemCall]]:
-    """The calls that made each place of a batch; nothing for any place where this is not certain of all of them.
+    """Return the calls that made each place of a batch; nothing for any place unless this is certain of all of them.
 
     A call belongs to the place whose item it returned, or whose item holds what it returned; else to the place whose
     index it was given. An index that occurs several times in the batch says so only if all calls came in its order. `made` is None for a batch that failed: then some places have no call.
@@ -138,7 +138,7 @@ def assign_calls(dataset: Any, calls: Sequence[ItemCall], indices: Sequence[Any]
 
 
 def _places_in_order(calls: Sequence[ItemCall], wanted: Mapping[int, list[Any] | None]) -> list[int | None]:
-    """The place of each call, where the calls on each dataset went through the batch in order, once or several times each."""
+    """Return the place of each call, where the calls on each dataset went through the batch in order, once or several times each."""
     found: list[int | None] = [None] * len(calls)
     for owner, asked in wanted.items():
         numbers = [number for number, call in enumerate(calls) if id(call.owner) == owner]
@@ -155,7 +155,7 @@ def _places_in_order(calls: Sequence[ItemCall], wanted: Mapping[int, list[Any] |
 
 
 def _owners_of_items(made: Any, count: int) -> dict[int, int]:
-    """By the identity of each item, and of what it holds, its place; not what several places share."""
+    """Return the place of each item, and of what it holds, by identity; not of what several places share."""
     found: dict[int, int] = {}
     shared: set[int] = set()
     if not isinstance(made, (list, tuple)) or len(made) != count:
@@ -178,7 +178,7 @@ def _parts(item: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _indices_in(dataset: Any, part: Any, indices: Sequence[Any]) -> list[Any] | None:
-    """The indices that a batch has in a dataset below; None where that is not known."""
+    """Return the indices that a batch has in a dataset below; None where that is not known."""
     if part is dataset:
         return list(indices)
     inner = getattr(dataset, "datasets", None)

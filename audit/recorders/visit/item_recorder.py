@@ -105,7 +105,7 @@ class ItemRecorder:
         self._add_rows(index, MadeVisit(lost_visit(self.instrument.pipeline)), None)
 
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
-        """What `make` makes, recorded. Raises what it raises, after noting it."""
+        """Record what `make` makes, and return it. Raises what it raises, after noting it."""
         try:
             visit = self._maker.begin(VisitRequest(index), self.level.get())
         except Exception as error:
@@ -118,7 +118,7 @@ class ItemRecorder:
         return made.item
 
     def record_batch(self, fetch: BatchFetch, samples: Sequence[tuple[int, Origin | None]]) -> Any:
-        """What the dataset makes of a whole batch, recorded. Raises what it raises, after noting it.
+        """Record what the dataset makes of a whole batch, and return it. Raises what it raises, after noting it.
 
         `samples` are the numbers and origins of the batch's samples.
         """
@@ -250,7 +250,7 @@ class ItemRecorder:
     def take_batch(
         self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None, by_loader: bool = True
     ) -> RecordedBatch:
-        """Everything recorded since the last one, beside the batch it belongs to."""
+        """Return everything recorded since the last call, beside the batch it belongs to."""
         payload_bytes, records = 0, torch.zeros(1, dtype=torch.uint8)
         stages: list[tuple[int, Stage]] = []
         try:
@@ -286,7 +286,7 @@ class ItemRecorder:
 
 
 def _form(item: Any) -> str | None:
-    """How an item looks that may hold a label at a place unknown; None for one that can hold none."""
+    """Describe an item that may hold a label at an unknown place; None for one that can hold none."""
     if isinstance(item, Mapping) and len(item) > 1:
         return f"a mapping with the keys {', '.join(repr(str(key))[:40] for key in list(item)[:12])}"
     if isinstance(item, (tuple, list)) and len(item) > 1:

@@ -13,7 +13,7 @@ INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "i
 
 
 def split_item(item: Any) -> tuple[Any, Any]:
-    """(input, label) of one item; the label is None when the item has none, or when its place is not certain."""
+    """Return (input, label) of one item; the label is None when the item has none, or when its place is not certain."""
     if isinstance(item, Mapping):
         label = next((item[key] for key in LABEL_KEYS if key in item), None)
         named = next((item[key] for key in INPUT_KEYS if key in item), None)
@@ -28,14 +28,14 @@ def split_item(item: Any) -> tuple[Any, Any]:
 
 
 def parts_of(item: Any) -> list[Any]:
-    """What an item is made of. A mapping is not a part of itself: the model is given an entry of it."""
+    """Return what an item is made of. A mapping is not a part of itself: the model is given an entry of it."""
     if isinstance(item, Mapping):
         return list(item.values())
     return [item, *item] if isinstance(item, (tuple, list)) else [item]
 
 
 def label_number(label: Any) -> int | None:
-    """A label as a class number; None for what is not a single integer (boxes, masks, soft labels, measurements)."""
+    """Return a label as a class number; None for what is not a single integer (boxes, masks, soft labels, measurements)."""
     if label is None or isinstance(label, (str, bytes)):
         return None
     try:
@@ -51,7 +51,7 @@ def label_number(label: Any) -> int | None:
 
 
 def whole_number(value: Any, what: str, *, least: int = 0) -> int:
-    """What a user gave as a whole number; an error that names it where it is none."""
+    """Return what a user gave as a whole number; raise an error that names it where it is not one."""
     try:
         number = operator.index(value)
     except TypeError:

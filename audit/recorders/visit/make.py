@@ -172,7 +172,7 @@ class VisitMaker:
 
 
 def lost_visit(pipeline: Pipeline) -> Visit:
-    """The visit of a sample whose worker process died: the same in a run and in a replay."""
+    """Return the visit of a sample whose worker process died: the same in a run and in a replay."""
     visit = Visit(pipeline, "digest")
     visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
     return visit

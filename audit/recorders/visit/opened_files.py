@@ -81,7 +81,7 @@ def noting_opened_files(noted: list[str]) -> Iterator[None]:
 
 
 def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
-    """The origin of a sample whose dataset does not tell its file, by what was opened; as it was, where that tells nothing."""
+    """Return the origin by the files that were opened, where the dataset does not say which file a sample is from."""
     if origin.root is not None or not origin.source.startswith("dataset://"):
         return origin
     path = next((path for path in opened if os.path.splitext(path)[1].lower() in _MEDIA), None)

@@ -33,7 +33,7 @@ class Origin:
 
 
 def origin_of(dataset: Any, index: int) -> Origin:
-    """The origin of one sample; never raises."""
+    """Return the origin of one sample; never raises."""
     try:
         return _origin(dataset, index)
     except Exception:
@@ -61,7 +61,7 @@ def _origin(dataset: Any, index: int) -> Origin:
 
 
 def _named(source: Any, dataset: Any, split: Any, label: Any) -> Origin:
-    """The origin by what a dataset of the user's own calls its source: a path, several, or a mapping by role."""
+    """Return the origin by what a dataset of the user's own calls its source: a path, several, or a mapping by role."""
     if isinstance(source, Mapping):
         source = list(source.values())
     if isinstance(source, (list, tuple)):
@@ -78,7 +78,7 @@ def _named(source: Any, dataset: Any, split: Any, label: Any) -> Origin:
 
 
 def _listed(dataset: Any, index: int) -> Origin | None:
-    """By the list `samples` that torchvision's folders keep."""
+    """Return the origin by the list `samples` that torchvision's folders keep."""
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
         path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
@@ -103,7 +103,7 @@ def _folder(dataset: Any) -> str | None:
 
 
 def _target(dataset: Any, index: int) -> int | None:
-    """What the dataset's own list of targets says, as torchvision's datasets have one."""
+    """Return what the dataset's own list of targets says, as torchvision's datasets have one."""
     targets: Any = getattr(dataset, "targets", None)
     if not isinstance(targets, (list, tuple)) and not hasattr(targets, "shape"):
         return None
@@ -111,12 +111,12 @@ def _target(dataset: Any, index: int) -> int | None:
 
 
 def printable_path(path: str) -> str:
-    """A path as text that can be stored; bytes that are not UTF-8 are shown as escapes."""
+    """Return a path as text that can be stored; bytes that are not UTF-8 are shown as escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def raw_path(path: str) -> bytes | None:
-    """The bytes of a path whose text is not exactly them; None for all others."""
+    """Return the bytes of a path whose text is not exactly them; None for all others."""
     data = os.fsencode(path)
     try:
         data.decode("utf-8")
@@ -126,7 +126,7 @@ def raw_path(path: str) -> bytes | None:
 
 
 def class_names(dataset: Any) -> list[str] | None:
-    """The dataset's own class names, in label order, through wrappers."""
+    """Return the dataset's own class names, in label order, through wrappers."""
     for _ in range(20):
         names = getattr(dataset, "classes", None)
         if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):

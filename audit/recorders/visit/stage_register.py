@@ -32,11 +32,11 @@ class StageRegister:
         self._fresh: dict[int, Stage] = {}
 
     def add(self, key: int, pipeline: Pipeline) -> None:
-        """A pipeline that will send rows under this key."""
+        """Add a pipeline that will send rows under this key."""
         self._pipelines[key] = pipeline
 
     def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None:
-        """The run's ordinal for each of a worker's, where any differs. `stages` are the worker's, where it knows more."""
+        """Return the run's ordinal for each of a worker's, where any differs. `stages` are the worker's, where it knows more."""
         if stages:
             self._known.setdefault(key, {})
             known = self._assign(stages)
@@ -59,12 +59,12 @@ class StageRegister:
                 self.ordinals(key)
 
     def take_rows(self) -> Any:
-        """The rows of `stages` that were registered since the last call; None when there are none."""
+        """Return the rows of `stages` that were registered since the last call; None when there are none."""
         fresh, self._fresh = self._fresh, {}
         return stage_rows(self._run_id, fresh) if fresh else None
 
     def _assign(self, stages: Sequence[tuple[int, Stage]]) -> dict[int, int]:
-        """Ordinals that grow from stage to stage; those of the same stages elsewhere in the run as far as that holds."""
+        """Return ordinals that grow from stage to stage; those of the same stages elsewhere in the run as far as that holds."""
         given: dict[int, int] = {}
         last = -1
         for own, stage in stages:
@@ -89,7 +89,7 @@ class StagesByPath:
         self.added: dict[int, Stage] = {}
 
     def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None:
-        """The run's ordinal for each of a visit's."""
+        """Return the run's ordinal for each of a visit's."""
         found: dict[int, int] = {}
         for own, stage in stages:
             number = self._known.get(stage.path)
@@ -100,7 +100,7 @@ class StagesByPath:
         return found or None
 
     def take_rows(self) -> Any:
-        """None: whoever knows all processes writes the rows."""
+        """Return None: whoever knows all processes writes the rows."""
         return None
 
 
@@ -111,7 +111,7 @@ def _ordinal_of_path(path: str) -> int:
 
 
 def stage_rows(run_id: str, stages: Mapping[int, Stage]) -> Any:
-    """The rows of `stages`, by ordinal."""
+    """Return the rows of `stages`, by ordinal."""
     columns: dict[str, Any] = {name: [getattr(stage, name) for stage in stages.values()] for name in _COLUMNS}
     return batch.table_of("stages", columns | {"run_id": [run_id] * len(stages), "stage": list(stages)})
 

@@ -59,7 +59,7 @@ class Visit:
     # -- called by the stand-ins ---------------------------------------------------------------
 
     def read(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """The bytes of the source file, hashed as they are read."""
+        """Return the bytes of the source file, hashed as they are read."""
         try:
             data = target(*args, **kwargs)
         except BaseException as error:
@@ -97,7 +97,7 @@ class Visit:
         self._note(0, value, None, nanoseconds, None)
 
     def run(self, step: PipelineStep, target: Any, args: Any, kwargs: Any) -> Any:
-        """One stage: call it, and note what it returned."""
+        """Call one stage, and note what it returned."""
         value = args[0] if len(args) == 1 and not kwargs else (args or kwargs)
         is_target = step.stage.is_target
         if not is_target and 0 not in self.rows:
@@ -132,7 +132,7 @@ class Visit:
         return output
 
     def path_of(self, ordinal: int) -> str:
-        """The path that names a stage in the run, for one of this visit's ordinals."""
+        """Return the path that names a stage in the run, for one of this visit's ordinals."""
         if ordinal < INSIDE:
             return self._pipeline.steps[ordinal].stage.path
         what = self.added[ordinal]
@@ -189,14 +189,14 @@ class Visit:
         return self.calls.unseen_changes(item) if self.calls is not None else []
 
     def noted(self, name: str, value: Any, nanoseconds: int) -> None:
-        """A stage that the dataset's own code tells of (see inside.py)."""
+        """Note a stage that the dataset's own code names with `audit.stage`."""
         if 0 not in self.rows:
             self.loaded(value)
         ordinal = next((known for known, what in self.added.items() if what == name), None)
         self._note(self._add(name) if ordinal is None else ordinal, value, self._digest, nanoseconds, None)
 
     def _add_again(self, what: str | ObservedCall) -> int:
-        """The ordinal of a stage that another call for the same sample ran."""
+        """Return the ordinal of a stage that another call for the same sample ran."""
         path = what if isinstance(what, str) else what.path
         same = (n for n, known in self.added.items() if (known if isinstance(known, str) else known.path) == path)
         ordinal = next(same, None)
@@ -210,7 +210,7 @@ class Visit:
     # -- calls that are stages (see calls/observed_calls.py) -------------------------------------
 
     def before_call(self, target: Any, value: Any) -> CallToken:
-        """A call that may be a stage is about to be made."""
+        """Note that a call which may be a stage is about to be made."""
         if 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
             self.loaded(value)
@@ -292,7 +292,7 @@ class Visit:
             self._overhead += time.perf_counter_ns() - begun
 
     def _pause_calls(self, by: int) -> None:
-        """What is called to describe a value is not a stage."""
+        """Observe no calls while a value is described: these are not stages."""
         if self.calls is not None:
             self.calls.paused += by
 
@@ -365,7 +365,7 @@ class Visit:
             before[is_target] = row or before[is_target]
 
     def _passed_over(self) -> set[int]:
-        """The stages below containers that ran without calling them."""
+        """Return the stages below containers that ran without calling them."""
         found: set[int] = set()
         for step in self._pipeline.steps:
             own = self.rows.get(step.stage.stage) if step.children else None
@@ -423,12 +423,12 @@ class CallToken:
 
 
 def inside_stage(name: str) -> Stage:
-    """The row of `stages` for a stage that the dataset's own code tells of."""
+    """Return the row of `stages` for a stage that the dataset's own code names with `audit.stage`."""
     return Stage(0, f"inside.{name}", name, f"audit.stage.{name}", "{}")
 
 
 def _only_digest(value: Any) -> Facts:
-    """What a replay compares, without the cost of statistics."""
+    """Return what a replay compares, without the cost of statistics."""
     digest, size = values.fingerprint(value)
     return Facts(values.kind_of(value).name, None, None, None, digest, None, None, None, None, None, None, size)
 
@@ -447,7 +447,7 @@ def _container_params(step: PipelineStep, ran: list[int]) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The error as one text, made where it happened: an exception itself may not survive pickling."""
+    """Return the error as one text, made where it happened: an exception itself may not survive pickling."""
     try:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
     except Exception:
