@@ -32,7 +32,7 @@ class SampleRow(VisitRow):
         VARCHAR(
             "path below `root` as UTF-8 text, or a URI such as `dataset://7` (for a Subset, the index in the dataset "
             "behind it); if the dataset does not list its files, the first picture, sound or video that was opened "
-            "while the item was made; bytes that are not UTF-8 are shown as `\\xff`",
+            "while the item was made, else a file opened that the dataset's own list names for this index; bytes that are not UTF-8 are shown as `\\xff`",
             null="unknown",
         ),
     ]
@@ -54,6 +54,32 @@ class SampleRow(VisitRow):
     rank: Annotated[int | None, INTEGER("the process of a distributed run", null="not distributed")]
     batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
     position: Annotated[int | None, INTEGER("place in the batch", null="not batched")]
+
+
+class SampleSourceRow(VisitRow):
+    """One row for each file that a visit's sample was read from.
+
+    First the files that the dataset names, then others that were opened for reading while the item was made (code and files of
+    installed packages left out). The first is the one in `samples`, if that has a file.
+    """
+
+    ordinal: Annotated[int, INTEGER("from 0, in this order")]
+    role: Annotated[str | None, VARCHAR("what it is for the sample, such as `mask`", null="nobody named it")]
+    source: Annotated[
+        str,
+        VARCHAR(
+            "path below `root`, or a URI; a member of an archive or a row of a table is `FILE#MEMBER` or `FILE#ROW`"
+        ),
+    ]
+    root: Annotated[str | None, VARCHAR("a folder", null="the source is not a file")]
+    digest: Annotated[
+        str | None,
+        VARCHAR(
+            "SHA-256 of its bytes, hex", null="no file, it could not be read, or the dataset opened more than 256 MiB"
+        ),
+    ]
+    bytes: Annotated[int | None, BIGINT("its length", null="no file, or it could not be read")]
+    source_raw: Annotated[bytes | None, BLOB("the path's bytes", null="`source` is exactly them")]
 
 
 class StageOutputRow(VisitRow):
@@ -293,6 +319,7 @@ class GeneratorStateRow(VisitRow):
 #: A table's name, and the class of its rows.
 TABLES: dict[str, type] = {
     "samples": SampleRow,
+    "sample_sources": SampleSourceRow,
     "stages": Stage,
     "stage_outputs": StageOutputRow,
     "payloads": PayloadRow,

@@ -6,11 +6,13 @@ import errno
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from audit.sources.files import read_file
 from audit.sources.remote import read_object
 from audit.store.bucket.location import is_remote
+
+SourceState = Literal["unchanged", "changed", "missing"]
 
 
 def source_path(sample: Mapping[str, Any]) -> bytes | None:
@@ -37,3 +39,26 @@ def source_digest_now(sample: Mapping[str, Any]) -> str | None:
         return hashlib.sha256(read_source(sample)).hexdigest()
     except OSError:
         return None
+
+
+class SourceStates:
+    """Compares recorded files with what they are now. A file that many samples share is read once."""
+
+    def __init__(self) -> None:
+        self._now: dict[tuple[str, str], str | None] = {}
+
+    def of(self, row: Mapping[str, Any]) -> SourceState | None:
+        """Return the state of one row of `sample_sources`; None where there is nothing to compare."""
+        if row["root"] is None or row["digest"] is None:
+            return None
+        key = (row["root"], row["source"])
+        if key not in self._now:
+            self._now[key] = source_digest_now(row)
+        now = self._now[key]
+        if now is None:
+            return "missing"
+        return "unchanged" if now == row["digest"] else "changed"
+
+    def digest_now(self, row: Mapping[str, Any]) -> str | None:
+        """Return the digest that `of` compared."""
+        return self._now.get((row["root"], row["source"]))

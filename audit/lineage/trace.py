@@ -8,17 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from audit import plainjson, values
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
-from audit.lineage.source_state import source_digest_now, source_path
+from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
 from audit.records import Run
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
-
-SourceState = Literal["unchanged", "changed", "missing"]
 
 _PREDICTION = (
     "predicted",
@@ -52,6 +50,8 @@ class Trace:
     trust: bool = False
     #: Those of other models and of further calls.
     other_predictions: list[dict[str, Any]] = field(default_factory=list)
+    #: All files that the sample was read from, as rows of `sample_sources`.
+    sources: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
     def source_path(self) -> bytes | None:
@@ -60,13 +60,19 @@ class Trace:
 
     @cached_property
     def source_state(self) -> SourceState | None:
-        """Whether the file still is what was recorded; None for a sample without a file."""
-        if self.source_path is None:
+        """Whether the file still is what was recorded; None for a sample without a file, or without its digest."""
+        if self.source_path is None or self.sample["source_digest"] is None:
             return None
         digest = source_digest_now(self.sample)
         if digest is None:
             return "missing"
         return "unchanged" if digest == self.sample["source_digest"] else "changed"
+
+    @cached_property
+    def source_states(self) -> list[SourceState | None]:
+        """Whether each of the sample's files still is what was recorded."""
+        states = SourceStates()
+        return [states.of(row) for row in self.sources]
 
     @cached_property
     def _payloads(self) -> dict[tuple[int, str], dict[str, Any]]:
@@ -162,6 +168,18 @@ class Trace:
                 "bytes": sample["source_bytes"],
                 "state": self.source_state,
             },
+            "sources": [
+                {
+                    "ordinal": row["ordinal"],
+                    "role": row["role"],
+                    "path": row["source"],
+                    "root": row["root"],
+                    "digest": row["digest"],
+                    "bytes": row["bytes"],
+                    "state": state,
+                }
+                for row, state in zip(self.sources, self.source_states, strict=True)
+            ],
             "label": sample["label"],
             "label_name": sample["label_name"],
             "status": sample["status"],
@@ -226,6 +244,7 @@ def trace(
         predictions[0] if predictions else None,
         activations,
         other_predictions=predictions[1:],
+        sources=reader.rows("sample_sources", row.run_id, index=index, where=key, order="ordinal"),
     )
 
 

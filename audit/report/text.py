@@ -56,12 +56,20 @@ def _source(trace: Trace) -> Text:
         text.append(f"  {sample['source_bytes']:,} bytes", "dim")
     if sample["source_digest"]:
         text.append(f"  sha256 {sample['source_digest'][:12]}…", "dim")
-    state = trace.source_state
-    if state is not None:
-        text.append(f"  {state}", {"unchanged": "green", "changed": "bold red", "missing": "bold red"}[state])
+    _add_state(text, trace.source_state)
+    for row, state in zip(trace.sources, trace.source_states, strict=True):
+        if row["ordinal"] or row["source"] != sample["source"]:
+            text.append(f"\n{clean(row['role'] or 'file'):<7} ", "dim")
+            text.append(clean(row["source"]))
+            _add_state(text, state)
     if sample["label"] is not None:
         text.append(f"\nlabel   {_named(sample['label'], sample['label_name'])}")
     return text
+
+
+def _add_state(text: Text, state: str | None) -> None:
+    if state is not None:
+        text.append(f"  {state}", {"unchanged": "green", "changed": "bold red", "missing": "bold red"}[state])
 
 
 def _named(number: int | None, name: str | None) -> str:

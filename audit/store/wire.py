@@ -39,7 +39,7 @@ def _packed_schema(table: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-PACKED = {table: _packed_schema(table) for table in ("samples", "stage_outputs", "payloads", "rng")}
+PACKED = {table: _packed_schema(table) for table in ("samples", "sample_sources", "stage_outputs", "payloads", "rng")}
 
 
 def columns(table: str) -> Columns:
@@ -155,7 +155,7 @@ class Stamp:
             extra["index"] = pc.take(pa.array(self.indices, pa.int64()), place)
         if name == "samples":
             if self.indices is not None:
-                extra["source"] = pa.array([f"dataset://{n}" for n in extra["index"].to_pylist()], pa.string())
+                extra["source"] = _numbered(table["source"].to_pylist(), extra["index"].to_pylist())
             if self.split is not None:
                 extra["split"] = pa.repeat(pa.scalar(self.split, pa.string()), length)
             extra["rank"] = pa.repeat(pa.scalar(self.rank, pa.int32()), length)
@@ -163,6 +163,15 @@ class Stamp:
             extra["stage"] = pa.array([self.stages.get(n, n) for n in table["stage"].to_pylist()], pa.int32())
         schema = SCHEMAS[name]
         return pa.table([extra[f.name] if f.name in extra else table[f.name] for f in schema], schema=schema)
+
+
+def _numbered(sources: list[str | None], indices: list[int]) -> pa.Array:
+    """The sources of items that are numbered as they arrive; a file keeps its name."""
+    made = [
+        f"dataset://{number}" if source is None or source.startswith("dataset://") else source
+        for source, number in zip(sources, indices, strict=True)
+    ]
+    return pa.array(made, pa.string())
 
 
 def table_of(name: str, columns: Mapping[str, Any]) -> pa.Table:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from audit.lineage.error_text import is_same_error
-from audit.lineage.source_state import source_digest_now
+from audit.lineage.source_state import SourceStates, source_digest_now
 from audit.records import Run, Stage, is_call
 from audit.sources.builder import builders_of, file_of
 from audit.usercode import changed_files
@@ -30,6 +30,7 @@ class Reasons:
         self._run = run
         self._pipeline = pipeline
         self._recorded = recorded_stages
+        self.sources = SourceStates()
         self._now: dict[str, list[Stage]] = {}
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
@@ -55,13 +56,26 @@ class Reasons:
     def _source(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> tuple[Reason, str] | None:
         before = fact["source_digest"]
         if not before:
-            return None
+            return self._further_sources(fact)
         now = outcome.source_digest or (source_digest_now(fact) if fact["root"] else before)
         if now is None:
             return "source missing", f"{fact['source']} cannot be read any more"
         if now != before:
             return "source changed", f"its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
-        return None
+        return self._further_sources(fact)
+
+    def _further_sources(self, fact: dict[str, Any]) -> tuple[Reason, str] | None:
+        """What is said of every file of the sample that is not what it was."""
+        states = [(row, self.sources.of(row)) for row in fact["sources"]]
+        changed = [
+            f"{_file_of(row)}: its SHA-256 was {row['digest'][:12]}…, now it is {(self.sources.digest_now(row) or '')[:12]}…"
+            for row, state in states
+            if state == "changed"
+        ]
+        missing = [f"{_file_of(row)} cannot be read any more" for row, state in states if state == "missing"]
+        if not changed and not missing:
+            return None
+        return ("source changed" if changed else "source missing"), "; ".join([*changed, *missing])
 
     def _code(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str] | None:
         """What is described otherwise than it was recorded, in any stage up to the one that differs."""
@@ -120,6 +134,10 @@ class Reasons:
             f"two replays agree with each other, but not with the recording: {what}it depends on the process, the order "
             f"of visits or a state that was not recorded{failed}",
         )
+
+
+def _file_of(row: dict[str, Any]) -> str:
+    return f"{row['source']} ({row['role']})" if row["role"] else str(row["source"])
 
 
 def _differently(recorded: dict[str, Any], stage: Stage) -> str | None:

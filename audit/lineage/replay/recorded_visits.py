@@ -17,6 +17,8 @@ Key = tuple[int, int, int]
 _CHUNK = 2048
 _SAMPLE = "epoch, index, visit, source, root, source_raw, source_digest, status, failed_stage, error"
 
+_SOURCES = "FROM sample_sources WHERE run_id = ? AND {where} ORDER BY epoch, index, visit, ordinal"
+
 
 class RecordedVisits:
     """The visits of one run."""
@@ -87,7 +89,11 @@ class RecordedVisits:
         for sample in self._reader.sql(query, parameters=parameters).dicts():
             key = (sample["epoch"], sample["index"], sample["visit"])
             if key in wanted:
-                facts[key] = sample | {"stages": {}}
+                facts[key] = sample | {"stages": {}, "sources": []}
+        for row in self._reader.sql(_SOURCES.format(where=where), parameters=parameters).dicts():
+            key = (row["epoch"], row["index"], row["visit"])
+            if key in facts:
+                facts[key]["sources"].append(row)
         query = f"SELECT epoch, index, visit, stage, digest FROM stage_outputs WHERE run_id = ? AND {where}"
         for epoch, index, visit, stage, digest in self._reader.sql(query, parameters=parameters).fetchall():
             if (epoch, index, visit) in facts:

@@ -184,6 +184,7 @@ class RecordedIterableProxy(RecordedDatasetProxy):
         recorder = self._audit_recorder
         worker = get_worker_info()
         index, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        recorder.reads_ahead = False
         items = iter(recorder.dataset)
         while True:
             if not self._audit_channel.open:
@@ -199,7 +200,7 @@ class RecordedIterableProxy(RecordedDatasetProxy):
 
     def _next(self, items: Iterator[Any], index: int) -> Any:
         try:
-            return self._audit_recorder.record(index, items.__next__, Origin(f"dataset://{index}"))
+            return self._audit_recorder.record(index, items.__next__, Origin(f"dataset://{index}", is_streamed=True))
         except StopIteration:
             self._audit_recorder.forget_last()
             raise

@@ -153,6 +153,7 @@ class RecordedIterable(StandIn):
         recorder = self._audit_recorder
         # A last batch that drop_last dropped has left its rows behind.
         recorder.clear()
+        recorder.reads_ahead = False
         items = RecordedItems(recorder, iter(recorder.dataset))
         object.__setattr__(self, "_audit_items", items)
         # A loader that saves its state asks whether the dataset is its own iterator.
@@ -185,7 +186,9 @@ class RecordedItems:
             return self._failed
         self._failed = None
         try:
-            item = self._recorder.record(self._number, self.source.__next__, Origin(f"dataset://{self._number}"))
+            item = self._recorder.record(
+                self._number, self.source.__next__, Origin(f"dataset://{self._number}", is_streamed=True)
+            )
         except StopIteration:
             # The end is not a sample: take back what was noted of it.
             self._recorder.forget_last()

@@ -25,7 +25,7 @@ from audit.recorders.loop.recorded_iterator import OwnIteration, RecordedIterato
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder, SourceFinder
 from audit.recorders.visit.make import VisitMaker
 
 
@@ -63,6 +63,7 @@ class LoaderRecording:
         level: CaptureLevel,
         receiver: Receiver,
         label: LabelFinder = None,
+        source: SourceFinder = None,
     ) -> None:
         #: What the user calls their loader, and the DataLoader in it that fetches.
         self.loader = loader
@@ -75,7 +76,7 @@ class LoaderRecording:
         dataset = self.base.dataset
         is_iterable = isinstance(dataset, IterableDataset)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
-        recorder = ItemRecorder(maker, level, label=label)
+        recorder = ItemRecorder(maker, level, label=label, source=source)
         self._dataset = RecordedIterable(recorder) if is_iterable else RecordedMap(recorder)
         self._collate = RecordingCollate(self.base.collate_fn, recorder, not is_iterable)
 

@@ -40,7 +40,7 @@ from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.ranks import rank_tags
 from audit.recorders.stages.discover import Pipeline, find_pipeline
-from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder
+from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder, SourceFinder
 from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names
@@ -124,18 +124,21 @@ class Recording:
         label: LabelFinder = None,
         split: str | None = None,
         builder: Builder | None = None,
+        source: SourceFinder = None,
     ) -> DataLoader[Any]:
         """Return the same loader, recorded: iterate the one that is returned.
 
         `label` says where an item's label is (a key, a position, or a function of the item); `split` names the rows.
         `builder` is a function that builds such a dataset, or its name ("FILE.py:function"): a replay calls it.
+        `source` names the files of a sample: a function of the index (or of index and item), or a mapping by index. Each gives
+        a path, a list of paths, or a mapping by role, such as {"image": …, "mask": …}.
         """
         self._require_open()
         check_loader(loader, self._loaders)
         how = described(builder, split)
         base = base_of(loader)
         pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
-        recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label)
+        recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label, source)
         self._loaders.append(recording)
         self._register(id(recording), pipeline, base.dataset, how, type(sampler_of(base)).__name__)
         return RecordedLoader(recording)  # type: ignore[return-value]
@@ -148,11 +151,12 @@ class Recording:
         label: LabelFinder = None,
         split: str | None = None,
         builder: Builder | None = None,
+        source: SourceFinder = None,
     ) -> Any:
         """Return the same dataset, recorded: build your loader from the one that is returned.
 
         Stages are found on its `transform` and `target_transform`; `stages` names attributes that hold others.
-        `label`, `split` and `builder` are those of `loader`.
+        `label`, `split`, `builder` and `source` are those of `loader`.
         """
         self._require_open()
         check_dataset(dataset)
@@ -164,7 +168,7 @@ class Recording:
         self._state.tracker.adopts = True
         self._register(id(channel), pipeline, dataset, how)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
-        return kind(ItemRecorder(maker, self._plan.level, label=label), channel)
+        return kind(ItemRecorder(maker, self._plan.level, label=label, source=source), channel)
 
     def _register(
         self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any], sampler: str | None = None

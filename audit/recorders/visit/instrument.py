@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
 from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
+from audit.recorders.visit.file_readers import observing_readers
 from audit.recorders.visit.opened_files import noting_opened_files
 from audit.recorders.visit.visit import Visit, inside_stage
 from audit.records import Level, Stage
@@ -20,6 +21,7 @@ class Inserted(NamedTuple):
     pairs: list[tuple[Any, Any]]
     calls: contextlib.AbstractContextManager[None] | None
     opened: contextlib.AbstractContextManager[None]
+    readers: contextlib.AbstractContextManager[None]
 
 
 class Instrument:
@@ -53,6 +55,9 @@ class Instrument:
     def insert(self, visit: Visit) -> Inserted:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         pairs = (self._pairs or []) if not self.changed else []
+        # Before the calls: a function that reads a file is not a stage.
+        readers = observing_readers()
+        readers.__enter__()
         calls = self._observing_calls(visit)
         if calls is not None:
             calls.__enter__()
@@ -61,7 +66,7 @@ class Instrument:
         for slot, stand_in in pairs:
             slot.put(stand_in)
         set_current_visit(visit)
-        return Inserted(pairs, calls, opened)
+        return Inserted(pairs, calls, opened, readers)
 
     def remove(self, inserted: Inserted) -> None:
         """Put back what the slots held."""
@@ -71,6 +76,7 @@ class Instrument:
         inserted.opened.__exit__(None, None, None)
         if inserted.calls is not None:
             inserted.calls.__exit__(None, None, None)
+        inserted.readers.__exit__(None, None, None)
 
     def _observing_calls(self, visit: Visit) -> contextlib.AbstractContextManager[None] | None:
         if self.pipeline.observed is None or self.changed:

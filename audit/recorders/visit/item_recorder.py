@@ -17,8 +17,9 @@ from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.items import label_number
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit
-from audit.recorders.visit.origin import Origin, class_names, origin_of
+from audit.recorders.visit.origin import Origin, class_names, find_source, named_origin, origin_of
 from audit.recorders.visit.sample_row import add_sample
+from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit.visit import INSIDE
 from audit.records import Stage
@@ -26,9 +27,11 @@ from audit.store import wire as batch
 
 #: Where an item's label is: a key, a position, or a function of the item.
 LabelFinder = Callable[[Any], Any] | str | int | None
+#: Names the files of a sample: a function of the index (and of the item), or a mapping or sequence by index.
+SourceFinder = Callable[..., Any] | Mapping[int, Any] | Sequence[Any] | None
 
 _MOST_SENT = 256
-_TABLES = ("samples", "stage_outputs", "payloads", "rng")
+_TABLES = ("samples", "sample_sources", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
 _OWN = frozenset(
     [
@@ -53,12 +56,17 @@ _OWN = frozenset(
 class ItemRecorder:
     """Gathers the rows of items until they are put into a batch."""
 
-    def __init__(self, maker: VisitMaker, level: CaptureLevel, *, label: LabelFinder = None) -> None:
+    def __init__(
+        self, maker: VisitMaker, level: CaptureLevel, *, label: LabelFinder = None, source: SourceFinder = None
+    ) -> None:
         self.dataset = dataset = maker.dataset
         self.level = level
         self._maker = maker
         self.instrument = maker.instrument
         self.label = label
+        self.source = source
+        #: Whether an iterable dataset was seen to read files of other samples than the one that it gives.
+        self.reads_ahead = False
         self.classes = class_names(dataset)
         self.clear()
         self._ids = StageIds()
@@ -144,9 +152,29 @@ class ItemRecorder:
 
     def _add_rows(self, index: int, made: MadeVisit, origin: Origin | None) -> None:
         try:
-            self._add_visit(index, made, origin or origin_of(self.dataset, index))
+            self._add_visit(index, made, self._origin_of(index, made, origin))
         except Exception as error:
             self._problem(index, error)
+
+    def _origin_of(self, index: int, made: MadeVisit, origin: Origin | None) -> Origin:
+        if origin is not None and origin.is_streamed:
+            made.visit.opened = self._own_files(made.visit.opened)
+        found = origin or origin_of(self.dataset, index)
+        if self.source is None:
+            return found
+        try:
+            named = find_source(self.source, index, made.item)
+            return found if named is None else named_origin(named, found.folder, found.split, found.label)
+        except Exception as error:
+            # The same words for every item: a run is marked once with each message.
+            self.problems.append(f"source= names no file of a sample: {type(error).__name__}: {error}")
+            return found
+
+    def _own_files(self, opened: list[str]) -> list[str]:
+        """The files of one item of an iterable dataset; none as soon as it may have read those of other items, to shuffle."""
+        if len({path for path in opened if is_media(path)}) != 1:
+            self.reads_ahead = True
+        return [] if self.reads_ahead else opened
 
     def _add_visit(self, index: int, made: MadeVisit, origin: Origin) -> None:
         visit, position = made.visit, len(self.indices)
@@ -164,7 +192,8 @@ class ItemRecorder:
         numbers = {ordinal: self._ids.number(stage) for ordinal, stage in added.items()}
         self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
         visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"], numbers)
-        add_sample(self._tables["samples"], index, position, visit, origin, label, self.classes)
+        samples, sources = self._tables["samples"], self._tables["sample_sources"]
+        add_sample(samples, sources, index, position, visit, origin, label, self.classes)
         self.indices.append(index)
         self._digests.append(visit.last_digest)
         self._labels.append(label)

@@ -1,7 +1,7 @@
 """The files that are opened while an item is made: Python tells of each one, whoever opens it.
 
 An audit hook cannot be removed, so it is installed once in a process and returns at once unless a visit is under way in
-the thread that opens something. Readers written in C++ (cv2.imread, torchvision.io) open files without telling.
+the thread that opens something. Readers written in C++ open files without telling Python: see file_readers.py.
 """
 
 from __future__ import annotations
@@ -9,48 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
-
-from audit.recorders.visit.origin import Origin, printable_path, raw_path
-
-#: What a sample is read from. Other files (annotations, caches, fonts, code, shards) belong to no single sample.
-_MEDIA = frozenset(
-    [
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".bmp",
-        ".gif",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".jp2",
-        ".avif",
-        ".heic",
-        ".jxl",
-        ".dcm",
-        ".nii",
-        ".gz",
-        ".exr",
-        ".hdr",
-        ".wav",
-        ".flac",
-        ".mp3",
-        ".ogg",
-        ".m4a",
-        ".opus",
-        ".mp4",
-        ".avi",
-        ".mov",
-        ".mkv",
-        ".webm",
-    ]
-)
 
 _noted: list[str] | None = None
 _thread = 0
@@ -62,6 +23,12 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         return
     path, _, flags = arguments
     if isinstance(path, (str, bytes)) and not flags & (os.O_WRONLY | os.O_RDWR):
+        _noted.append(os.fsdecode(path))
+
+
+def note_opened_file(path: Any) -> None:
+    """Note a file that a reader outside of Python is about to open, if a visit is under way in this thread."""
+    if _noted is not None and threading.get_ident() == _thread and isinstance(path, (str, bytes, os.PathLike)):
         _noted.append(os.fsdecode(path))
 
 
@@ -78,18 +45,3 @@ def noting_opened_files(noted: list[str]) -> Iterator[None]:
         yield
     finally:
         _noted, _thread = before
-
-
-def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
-    """Return the origin by the files that were opened, where the dataset does not say which file a sample is from."""
-    if origin.root is not None or not origin.source.startswith("dataset://"):
-        return origin
-    path = next((path for path in opened if os.path.splitext(path)[1].lower() in _MEDIA), None)
-    if path is None:
-        return origin
-    path = os.path.abspath(path)
-    root = os.path.abspath(origin.folder) if origin.folder is not None else ""
-    if not root or not path.startswith(os.path.join(root, "")):
-        root = os.path.dirname(path)
-    relative = os.path.relpath(path, root)
-    return replace(origin, source=printable_path(relative), root=root, raw=raw_path(relative), path=path)

@@ -8,6 +8,7 @@ so that the parts of a random split do not share identities.
 from __future__ import annotations
 
 import bisect
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,21 @@ from typing import Any
 from torch.utils.data import Subset
 
 from audit.recorders.visit.items import label_number
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file that a sample was read from."""
+
+    source: str
+    root: str | None = None
+    raw: bytes | None = None
+    path: str | None = None
+    #: What it is for the sample ("image", "mask"), where somebody says so.
+    role: str | None = None
+    #: Its digest and length, where they are known already.
+    digest: str | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,15 @@ class Origin:
     path: str | None = None
     #: The folder that a dataset which does not tell its files names as its root.
     folder: str | None = None
+    #: What the first file is for the sample, where the dataset says so.
+    role: str | None = None
+    #: The files beside the first.
+    further: tuple[SourceFile, ...] = ()
+    #: The dataset that does not tell its files, and the sample's index there.
+    owner: Any = None
+    number: int = -1
+    #: Whether the dataset gives its items in order only, so that it may read files of later ones before.
+    is_streamed: bool = False
 
 
 def origin_of(dataset: Any, index: int) -> Origin:
@@ -47,7 +72,7 @@ def _origin(dataset: Any, index: int) -> Origin:
         split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
         label = dataset.label(index) if callable(getattr(dataset, "label", None)) else None
         if not hasattr(source, "path"):
-            return _named(source, dataset, split, label)
+            return named_origin(source, _folder(dataset), split, label)
         return Origin(source.path, source.root, source.raw, split, label)
     if isinstance(dataset, Subset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
@@ -60,21 +85,51 @@ def _origin(dataset: Any, index: int) -> Origin:
     return _listed(dataset, index) or _wrapped(dataset, index)
 
 
-def _named(source: Any, dataset: Any, split: Any, label: Any) -> Origin:
-    """Return the origin by what a dataset of the user's own calls its source: a path, several, or a mapping by role."""
+def find_source(source: Any, index: int, item: Any) -> Any:
+    """Return what `source=` of a loader names for a sample: by a function of the index, or by a mapping or sequence."""
+    if not callable(source):
+        return source.get(index) if isinstance(source, Mapping) else source[index]
+    return source(index, item) if _takes_item(source) else source(index)
+
+
+def _takes_item(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in places and one.default is inspect.Parameter.empty for one in parameters) >= 2
+
+
+def named_origin(source: Any, folder: str | None, split: Any = None, label: int | None = None) -> Origin:
+    """Return the origin by what somebody calls its source: a path, several, or a mapping by role."""
+    pairs: list[tuple[str | None, Any]]
     if isinstance(source, Mapping):
-        source = list(source.values())
-    if isinstance(source, (list, tuple)):
-        source = source[0]
-    path = os.path.abspath(os.fsdecode(source))
-    folder = _folder(dataset)
+        pairs = [(str(role), path) for role, path in source.items()]
+    else:
+        pairs = [(None, path) for path in (source if isinstance(source, (list, tuple)) else [source])]
+    files = [_named_file(path, folder, role) for role, path in pairs if path is not None]
+    if not files:
+        raise ValueError("no source is named")
+    first, given = files[0], split if isinstance(split, str) else None
+    return Origin(
+        first.source, first.root, first.raw, given, label, first.path, folder, first.role, further=tuple(files[1:])
+    )
+
+
+def _named_file(path: Any, folder: str | None, role: str | None) -> SourceFile:
+    if isinstance(path, str) and "://" in path:
+        return SourceFile(path, role=role)
+    return replace(file_below(os.path.abspath(os.fsdecode(path)), folder), role=role)
+
+
+def file_below(path: str, folder: str | None) -> SourceFile:
+    """Return a file as it is stored: below the dataset's folder, or below its own where it lies elsewhere."""
     root = os.path.abspath(folder) if folder is not None else ""
     if not root or not path.startswith(os.path.join(root, "")):
         root = os.path.dirname(path)
     relative = os.path.relpath(path, root)
-    return Origin(
-        printable_path(relative), root, raw_path(relative), split if isinstance(split, str) else None, label, path
-    )
+    return SourceFile(printable_path(relative), root, raw_path(relative), path)
 
 
 def _listed(dataset: Any, index: int) -> Origin | None:
@@ -94,7 +149,9 @@ def _wrapped(dataset: Any, index: int) -> Origin:
     wrapped = getattr(dataset, "dataset", None)
     if wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)
-    return Origin(f"dataset://{index}", label=_target(dataset, index), folder=_folder(dataset))
+    return Origin(
+        f"dataset://{index}", label=_target(dataset, index), folder=_folder(dataset), owner=dataset, number=index
+    )
 
 
 def _folder(dataset: Any) -> str | None:

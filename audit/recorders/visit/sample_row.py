@@ -1,4 +1,4 @@
-"""The row of `samples` that a visit leaves, whoever records it."""
+"""The rows of `samples` and `sample_sources` that a visit leaves, whoever records it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from torch.utils.data import get_worker_info
 
-from audit.recorders.visit.opened_files import observed_origin
-from audit.recorders.visit.origin import Origin
+from audit.recorders.visit.origin import Origin, SourceFile
+from audit.recorders.visit.source_files import content_of, observed_origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
 
 
 def add_sample(
     samples: Columns,
+    sources: Columns,
     index: int,
     position: int,
     visit: Visit,
@@ -21,11 +22,11 @@ def add_sample(
     label: int | None,
     classes: Sequence[str] | None,
 ) -> None:
-    """Append it. `label` is the item's own; where it has none, the origin may know one."""
-    observed = observed_origin(origin, visit.opened)
-    if visit.source_digest is None and observed.path is not None:
-        visit.hash_file(observed.path)
-    origin = observed
+    """Append them. `label` is the item's own; where it has none, the origin may know one."""
+    origin = observed_origin(origin, visit.opened)
+    if visit.source_digest is None and origin.path is not None:
+        content = content_of(origin.path)
+        visit.source_digest, visit.source_bytes = content.digest, content.bytes
     label = origin.label if label is None else label
     worker = get_worker_info()
     samples.add(
@@ -44,3 +45,29 @@ def add_sample(
         error=visit.error,
         worker=worker.id if worker else None,
     )
+    _add_sources(sources, index, position, visit, origin)
+
+
+def _add_sources(sources: Columns, index: int, position: int, visit: Visit, origin: Origin) -> None:
+    files = list(origin.further)
+    if origin.root is not None or not origin.source.startswith("dataset://"):
+        first = SourceFile(
+            origin.source, origin.root, origin.raw, None, origin.role, visit.source_digest, visit.source_bytes
+        )
+        files.insert(0, first)
+    for ordinal, file in enumerate(files):
+        digest, size = file.digest, file.bytes
+        if digest is None and file.path is not None:
+            content = content_of(file.path)
+            digest, size = content.digest, content.bytes
+        sources.add(
+            index=index,
+            position=position,
+            ordinal=ordinal,
+            role=file.role,
+            source=file.source,
+            root=file.root,
+            digest=digest,
+            bytes=size,
+            source_raw=file.raw,
+        )

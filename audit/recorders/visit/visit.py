@@ -73,14 +73,6 @@ class Visit:
         self.source_digest = hashlib.sha256(data).hexdigest()
         self.source_bytes = len(data)
 
-    def hash_file(self, path: str) -> None:
-        """Note the digest of a file that the dataset read by itself; none where it cannot be read."""
-        try:
-            with open(path, "rb") as file:
-                self.hash_source(file.read())
-        except OSError:
-            return
-
     def load(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Stage 0: the decoded source."""
         begun = time.perf_counter_ns()
@@ -388,6 +380,7 @@ class Visit:
                 own.calls += row.calls
         self.source_digest = earlier.source_digest or self.source_digest
         self.source_bytes = earlier.source_bytes or self.source_bytes
+        self.opened[:0] = earlier.opened
         self.problem = self.problem or earlier.problem
 
     # -- rows ----------------------------------------------------------------------------------

@@ -1,0 +1,148 @@
+"""The files that one sample was read from: those that its dataset names, then those that were seen being opened.
+
+The first picture, sound or video is the sample's source where the dataset names none. Any other file is the source only if
+the dataset's own list names it for this index: a file of annotations may be opened for every sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from audit.recorders.calls.callables import is_library_file
+from audit.recorders.visit.origin import Origin, file_below
+
+#: What a sample is read from. Other files (annotations, caches, shards) may belong to many samples.
+_MEDIA = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif", ".heic"),
+    *(".jxl", ".dcm", ".nii", ".gz", ".exr", ".hdr", ".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".mp4", ".avi"),
+    *(".mov", ".mkv", ".webm"),
+)
+#: Code and what it needs to run: no part of a sample.
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".ttf", ".otf")
+_SYSTEM = tuple(f"{os.sep}{name}{os.sep}" for name in ("proc", "sys", "dev", "etc", "usr"))
+_MOST_FILES = 256
+_MOST_KNOWN = 4096
+#: A larger file that a dataset opened by itself is not read a second time to hash it.
+_LARGEST = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """What a file held: its SHA-256, and its length."""
+
+    digest: str | None
+    bytes: int | None
+
+
+_NOTHING = FileContent(None, None)
+#: By path: the file's state, and what it held. A file of annotations is opened for every sample, and hashed once.
+_known: dict[str, tuple[tuple[int, int, int, int], FileContent]] = {}
+
+
+def content_of(path: str) -> FileContent:
+    """Return digest and length of a file as it is now; nothing where it cannot be read."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return _NOTHING
+        state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        known = _known.get(path)
+        if known is not None and known[0] == state:
+            return known[1]
+        content = FileContent(None, found.st_size) if found.st_size > _LARGEST else _hash(path)
+    except (OSError, ValueError):
+        return _NOTHING
+    _known[path] = (state, content)
+    if len(_known) > _MOST_KNOWN:
+        del _known[next(iter(_known))]
+    return content
+
+
+def _hash(path: str) -> FileContent:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileContent(digest, file.tell())
+
+
+def is_media(path: str) -> bool:
+    """Return whether a file is a picture, a sound or a video, by its name."""
+    return path.lower().endswith(_MEDIA)
+
+
+def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
+    """Return the origin of a sample with all its files: those that its dataset names, then those that were opened."""
+    paths = list(_data_files(opened, origin))
+    if not paths:
+        return origin
+    if origin.root is None and origin.source.startswith("dataset://"):
+        first = next((path for path in paths if is_media(path)), None)
+        if first is None:
+            first = next((path for path in paths if _is_listed(origin.owner, origin.number, path)), None)
+        if first is not None:
+            file = file_below(first, origin.folder)
+            paths.remove(first)
+            origin = replace(origin, source=file.source, root=file.root, raw=file.raw, path=first)
+    further = [file_below(path, origin.folder or origin.root) for path in paths]
+    return replace(origin, further=(*origin.further, *further))
+
+
+def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
+    """Yield the files among those opened that may hold a sample, each once, without those that the origin has already."""
+    known = {origin.path, *(file.path for file in origin.further)}
+    if origin.path is not None:
+        known.add(os.path.abspath(origin.path))
+    elif origin.root is not None:
+        known.add(os.path.join(origin.root, os.fsdecode(origin.raw) if origin.raw else origin.source))
+    count = 0
+    for given in opened:
+        if given in known:
+            continue
+        known.add(given)
+        path = os.path.abspath(given)
+        if (path in known and path != given) or _is_system(path):
+            continue
+        known.add(path)
+        count += 1
+        if count > _MOST_FILES:
+            return
+        yield path
+
+
+def _is_system(path: str) -> bool:
+    if path.lower().endswith(_CODE) or path.startswith(_SYSTEM) or is_library_file(path):
+        return True
+    return not os.path.isfile(path)
+
+
+def _is_listed(dataset: Any, index: int, path: str) -> bool:
+    """Return whether a list of the dataset, with one entry for each sample, names the path for this index."""
+    try:
+        count, attributes = len(dataset), list(vars(dataset).values())
+    except TypeError:
+        return False
+    return any(_names_path(held[index], path) for held in attributes if _is_list_of(held, count, index))
+
+
+def _is_list_of(held: Any, count: int, index: int) -> bool:
+    if not isinstance(held, (list, tuple)) and type(held).__module__ not in ("numpy", "pandas"):
+        return False
+    try:
+        return len(held) == count and 0 <= index < count
+    except TypeError:
+        return False
+
+
+def _names_path(entry: Any, path: str) -> bool:
+    if isinstance(entry, (str, os.PathLike)):
+        name = os.fsdecode(entry)
+        return bool(name) and (os.path.abspath(name) == path or path.endswith(os.sep + name))
+    if isinstance(entry, Mapping):
+        entry = list(entry.values())
+    return isinstance(entry, (list, tuple)) and any(
+        _names_path(part, path) for part in entry if isinstance(part, (str, os.PathLike))
+    )
