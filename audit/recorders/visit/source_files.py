@@ -114,7 +114,7 @@ def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
 
 
 def _is_system(path: str) -> bool:
-    if path.lower().endswith(_CODE) or path.startswith(_SYSTEM) or is_library_file(path):
+    if not is_media(path) and (path.lower().endswith(_CODE) or path.startswith(_SYSTEM) or is_library_file(path)):
         return True
     return not os.path.isfile(path)
 
