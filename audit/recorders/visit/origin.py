@@ -20,7 +20,7 @@ from audit.recorders.visit.items import label_number
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class OriginFile:
     """One file that a sample was read from."""
 
     source: str
@@ -49,7 +49,7 @@ class Origin:
     #: What the first file is for the sample, where the dataset says so.
     role: str | None = None
     #: The files beside the first.
-    further: tuple[SourceFile, ...] = ()
+    further: tuple[OriginFile, ...] = ()
     #: The dataset that does not tell its files, and the sample's index there.
     owner: Any = None
     number: int = -1
@@ -117,19 +117,19 @@ def named_origin(source: Any, folder: str | None, split: Any = None, label: int 
     )
 
 
-def _named_file(path: Any, folder: str | None, role: str | None) -> SourceFile:
+def _named_file(path: Any, folder: str | None, role: str | None) -> OriginFile:
     if isinstance(path, str) and "://" in path:
-        return SourceFile(path, role=role)
+        return OriginFile(path, role=role)
     return replace(file_below(os.path.abspath(os.fsdecode(path)), folder), role=role)
 
 
-def file_below(path: str, folder: str | None) -> SourceFile:
+def file_below(path: str, folder: str | None) -> OriginFile:
     """Return a file as it is stored: below the dataset's folder, or below its own where it lies elsewhere."""
     root = os.path.abspath(folder) if folder is not None else ""
     if not root or not path.startswith(os.path.join(root, "")):
         root = os.path.dirname(path)
     relative = os.path.relpath(path, root)
-    return SourceFile(printable_path(relative), root, raw_path(relative), path)
+    return OriginFile(printable_path(relative), root, raw_path(relative), path)
 
 
 def _listed(dataset: Any, index: int) -> Origin | None:

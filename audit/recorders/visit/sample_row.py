@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch.utils.data import get_worker_info
 
-from audit.recorders.visit.origin import Origin, SourceFile
+from audit.recorders.visit.origin import Origin, OriginFile
 from audit.recorders.visit.source_files import content_of, observed_origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
@@ -51,7 +51,7 @@ def add_sample(
 def _add_sources(sources: Columns, index: int, position: int, visit: Visit, origin: Origin) -> None:
     files = list(origin.further)
     if origin.root is not None or not origin.source.startswith("dataset://"):
-        first = SourceFile(
+        first = OriginFile(
             origin.source, origin.root, origin.raw, None, origin.role, visit.source_digest, visit.source_bytes
         )
         files.insert(0, first)
