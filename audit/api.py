@@ -13,6 +13,7 @@ from audit.store.read.reader import Reader, Relation
 if TYPE_CHECKING:
     from audit.checks.base import Severity
     from audit.checks.baseline import Baseline
+    from audit.checks.baseline_changes import BaselineChanges
     from audit.checks.config import Configuration
     from audit.checks.report import Report
     from audit.integrations.exporters import Exported
@@ -182,6 +183,17 @@ class Store:
         from audit.checks.baseline import export_baseline
 
         return export_baseline(self.reader, run, path)
+
+    def update_baseline(
+        self, path: str | os.PathLike[str], run: str | None = None, *, write: bool = True
+    ) -> BaselineChanges:
+        """Replace a baseline file by a run and return what changes: the twin of `audit baseline update`.
+
+        With `write=False` the file stays as it is.
+        """
+        from audit.checks.baseline_changes import update_baseline
+
+        return update_baseline(self.reader, run, path, write=write)
 
     def export(self, to: str, output: str | os.PathLike[str], run: str | None = None) -> Exported:
         """Write a run in another tool's form, such as "tensorboard", into the folder `output`."""

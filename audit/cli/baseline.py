@@ -28,3 +28,21 @@ def export(run: str | None, output: str, store: str | None) -> None:
     with open_store(store) as opened:
         written = opened.baseline(output, run)
     click.echo(f"Wrote {written.name} to {output} ({os.path.getsize(output):,} bytes)", err=True)
+
+
+@baseline.command()
+@click.argument("run", required=False)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), default="baseline.json", show_default=True
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
+@common
+def update(run: str | None, output: str, dry_run: bool, store: str | None) -> None:
+    """Replace a baseline file by a run, and print what changes as Markdown, for the pull request."""
+    from audit.api import open as open_store
+    from audit.report.findings.baseline_text import baseline_markdown
+
+    with open_store(store) as opened:
+        changes = opened.update_baseline(output, run, write=not dry_run)
+    click.echo(baseline_markdown(changes), nl=False)
+    click.echo(f"{output} was not changed." if dry_run else f"Wrote {output}", err=True)

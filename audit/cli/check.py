@@ -13,6 +13,7 @@ from audit.cli.options import common, trust_option
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from audit.api import Store
     from audit.checks.report import Report
 
 FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
@@ -44,7 +45,12 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.option("--checks", metavar="FILE.py", multiple=True, help="Also run the checks of this Python file; repeatable.")
 @click.option("--list", "listing", is_flag=True, help="List every check with its options, and run none.")
 @click.option("--init", is_flag=True, help="Write a commented audit.toml whose limits come from the run.")
-@click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed.")
+@click.option(
+    "--pictures",
+    metavar="inline|FOLDER",
+    help="With --format markdown: show the samples of the worst findings, inside the text or as files of a folder.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed, and why others were skipped.")
 @trust_option
 @common
 def check(
@@ -55,6 +61,7 @@ def check(
     output: str | None,
     listing: bool,
     init: bool,
+    pictures: str | None,
     verbose: bool,
     store: str | None,
     **options: Any,
@@ -64,6 +71,8 @@ def check(
     Exit code 1 if a check of severity error fails (--fail-on changes the severity), 2 if the configuration is invalid.
     """
     form = "json" if as_json else form
+    if pictures and form != "markdown":
+        raise click.UsageError("--pictures can be used only with --format markdown.")
     if listing:
         _list(form, options["checks"])
         return 0
@@ -75,26 +84,45 @@ def check(
             click.echo(f"Wrote {written}", err=True)
             return 0
         report = opened.check(run, config=config, record=True, **options)
-    return show(report, form, output, verbose=verbose)
+        text = _with_pictures(opened, report, pictures) if pictures else None
+    return show(report, form, output, verbose=verbose, text=text)
+
+
+def _with_pictures(opened: Store, report: Report, pictures: str) -> str:
+    """Return the Markdown with pictures, and write those that belong into a folder."""
+    from audit.checks.finding_pictures import finding_pictures
+    from audit.report.findings.markdown import as_markdown, write_pictures
+
+    found = finding_pictures(opened.reader, report)
+    if pictures == "inline":
+        return as_markdown(report, found)
+    write_pictures(found, pictures)
+    return as_markdown(report, found, pictures)
 
 
 def show(
-    report: Report, form: str = "text", output: str | None = None, *, verbose: bool = False, err: bool = False
+    report: Report,
+    form: str = "text",
+    output: str | None = None,
+    *,
+    verbose: bool = False,
+    err: bool = False,
+    text: str | None = None,
 ) -> int:
-    """Print or write a report and return the exit code. `err` prints text on standard error."""
-    from audit.report.findings.formats import FORMS, append_summary, write_report
+    """Print or write a report and return the exit code. `err` prints text on standard error; `text` is made already."""
+    from audit.report.findings.formats import FORMS, append_summary, write_text
     from audit.report.findings.text import text_lines
 
     if form == "github" and os.environ.get(_SUMMARY):
         append_summary(report, os.environ[_SUMMARY])
     if output:
-        write_report(report, output, form)
+        write_text(FORMS[form](report) if text is None else text, output)
         _lines(text_lines(report, verbose=verbose), err=True)
         click.echo(f"Wrote {output}", err=True)
     elif form == "text":
         _lines(text_lines(report, verbose=verbose), err=err)
     else:
-        sys.stdout.write(FORMS[form](report))
+        sys.stdout.write(FORMS[form](report) if text is None else text)
     return 0 if report.passed else 1
 
 

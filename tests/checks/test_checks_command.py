@@ -268,14 +268,17 @@ def _commands(place: str) -> list[str]:
     """The lines of docs/CI.md that one of its recipes would run."""
     import yaml
 
-    content = next(yaml.safe_load(text) for text in _blocks("CI.md", "yaml") if place in yaml.safe_load(text))
-    if place == "jobs":
-        lines = [line for step in content["jobs"]["audit"]["steps"] for line in step.get("run", "").splitlines()]
+    blocks = [yaml.safe_load(text) for text in _blocks("CI.md", "yaml")]
+    if place == "steps":
+        steps = next(block for block in blocks if isinstance(block, list))
+        lines = [line for step in steps for line in step.get("run", "").splitlines()]
     elif place == "audit":
-        lines = content["audit"]["script"]
+        lines = next(block for block in blocks if place in block)["audit"]["script"]
     else:
-        entry = shlex.split(content["repos"][0]["hooks"][0]["entry"])
-        lines = entry[2].split(" && ")
+        used = next(block for block in blocks if place in block)["repos"][0]["hooks"][0]
+        hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+        entry = next(hook["entry"] for hook in hooks if hook["id"] == used["id"])
+        lines = [f"{entry} {shlex.join(used['args'])}", next(h["entry"] for h in hooks if h["id"] == "audit-check")]
     return [line for line in lines if line.startswith("audit ")]
 
 
@@ -291,12 +294,10 @@ def project(tmp_path: Path, digits: Path) -> Path:
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize(
-    ("place", "files"), [("jobs", ["audit.sarif", "audit.md"]), ("audit", ["audit.xml"]), ("repos", [])]
-)
+@pytest.mark.parametrize(("place", "files"), [("steps", ["audit.sarif"]), ("audit", ["audit.xml"]), ("repos", [])])
 def test_the_commands_of_each_recipe_run(project: Path, place: str, files: list[str]) -> None:
     commands = _commands(place)
-    assert any(" check " in line for line in commands)
+    assert any("check" in line for line in commands)
     for line in commands:
         result = audit(*shlex.split(line.removesuffix(" || true"))[1:])
         assert result.exit_code == 0, f"{line}\n{result.output}"
@@ -305,3 +306,66 @@ def test_the_commands_of_each_recipe_run(project: Path, place: str, files: list[
     (project / "data/test/3").joinpath("broken.png").write_bytes(b"not a picture")
     results = [audit(*shlex.split(line.removesuffix(" || true"))[1:]) for line in commands]
     assert any(result.exit_code == 1 and "3/broken.png" in result.output for result in results)
+
+
+def _action_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """The scripts of action.yml that run with these inputs, each with its environment."""
+    import yaml
+
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    given = {name: about["default"] for name, about in action["inputs"].items()} | inputs
+    assert set(inputs) <= set(action["inputs"])
+    steps = []
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"]  # an input in a script could be a command of a stranger's
+        environment = {
+            key: given[re.fullmatch(r"\$\{\{ inputs\.(\w+) \}\}", value)[1]]
+            for key, value in step.get("env", {}).items()
+        }
+        condition = re.fullmatch(r"inputs\.(\w+) (==|!=) '(\w*)'", step.get("if", "inputs.store != ''"))
+        if (given[condition[1]] == condition[3]) == (condition[2] == "=="):
+            steps.append((step["run"], environment))
+    return steps
+
+
+@pytest.mark.workers
+def test_the_scripts_of_the_action_run(project: Path) -> None:
+    import subprocess
+    import sys
+
+    import yaml
+
+    used = next(
+        step["with"]
+        for text in _blocks("CI.md", "yaml")
+        if "jobs" in (content := yaml.safe_load(text))
+        for step in content["jobs"]["audit"]["steps"]
+        if step["uses" if "uses" in step else "name"].startswith("OWNER/audit@")
+    )
+    (project / "bin").mkdir()
+    command = project / "bin/audit"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m audit "$@"\n')
+    command.chmod(0o755)
+    output, summary = project / "output", project / "summary.md"
+    environment = os.environ | {
+        "PATH": f"{project / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+        "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "HOME": str(project),
+    }  # fmt: skip
+    codes = []
+    for broken_file in (False, True):
+        if broken_file:
+            (project / "data/test/3").joinpath("broken.png").write_bytes(b"not a picture")
+        steps = _action_steps(used | {"install": "false"})
+        assert len(steps) == 2
+        done = [
+            subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], cwd=project, env=environment | given,
+                           capture_output=True, text=True, timeout=200)
+            for script, given in steps
+        ]  # fmt: skip
+        codes.append([one.returncode for one in done])
+        assert "comment=audit.md" in output.read_text()
+    assert codes == [[0, 0], [0, 1]]
+    assert "::error file=data/test/3/broken.png" in done[1].stdout
+    assert "broken.png" in (project / "audit.md").read_text(encoding="utf-8").replace("\\", "")
+    assert "failed" in summary.read_text(encoding="utf-8")

@@ -82,17 +82,29 @@ def test_junit_has_a_case_for_each_file() -> None:
     assert set(suites) == {"broken", "finite", "hooks", "blank"}
     assert suites["broken"].find("testcase/error") is not None
     assert suites["hooks"].find("testcase/skipped") is not None
-    assert len(suites["blank"]) == 1
-    assert len(suites["blank"][0]) == 0
+    assert len(suites["blank"].findall("testcase")) == 1
+    assert len(suites["blank"].find("testcase")) == 0
     # One for each name, one for the run as a whole, one that counts the rest.
     assert len(suites["finite"].findall("testcase/failure")) == len(NASTY) + 2
-    assert root.get("failures") == str(len(NASTY) + 2)
+    assert suites["finite"].get("failures") == str(len(NASTY) + 2)
+    assert suites["finite"].get("tests") == str(len(NASTY) + 2)
+
+
+@pytest.mark.parametrize("severity", ["error", "warning"])
+def test_junit_is_what_the_schemas_of_its_readers_have_in_common(severity: str) -> None:
+    xmlschema = pytest.importorskip("xmlschema")
+    schema = xmlschema.XMLSchema(str(SCHEMA.parent / "junit-common.xsd"))
+    schema.validate(FORMS["junit"](make(NASTY, severity)))
+    schema.validate(FORMS["junit"](make([])))
+    with pytest.raises(xmlschema.XMLSchemaValidationError):
+        schema.validate(FORMS["junit"](make(NASTY[:1])).replace("<testcase ", '<testcase file="a.png" '))
 
 
 def test_junit_does_not_fail_for_less_than_was_asked() -> None:
     root = ET.fromstring(FORMS["junit"](make(NASTY[:2], severity="warning")))
     suite = next(suite for suite in root if suite.get("name") == "finite")
-    assert suite.findall("testcase/system-out")
+    assert NASTY[0] in suite.findtext("system-out")
+    assert suite.get("failures") == "0"
     assert not suite.findall("testcase/failure")  # nor does the line that counts the rest
 
 

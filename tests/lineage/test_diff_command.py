@@ -16,7 +16,8 @@ from diff_material import HEAD, hexed, pipeline_text, write_pictures, write_run
 from audit.cli.diff import diff as command
 from audit.cli.main import cli
 from audit.lineage.diff.diff import diff
-from audit.report.diff.markdown import code, diff_markdown
+from audit.report.diff.markdown import diff_markdown
+from audit.report.inline_code import code
 from audit.store.read.reader import Reader
 
 HOSTILE = "x|`<script>alert(1)</script>`\x1b[31m[bold]\n@everyone.png"

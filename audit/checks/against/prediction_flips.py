@@ -63,6 +63,9 @@ class PredictionFlips(Check):
 
     def _findings(self, context: Context, flips: list[tuple[Item, Item]], baseline: Baseline) -> Iterable[Finding]:
         indices = lookup(context, [now.source for _, now in flips])
+        confidence = _confidences(context, list(indices.values()))
+        # The surest mistakes first; a sample that fails has no confidence and comes before them.
+        flips = sorted(flips, key=lambda flip: -confidence.get(indices.get(flip[1].source, -1), 2.0))
         for before, now in flips:
             was = _class(before.predicted, baseline.classes)
             outcome = "fails now" if now.failed else f"is now predicted as {_class(now.predicted, context.run.classes)}"
@@ -75,6 +78,17 @@ class PredictionFlips(Check):
                 sql="SELECT run_id, index, status, error, label, predicted, confidence, loss FROM lineage "
                 f"WHERE source = {literal(now.source)}",
             )
+
+
+def _confidences(context: Context, indices: list[int]) -> dict[int, float]:
+    """Return the confidence of the predictions of some samples, by index."""
+    if not indices:
+        return {}
+    rows = context.rows(
+        f"SELECT index, max(confidence) AS confidence FROM {context.predictions} "
+        f"WHERE index IN ({', '.join(map(str, indices))}) AND confidence IS NOT NULL GROUP BY index"
+    )
+    return {row["index"]: row["confidence"] for row in rows}
 
 
 def _class(number: int | None, classes: list[str] | None) -> str | int | None:

@@ -10,7 +10,11 @@ from audit.checks.context import Context
 
 def matched(context: Context, baseline: Baseline) -> Iterator[tuple[Item | None, Item | None]]:
     """Yield (before, now) for every source of either; None where one does not have it."""
-    old, new = baseline.sources(), items_of(context.reader, context.run.run_id)
+    return pairs(baseline.sources(), items_of(context.reader, context.run.run_id))
+
+
+def pairs(old: Iterator[Item], new: Iterator[Item]) -> Iterator[tuple[Item | None, Item | None]]:
+    """Yield (before, now) for every source of two sorted streams; None where one does not have it."""
     before, now = next(old, None), next(new, None)
     while before is not None or now is not None:
         if now is None or (before is not None and _key(before) < _key(now)):

@@ -22,6 +22,7 @@ from audit.report.diff.text import (
     size_text,
     stage_name,
 )
+from audit.report.inline_code import code
 from audit.report.text import clean
 
 _MOST = 20
@@ -36,18 +37,6 @@ def diff_markdown(diff: Diff, rows: int = _MOST) -> str:
     lines += _data(diff, rows)
     lines += [f"> {_plain(note)}" for note in diff.notes]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def code(value: Any) -> str:
-    """Any text as inline code that fits a table cell, whatever it contains."""
-    text = clean(value).replace("|", "¦")
-    ticks = "`" * (1 + max((len(run) for run in _runs_of_ticks(text)), default=0))
-    pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
-    return f"{ticks}{pad}{text}{pad}{ticks}"
-
-
-def _runs_of_ticks(text: str) -> Iterable[str]:
-    return (run for run in "".join(c if c == "`" else " " for c in text).split() if run)
 
 
 def _plain(value: Any) -> str:

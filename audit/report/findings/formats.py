@@ -32,10 +32,15 @@ FORMS: dict[str, Callable[[Report], str]] = {
 
 def write_report(report: Report, path: str, form: str) -> None:
     """Write one format to a file, which appears only when it is complete."""
+    write_text(FORMS[form](report), path)
+
+
+def write_text(text: str, path: str) -> None:
+    """Write a file, which appears only when it is complete."""
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8", errors="backslashreplace") as out:
-            out.write(FORMS[form](report))
+            out.write(text)
         os.replace(part, path)
     except OSError as error:
         raise UsageError(

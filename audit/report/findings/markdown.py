@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import re
+from collections.abc import Sequence
+from urllib.parse import quote
 
+from audit.checks.finding_pictures import FindingPicture
 from audit.checks.report import CheckOutcome, Report
 from audit.report.text import clean
 
@@ -12,8 +17,11 @@ _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "skip": "⏭️ skip", "error"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@:&-])")
 
 
-def as_markdown(report: Report) -> str:
-    """Return a heading that says how it ended, a table of the checks, and the findings below."""
+def as_markdown(report: Report, pictures: Sequence[FindingPicture] = (), folder: str | None = None) -> str:
+    """Return a heading that says how it ended, a table of the checks, pictures, and the findings below.
+
+    Pictures are part of the text, or files of a folder (see `write_pictures`).
+    """
     name = f" ({_escaped(report.run_name)})" if report.run_name else ""
     against = f", against {_escaped(report.baseline)}" if report.baseline else ""
     lines = [
@@ -33,10 +41,37 @@ def as_markdown(report: Report) -> str:
     if quiet:
         listed = ", ".join(outcome.check for outcome in quiet)
         lines.append(f"| {len(quiet)} more | | {_MARKS['pass']} | {listed} |")
+    lines += _pictures(pictures, folder)
     for outcome in report.with_status("fail"):
         lines += _details(outcome)
     lines += [f"> {_escaped(note)}" for note in report.notes]
     return "\n".join(lines) + "\n"
+
+
+def write_pictures(pictures: Sequence[FindingPicture], folder: str) -> None:
+    """Write each picture as a file of the folder, which is made if it does not exist."""
+    os.makedirs(folder, exist_ok=True)
+    for picture in pictures:
+        with open(os.path.join(folder, _file_name(picture)), "wb") as out:
+            out.write(picture.jpeg)
+
+
+def _file_name(picture: FindingPicture) -> str:
+    return f"{picture.check}-{picture.finding.index}.jpg"
+
+
+def _pictures(pictures: Sequence[FindingPicture], folder: str | None) -> list[str]:
+    if not pictures:
+        return []
+    lines = ["", "| | index | |", "| --- | --- | --- |"]
+    for picture in pictures:
+        if folder is None:
+            target = "data:image/jpeg;base64," + base64.b64encode(picture.jpeg).decode()
+        else:
+            target = quote(f"{folder.rstrip('/')}/{_file_name(picture)}")
+        finding = picture.finding
+        lines.append(f"| ![{finding.index}]({target}) | {finding.index} | {_escaped(finding.message)} |")
+    return [*lines, ""]
 
 
 def _mark(outcome: CheckOutcome) -> str:

@@ -12,7 +12,12 @@ from audit.checks.base import Check
 from audit.checks.report import CheckOutcome, Report
 from audit.report.text import clean
 
-_SHOWN = 10
+#: How many findings of a check are listed: what is surely wrong in more detail than what wants a look.
+_SHOWN = {"error": 10, "warning": 3, "info": 1}
+#: If more checks than this have findings, warnings are shown with one example each, so that a screen holds all.
+_MANY = 5
+#: How many reasons of skipped checks are shown.
+_REASONS = 4
 _MARKS = {"pass": "pass", "fail": "FAIL", "skip": "skip", "error": "ERROR"}
 
 
@@ -26,11 +31,11 @@ def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, 
     name = f" ({clean(report.run_name)})" if report.run_name else ""
     against = f", against {clean(report.baseline)}" if report.baseline else ""
     yield "dim", f"run {report.run_id}{name}: {report.samples:,} samples{against}"
-    for outcome in report.with_status("error", "fail"):
-        yield from _outcome(outcome)
+    found = report.with_status("error", "fail")
+    for outcome in found:
+        yield from _outcome(outcome, 1 if len(found) > _MANY and outcome.severity != "error" else 10)
     skipped = report.with_status("skip")
-    for outcome in skipped:
-        yield "dim", f"skip  {outcome.check}: {clean(outcome.message)}"
+    yield from _skipped(skipped, verbose=verbose)
     passed = report.with_status("pass")
     for outcome in passed:
         if verbose or outcome.notes:
@@ -41,7 +46,21 @@ def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, 
     yield ("green" if report.passed else "red"), _ending(report, len(passed), len(skipped))
 
 
-def _outcome(outcome: CheckOutcome) -> Iterator[tuple[str, str]]:
+def _skipped(outcomes: list[CheckOutcome], *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield one line for each reason, with the checks that it concerns; all of them if few or `verbose`."""
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        reasons.setdefault(outcome.message, []).append(outcome.check)
+    listed = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    shown = listed if verbose or len(listed) <= _REASONS + 1 else listed[:_REASONS]
+    for reason, checks in shown:
+        yield "dim", f"skip  {', '.join(checks)}: {clean(reason)}"
+    rest = [check for _, checks in listed[len(shown) :] for check in checks]
+    if rest:
+        yield "dim", f"skip  {', '.join(rest)}: for other reasons (-v shows them)"
+
+
+def _outcome(outcome: CheckOutcome, most: int) -> Iterator[tuple[str, str]]:
     style = "red" if outcome.status == "error" or outcome.severity == "error" else "yellow"
     mark = _MARKS[outcome.status] if outcome.severity == "error" or outcome.status == "error" else outcome.severity
     if outcome.status == "error":
@@ -49,11 +68,12 @@ def _outcome(outcome: CheckOutcome) -> Iterator[tuple[str, str]]:
         return
     notes = f" ({clean('; '.join(outcome.notes))})" if outcome.notes else ""
     yield style, f"{mark}  {outcome.check}: {outcome.total:,} finding{'s' if outcome.total != 1 else ''}{notes}"
-    for finding in outcome.findings[:_SHOWN]:
+    most = min(most, _SHOWN[outcome.severity])
+    for finding in outcome.findings[:most]:
         weight = outcome.severity_of(finding)
         lighter = f"[{weight}] " if weight != outcome.severity else ""
         yield "", f"      {lighter}{clean(finding.message)}"
-    rest = outcome.total - min(len(outcome.findings), _SHOWN)
+    rest = outcome.total - min(len(outcome.findings), most)
     if rest:
         query = f"FROM findings WHERE check_name = '{outcome.check}'"
         yield "dim", f'      … and {rest:,} more: audit sql "{query}"'
