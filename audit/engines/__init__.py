@@ -1,13 +1,15 @@
 """Run a dataset through its pipeline and a model, recording all of it.
 
-request      what is to be run, and the recipe that rebuilds it
-assemble     dataset, stages and model from a request
-environment  versions, host and commit of the run
-plan         the samples that are left to do, new run or resumed
-underway     counts, budget and end of a run, whoever does the work
-forward      a batch through the model, and its rows
-local        DataLoader workers on this machine
-workers      how their death looks, and when it is heard of
-ray          Ray Data on a cluster: ray_cluster connects, ray_work is what its workers do
-choice       which of the two
+request           what is to be run, and the recipe that rebuilds it
+assemble          dataset, stages and model from a request
+plan              the samples that are left to do, new run or resumed
+executor          counts, budget and end of a run, for both engines
+forward           a batch through the model, and its rows
+run               which engine records a request
+local             DataLoader workers on this machine
+resilient_loader  a loader that survives the death of its workers
+workers           how a worker's death is recognised and reported
+ray               Ray Data on a cluster: cluster connects, work is what its workers do
+record_pipelines  the same data through several pipelines
+failure_limit     how many samples may fail
 """

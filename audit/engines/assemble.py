@@ -70,7 +70,7 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
     model = _load(request, module) if with_model else None
     if model is not None and module is None:
         module, name = _named_by(model, request)
-    request.tell("opening the dataset")
+    request.report_progress("opening the dataset")
     dataset = _dataset(request, module, name, model)
     if not hasattr(dataset, "__len__"):
         raise DatasetError(
@@ -97,7 +97,7 @@ def load_model(request: RunRequest) -> LoadedModel | None:
 def _load(request: RunRequest, module: ModuleType | None) -> LoadedModel | None:
     if request.model is None:
         return None
-    request.tell("loading the model")
+    request.report_progress("loading the model")
     return load(
         request.model,
         arch=request.arch,

@@ -13,12 +13,12 @@ from audit.engines.failure_limit import FailureLimit
 from audit.engines.forward import Forward, labels_outside
 from audit.engines.plan import Plan
 from audit.errors import RecordingError, StoreError
-from audit.recorders.calls.unseen_changes import tell_unrecorded
+from audit.recorders.calls.unseen_changes import describe_unrecorded
 from audit.recorders.capture import Budget, Decision, decide
 from audit.recorders.envelope import RecordedBatch
 from audit.records import Run, Status
 
-#: So many samples, spread over the run, tell what keeping everything would take.
+#: So many samples, spread over the run, show what keeping everything would take.
 PROBED = 4
 #: The most problems and failures of several batches that are kept one by one.
 _MOST_KEPT = 20
@@ -95,13 +95,13 @@ class RunExecutor(ABC):
     def end(self, status: Status) -> Run:
         """Commit what is left and let go of the run."""
 
-    def go(self) -> Run:
+    def execute(self) -> Run:
         """Record everything; the run's row says how it ended. Raises only what stops the run itself."""
         status: Status = "failed"
         try:
             for note in self.assembly.notes:
-                self.request.tell_note(note)
-            self.request.tell("waiting for the first batch", self.done, self.total, self.failed)
+                self.request.report_note(note)
+            self.request.report_progress("waiting for the first batch", self.done, self.total, self.failed)
             self.record()
             status = "complete"
         except KeyboardInterrupt:
@@ -123,9 +123,9 @@ class RunExecutor(ABC):
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
         if self.writer.run.unrecorded:
-            note = tell_unrecorded(self.writer.run.unrecorded)
+            note = describe_unrecorded(self.writer.run.unrecorded)
             self.warn(note)
-            self.request.tell_note(note)
+            self.request.report_note(note)
         if self.problems:
             self.warn(f"{len(self.problems)} values could not be recorded, the first: {self.problems[0]}")
         return self.end(status)
@@ -155,7 +155,7 @@ class RunExecutor(ABC):
         if self.outputs is None and counts.outputs is not None:
             self._compare_outputs(counts.outputs)
         spent = self.budget.spent(counts.payload_bytes)
-        self.request.tell("recording", self.done, self.total, self.failed)
+        self.request.report_progress("recording", self.done, self.total, self.failed)
         if counts.failed and self.request.strict:
             raise RecordingError(
                 counts.failures[0],
@@ -169,15 +169,15 @@ class RunExecutor(ABC):
             known.extend(text for text in texts if text not in known and len(known) < _MOST_KEPT)
 
     def _compare_outputs(self, outputs: int) -> None:
-        """Say once that outputs and classes differ, where only running the model could tell how many outputs it has."""
+        """Say once that outputs and classes differ, where only running the model shows how many outputs it has."""
         self.outputs = outputs
         model = self.assembly.model
         if model is not None and model.num_classes is None:
             for note in compare_width(model, outputs, self.assembly.classes):
                 self.warn(note)
-                self.request.tell_note(note)
+                self.request.report_note(note)
 
-    def decided(self, payload_bytes: int, ok: int) -> Decision:
+    def decide_level(self, payload_bytes: int, ok: int) -> Decision:
         """Return the level that follows from what a few samples took; none of them may have been readable."""
         mean = payload_bytes / ok if ok else None
         return decide(self.request.capture, mean, self.total, self.request.capture_budget)

@@ -27,12 +27,12 @@ from audit.store.write.writer import RunWriter
 
 def run(request: RunRequest) -> Run:
     """Record a new run; gives its row as committed."""
-    return LocalRun(begin(request)).go()
+    return LocalRun(begin(request)).execute()
 
 
 def resume(store: str, reference: str | None, **changes: Any) -> Run:
     """Continue an interrupted run to exactly the rows that an undisturbed one has."""
-    return LocalRun(resume_plan(store, reference, **changes)).go()
+    return LocalRun(resume_plan(store, reference, **changes)).execute()
 
 
 class LocalRun(RunExecutor):
@@ -65,7 +65,7 @@ class LocalRun(RunExecutor):
         self.writer.run.capture = str(decision)
         batches = self._loader(self.level).batches(self.indices, self.request.batch_size)
         first = next(batches, None)
-        # The workers are forked by now: a thread that lives while a process forks can hold a lock in it for ever.
+        # The workers are forked by now: a thread that lives while a process forks can leave a lock held in it.
         self.background = BackgroundWriter(self.writer)
         with torch.inference_mode():
             if first is not None:
@@ -107,7 +107,7 @@ class LocalRun(RunExecutor):
         """Estimate from a few samples what keeping everything would take.
 
         In a worker of their own, which nothing of the run remembers: one of them may kill its process, and a pipeline
-        with a memory must not have seen any sample twice. Without workers the first batch itself tells (`_settle`).
+        with a memory must not have seen any sample twice. Without workers the first batch itself shows it (`_settle`).
         """
         asked = self.request.capture
         if asked != "auto" or not len(self.indices):
@@ -118,12 +118,14 @@ class LocalRun(RunExecutor):
             return Decision("full", "auto")
         places = sorted({int(p) for p in np.linspace(0, len(self.indices) - 1, PROBED)})
         probed = loader.first([int(self.indices[place]) for place in places])
-        return self.decided(probed.payload_bytes, len(probed.ok)) if probed is not None else self.decided(0, 0)
+        return (
+            self.decide_level(probed.payload_bytes, len(probed.ok)) if probed is not None else self.decide_level(0, 0)
+        )
 
     def _settle(self, fetched: RecordedBatch) -> None:
         """Decide about the rest of the run by what the first batch took, which was kept in full."""
         self.undecided = False
-        decision = self.decided(fetched.payload_bytes, len(fetched.ok))
+        decision = self.decide_level(fetched.payload_bytes, len(fetched.ok))
         self.level.lower(decision.level)
         self.writer.run.capture = str(decision)
 

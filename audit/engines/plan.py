@@ -135,9 +135,9 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         name=request.name,
         command=request.command,
         seed=request.seed,
-        dataset=_shown(request.dataset),
+        dataset=_to_text(request.dataset),
         dataset_digest=assembly.dataset_digest(),
-        model=_shown(request.model),
+        model=_to_text(request.model),
         model_digest=model.digest if model else None,
         arch=model.arch if model else None,
         classes=assembly.classes,
@@ -153,5 +153,5 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
     )
 
 
-def _shown(text: str | None) -> str | None:
+def _to_text(text: str | None) -> str | None:
     return None if text is None else os.fsencode(text).decode("utf-8", "backslashreplace")

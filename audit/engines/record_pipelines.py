@@ -28,7 +28,7 @@ def record_pair(
     """Record `dataset` through each of the two pipelines into `store`; gives both runs."""
     recorded = []
     for pipeline, name in zip(pipelines, _names(pipelines), strict=True):
-        report = _named(pipeline, progress) if progress is not None else None
+        report = _prefix_progress(pipeline, progress) if progress is not None else None
         asked = {"name": name, **options}
         made = run(RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **asked))
         if made.status != "complete":
@@ -40,7 +40,7 @@ def record_pair(
     return recorded[0], recorded[1]
 
 
-def _named(pipeline: str, progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
+def _prefix_progress(pipeline: str, progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """Return a callback that says which pipeline is being recorded."""
     return lambda now: progress(replace(now, doing=pipeline))
 

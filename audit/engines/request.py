@@ -101,12 +101,12 @@ class RunRequest:
                 f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a share of one, such as 0.5, or a whole number."
             )
 
-    def tell(self, doing: str, done: int = 0, total: int | None = None, failed: int = 0) -> None:
+    def report_progress(self, doing: str, done: int = 0, total: int | None = None, failed: int = 0) -> None:
         """Call the user's `progress`, if there is one."""
         if self.progress is not None:
             self.progress(Progress(done, total, failed, doing))
 
-    def tell_note(self, note: str) -> None:
+    def report_note(self, note: str) -> None:
         """Hand something that the user should know at once to their `progress`, if there is one."""
         if self.progress is not None:
             self.progress(Progress(note=note))

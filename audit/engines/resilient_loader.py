@@ -68,7 +68,7 @@ class ResilientLoader:
         while len(keys):
             received = 0
             try:
-                for made in self._started(Batches(keys, size)):
+                for made in self._start(Batches(keys, size)):
                     received += 1
                     with defer_worker_death():
                         yield made
@@ -80,10 +80,10 @@ class ResilientLoader:
                 stuck = stuck + 1 if received == 0 else 1
                 if stuck >= 2:
                     for (key,) in Batches(keys[:size], 1):
-                        yield self.alone(key)
+                        yield self.make_alone(key)
                     keys, stuck = keys[size:], 0
 
-    def alone(self, key: Any) -> Any:
+    def make_alone(self, key: Any) -> Any:
         """Return the batch of one key, made in a worker of its own."""
         made = self.first([key], workers=1)
         return made if made is not None else self._lost(key)
@@ -91,13 +91,13 @@ class ResilientLoader:
     def first(self, keys: Keys, *, workers: int | None = None) -> Any:
         """Return all keys as one batch; None where its worker died."""
         try:
-            return next(self._started(Batches(keys, len(keys)), workers))
+            return next(self._start(Batches(keys, len(keys)), workers))
         except Exception as error:
             if not is_worker_death(error):
                 raise
             return None
 
-    def _started(self, batches: Batches, workers: int | None = None) -> Iterator[Any]:
+    def _start(self, batches: Batches, workers: int | None = None) -> Iterator[Any]:
         """Return the iterator of a loader; raise an error that says so if a pipeline cannot be sent to its workers."""
         try:
             return iter(self._loader(batches, self.worker_count(len(batches)) if workers is None else workers))

@@ -1,4 +1,4 @@
-"""Worker processes of a loader: how their death looks, when it is heard of, and what they say when they are ended."""
+"""Worker processes of a loader: how to recognise their death, when it is reported, and what they print when they are ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 def is_worker_death(error: BaseException) -> bool:
     """Whether a loader raised this because a worker is gone.
 
-    One that dies with a batch in its hands leaves a connection that nobody answers, and no word about workers.
+    One that dies while it sends a batch leaves a broken connection, and the error does not mention workers.
     """
     if isinstance(error, RuntimeError):
         return "DataLoader worker" in str(error)
@@ -23,7 +23,7 @@ def is_worker_death(error: BaseException) -> bool:
 
 @contextmanager
 def defer_worker_death() -> Iterator[None]:
-    """Hear of deaths when this ends, and not in the middle of what is done meanwhile.
+    """Report deaths of workers when this ends, and not in the middle of what is done inside.
 
     torch raises from a signal handler, wherever the main thread happens to be: while rows are written, or in the user's code.
     """
@@ -31,22 +31,22 @@ def defer_worker_death() -> Iterator[None]:
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
+    received: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        heard.append(number)
+        received.append(number)
 
     signal.signal(signal.SIGCHLD, note)
     try:
         yield
     finally:
         signal.signal(signal.SIGCHLD, handler)
-    if heard:
+    if received:
         handler(signal.SIGCHLD, None)
 
 
 def silence_broken_pipe(_: int) -> None:
-    """Prepare a worker: a batch that nobody takes any more, because the run was interrupted, is not an error."""
+    """Prepare a worker: a batch that is not taken any more, because the run was interrupted, is not an error."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

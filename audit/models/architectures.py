@@ -25,7 +25,7 @@ from audit.models.signatures import (
     WITHOUT_AUXILIARY,
     Signature,
     compute,
-    known,
+    known_architectures,
     names_digest,
     shapes_digest,
     table,
@@ -53,7 +53,7 @@ class ArchitectureMatch:
     num_classes: int
 
 
-def named(name: str) -> Architecture:
+def find_architecture(name: str) -> Architecture:
     """Return the architecture of that name, torchvision's before timm's; raise an error with the nearest names."""
     if name in torchvision_names() or name in task_names():
         return Architecture("torchvision", name)
@@ -73,11 +73,11 @@ def fit_named(architecture: Architecture, shapes: Shapes) -> ArchitectureMatch:
     """Return the named architecture, with the arguments and the number of classes that fit these weights."""
     if is_task_architecture(architecture):
         return ArchitectureMatch(with_arguments(architecture, shapes), classes_in(architecture.name, shapes) or 91)
-    architecture = adapted(architecture, shapes)
+    architecture = adapt_architecture(architecture, shapes)
     return ArchitectureMatch(architecture, _classes_in(compute(architecture).heads, shapes) or 1000)
 
 
-def adapted(architecture: Architecture, shapes: Shapes) -> Architecture:
+def adapt_architecture(architecture: Architecture, shapes: Shapes) -> Architecture:
     """Return the architecture with arguments that follow from the weights: auxiliary heads, a transformer's picture size."""
     if architecture.library != "torchvision":
         return architecture
@@ -117,15 +117,15 @@ def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
         if library == "timm" and not has_timm():
             continue
         rows = [row for row in table() if row.library == library]
-        found = [match for row in rows if (match := _verified(row, shapes))]
-        if found or (found := [match for row in _newer(library) if (match := _verified(row, shapes))]):
+        found = [match for row in rows if (match := _verify(row, shapes))]
+        if found or (found := [match for row in _newer(library) if (match := _verify(row, shapes))]):
             return found
     return []
 
 
 def _newer(library: str) -> list[Signature]:
     """Return the signatures of architectures that the installed library has but the table does not."""
-    covered = known()
+    covered = known_architectures()
     names = torchvision_names() if library == "torchvision" else timm_names()
     if len(set(names) - {name for owner, name in covered if owner == library}) > 200:
         return []  # another library altogether: building all of it would take minutes
@@ -140,13 +140,13 @@ def _newer(library: str) -> list[Signature]:
     return rows
 
 
-def _verified(row: Signature, shapes: Shapes) -> ArchitectureMatch | None:
+def _verify(row: Signature, shapes: Shapes) -> ArchitectureMatch | None:
     """Compare with the table's fingerprint, and then with the model itself, because the table may be outdated."""
     if row.tensors != len(shapes) or row.names != names_digest(shapes):
         return None
     architecture, compared = row.architecture, shapes
     if row.library == "torchvision":
-        architecture = adapted(architecture, shapes)
+        architecture = adapt_architecture(architecture, shapes)
         compared = _standard_size(architecture, shapes)
     num_classes = _classes_in(row.heads, shapes)
     if num_classes is None or shapes_digest(compared, row.heads) != row.shapes:

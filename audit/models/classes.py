@@ -21,7 +21,7 @@ _NESTED = ("meta", "metadata", "config", "hyper_parameters", "hparams", "args")
 def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
     """Return the class names in the order of the model's outputs, if the checkpoint has all of them."""
     for key in (*_LISTS, *_BY_INDEX, *_BY_NAME):
-        if key in checkpoint and (found := _names(key, _parsed(checkpoint[key]))):
+        if key in checkpoint and (found := _names(key, _parse_json(checkpoint[key]))):
             return found
     for key in _NESTED:
         inner = as_mapping(checkpoint.get(key))
@@ -39,7 +39,7 @@ def as_mapping(value: object) -> Mapping[str, object] | None:
     return None
 
 
-def _parsed(value: object) -> object:
+def _parse_json(value: object) -> object:
     # safetensors holds text only, so lists and dicts arrive there as JSON.
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
@@ -85,7 +85,7 @@ def compare_classes(checkpoint: list[str] | None, dataset: list[str] | None) -> 
         return
     raise ClassMismatch(
         f"The checkpoint and the dataset disagree about the classes: {_difference(checkpoint, dataset)}. "
-        f"Checkpoint ({len(checkpoint)}): {_shown(checkpoint)}. Dataset ({len(dataset)}): {_shown(dataset)}.",
+        f"Checkpoint ({len(checkpoint)}): {_enumerate_names(checkpoint)}. Dataset ({len(dataset)}): {_enumerate_names(dataset)}.",
         hint=_advice(checkpoint, dataset),
     )
 
@@ -95,23 +95,23 @@ def _difference(checkpoint: list[str], dataset: list[str]) -> str:
     if sorted(checkpoint) == sorted(dataset):
         order = ", the dataset's sorted as text" if dataset == sorted(dataset) else ""
         return f"same names, other order{order} (number {at} is {checkpoint[at]!r} there and {dataset[at]!r} here)"
-    if [_folded(name) for name in checkpoint] == [_folded(name) for name in dataset]:
+    if [_fold_case(name) for name in checkpoint] == [_fold_case(name) for name in dataset]:
         return f"the names differ only in spelling (number {at} is {checkpoint[at]!r} there and {dataset[at]!r} here)"
     unknown = [name for name in dataset if name not in set(checkpoint)]
     absent = [name for name in checkpoint if name not in set(dataset)]
     parts = []
     if unknown:
-        parts.append(f"the model has no {_shown(unknown, 5)}")
+        parts.append(f"the model has no {_enumerate_names(unknown, 5)}")
     if absent:
-        parts.append(f"the dataset has no {_shown(absent, 5)}")
+        parts.append(f"the dataset has no {_enumerate_names(absent, 5)}")
     return "; ".join(parts) or "a name occurs twice"
 
 
-def _folded(name: str) -> str:
+def _fold_case(name: str) -> str:
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
-def _shown(names: list[str], limit: int = 12) -> str:
+def _enumerate_names(names: list[str], limit: int = 12) -> str:
     text = ", ".join(repr(name) for name in names[:limit])
     return f"{text}, … {len(names) - limit} more" if len(names) > limit else text
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError, UnknownArchitecture, UsageError
-from audit.models.architectures import ArchitectureMatch, fit_named, named, recognise
+from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, recognise
 from audit.models.building import Architecture, shapes_of
 from audit.models.loaded import LoadedModel
 from audit.models.presets import preset_of
@@ -50,7 +50,7 @@ def identify(module: nn.Module, arch: str | None) -> tuple[Architecture | None, 
     shapes = shapes_of(module.state_dict())
     match: ArchitectureMatch
     try:
-        match = fit_named(named(arch), shapes) if arch is not None else recognise(shapes)
+        match = fit_named(find_architecture(arch), shapes) if arch is not None else recognise(shapes)
     except UnknownArchitecture:
         if arch is not None and ":" not in arch:
             raise

@@ -26,7 +26,7 @@ def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:
     calls one of its entries `logits` (Hugging Face's ModelOutput; torchvision's Inception and GoogLeNet outputs).
     """
     if isinstance(output, torch.Tensor):
-        return _checked(output, batch)
+        return _check_shape(output, batch)
     named = _named_logits(output)
     if named is not None:
         return logits_of(named, batch=batch)
@@ -63,7 +63,7 @@ def _may_be_logits(value: object, batch: int | None) -> bool:
     return value.is_floating_point() and value.dim() in (1, 2) and batch in (None, value.shape[0])
 
 
-def _checked(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
+def _check_shape(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
     shape = tuple(tensor.shape)
     if not tensor.is_floating_point():
         reason = f"{tensor.dtype} numbers, not logits (classes already chosen?)"

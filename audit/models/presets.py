@@ -61,10 +61,10 @@ def preset_of(architecture: Architecture) -> object | None:
     weights = models.get_model_weights(architecture.name)
     preset: object = weights.DEFAULT.transforms()
     wanted = architecture.arguments.get("image_size")
-    return preset if wanted is None else _resized(list(weights), preset, int(wanted))
+    return preset if wanted is None else _resize_preset(list(weights), preset, int(wanted))
 
 
-def _resized(weights: Iterable[Any], preset: Any, size: int) -> object:
+def _resize_preset(weights: Iterable[Any], preset: Any, size: int) -> object:
     """Return the published preset for pictures of that size, else the default one with that size."""
     for entry in [preset, *(weight.transforms() for weight in weights)]:
         if entry.crop_size == [size]:

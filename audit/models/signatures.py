@@ -88,7 +88,7 @@ def table() -> tuple[Signature, ...]:
     )
 
 
-def known() -> frozenset[tuple[str, str]]:
+def known_architectures() -> frozenset[tuple[str, str]]:
     """Return the library and name of every architecture in the table."""
     return frozenset((row.library, row.name) for row in table())
 

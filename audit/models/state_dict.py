@@ -104,22 +104,22 @@ def _read(path: Path, trust: bool) -> object:
     """Return the file's content; code in it runs only with `trust`."""
     plain_pickle = is_pickle(path) and not is_legacy_torch(path)
     if plain_pickle and not trust:
-        raise _refused(path, "a Python pickle", "")
+        raise _needs_trust(path, "a Python pickle", "")
     if plain_pickle:
-        return _trusted(path, lambda: pickle.loads(path.read_bytes()))
+        return _unpickle(path, lambda: pickle.loads(path.read_bytes()))
     try:
         with torch.serialization.safe_globals(_HARMLESS), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if not trust:
-            raise _refused(path, "a pickled checkpoint", _needed(str(error))) from None
+            raise _needs_trust(path, "a pickled checkpoint", _name_needed(str(error))) from None
     except Exception as error:  # a hostile file can make an unpickler raise anything; nothing has run
-        raise _damaged(path, error) from error
-    return _trusted(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
+        raise _damage_error(path, error) from error
+    return _unpickle(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
 
 
-def _needed(message: str) -> str:
+def _name_needed(message: str) -> str:
     """Return the name at which the unpickler stopped, from its long message."""
     for marker in ("GLOBAL ", "Unsupported global: GLOBAL ", "Unsupported class "):
         if marker in message:
@@ -127,13 +127,13 @@ def _needed(message: str) -> str:
     return ""
 
 
-def _refused(path: Path, what: str, detail: str) -> NeedsTrust:
+def _needs_trust(path: Path, what: str, detail: str) -> NeedsTrust:
     from audit.models.formats import needs_trust
 
     return needs_trust(str(path), what, detail)
 
 
-def _trusted(path: Path, read: Any) -> object:
+def _unpickle(path: Path, read: Any) -> object:
     try:
         content: object = read()
     except Exception as error:
@@ -145,6 +145,6 @@ def _trusted(path: Path, read: Any) -> object:
     return content
 
 
-def _damaged(path: Path, error: Exception) -> ModelError:
+def _damage_error(path: Path, error: Exception) -> ModelError:
     reason = (" ".join(str(error).split())[:200] or type(error).__name__).rstrip(".")
     return ModelError(f"{path} is damaged or truncated: {reason}.", hint="Copy or save it again.")

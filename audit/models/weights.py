@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError, UnknownArchitecture
-from audit.models.architectures import ArchitectureMatch, fit_named, misfits, named, recognise
+from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, misfits, recognise
 from audit.models.building import Architecture, build, expected_shapes, has_timm, hollow, shapes_of
 from audit.models.signatures import names_digest, shapes_digest, table
 
@@ -111,13 +111,13 @@ def fit(
 
 
 def _fit_named(state: State, arch: str, what: str) -> Fitted:
-    architecture, first_misfit = named(arch), None
+    architecture, first_misfit = find_architecture(arch), None
     for peeled, notes in peelings(state):
         shapes = shapes_of(peeled)
         match = fit_named(architecture, shapes)
         wrong = misfits(expected_shapes(match.architecture, match.num_classes), shapes)
         if not wrong:
-            return _filled(match, peeled, notes)
+            return _fill_module(match, peeled, notes)
         first_misfit = wrong  # the last one peeled is the nearest
     raise ModelError(
         f"The weights in {what} do not fit {architecture}: {first_misfit}.",
@@ -133,7 +133,7 @@ def _fit_recognised(state: State, what: str) -> Fitted:
         except UnknownArchitecture as error:
             failure = error
         else:
-            return _filled(match, peeled, [*notes, *_twins(match, peeled)])
+            return _fill_module(match, peeled, [*notes, *_twins(match, peeled)])
     assert failure is not None  # peelings yields at least the state itself
     raise failure
 
@@ -158,7 +158,7 @@ def _twins(match: ArchitectureMatch, state: State) -> list[str]:
     ]
 
 
-def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
+def _fill_module(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
     """Return the recognised model with the given weights, unchanged."""
     half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
     if half:
@@ -170,7 +170,7 @@ def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
             f"{match.architecture} was built with transform_input=False; weights fine-tuned from torchvision's "
             "ImageNet ones expect True, which the file does not store. If these weights were fine-tuned so, build the model with --arch FILE.py:function.",
         ]
-    state = _with_metadata({name: _aligned(tensor) for name, tensor in state.items()}, state)
+    state = _with_metadata({name: _align_memory(tensor) for name, tensor in state.items()}, state)
     module = hollow(match.architecture, match.num_classes)
     _load_strictly(module, state, assign=True)
     if any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
@@ -179,7 +179,7 @@ def _filled(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
     return Fitted(module, match.architecture, match.num_classes, [*notes, *_not_finite(state)])
 
 
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+def _align_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor aligned as torch allocates it: unaligned weights can change the last bits of a result."""
     return tensor if tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 else tensor.clone()
 

@@ -46,7 +46,7 @@ class Problems:
             warnings.warn(f"audit: {message}", RecordingWarning, stacklevel=_levels_up())
 
     @contextlib.contextmanager
-    def caught(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Mark the run with what goes wrong inside; raise it only when the recording is strict."""
         try:
             yield

@@ -23,7 +23,7 @@ Builder = str | Callable[[], Any]
 _HINT = "Name a function that can be imported: builder='FILE.py:function', 'package.module:function', or the function itself."
 
 
-def described(builder: Builder | None, split: str | None) -> dict[str, Any]:
+def describe_builder(builder: Builder | None, split: str | None) -> dict[str, Any]:
     """Return the entry of a run's recipe for the builder of a split; it holds None if there is no builder."""
     if builder is None:
         return {"split": split, "builder": None}

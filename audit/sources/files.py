@@ -26,7 +26,7 @@ def printable(name: bytes) -> str:
     text = name.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
-    return "".join(character if _shown(character) else _escape(character) for character in text)
+    return "".join(character if _is_printable(character) else _escape(character) for character in text)
 
 
 def raw_of(name: bytes, shown: str) -> bytes | None:
@@ -34,7 +34,7 @@ def raw_of(name: bytes, shown: str) -> bytes | None:
     return None if shown.encode("utf-8") == name else name
 
 
-def _shown(character: str) -> bool:
+def _is_printable(character: str) -> bool:
     if character == "\\":
         return False  # else the file `a\n` and the file a-newline would look the same
     return character.isprintable() or character == _JOINER or unicodedata.category(character) == "Zs"

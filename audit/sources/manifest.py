@@ -97,7 +97,7 @@ def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
             f"first in {table.place(empty[0])}.",
             hint="Label every row, or split the manifest into a labelled and an unlabelled one.",
         )
-    numbers = [_whole(value) for value in values]
+    numbers = [_to_integer(value) for value in values]
     whole = [number for number in numbers if number is not None]
     if len(whole) == len(values):
         return whole, None
@@ -111,7 +111,7 @@ def _empty(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and value != value)
 
 
-def _whole(value: Any) -> int | None:
+def _to_integer(value: Any) -> int | None:
     """Return the value as a number, or None if it is not one; the class name 007 is not a number."""
     if isinstance(value, str):
         digits = value.removeprefix("-")

@@ -83,7 +83,7 @@ def _find(module: ModuleType, name: str | None, spec: str) -> Any:
         return module.dataset
     if name is not None and hasattr(module, name):
         return getattr(module, name)
-    made = _made(module)
+    made = _dataset_names(module)
     if name is None and len(made) == 1:
         return vars(module)[made[0]]
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
@@ -94,7 +94,7 @@ def _find(module: ModuleType, name: str | None, spec: str) -> Any:
     )
 
 
-def _made(module: ModuleType) -> list[str]:
+def _dataset_names(module: ModuleType) -> list[str]:
     """Return the names of the module's torch Datasets, or else of objects that can be indexed and are not tensors."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     data = sys.modules.get("torch.utils.data")

@@ -86,7 +86,7 @@ def scan(root: str) -> Scan:
         paths[chain[0]] += 1
         if paths[chain[0]] > MOST_PATHS:
             raise DatasetError(
-                f"More than {MOST_PATHS} paths lead to one folder through links: {_shown(found, path)} is one of them.",
+                f"More than {MOST_PATHS} paths lead to one folder through links: {_printable_path(found, path)} is one of them.",
                 hint="Remove the links, or pass a folder without them.",
             )
         for name, identity in _list(found, path):
@@ -123,7 +123,7 @@ def _list(found: Scan, path: bytes) -> list[tuple[bytes, Identity]]:
                     found.ignored[suffix] += 1
     except OSError as error:
         raise DatasetError(
-            f"The folder {_shown(found, path)} cannot be listed: {error.strerror}.",
+            f"The folder {_printable_path(found, path)} cannot be listed: {error.strerror}.",
             hint="Make it readable, or move it out of the dataset.",
         ) from error
     found.directories.append(Directory(path, b"\0".join(sorted(samples)), b"\0".join(sorted(texts))))
@@ -158,5 +158,5 @@ def _within(identity: Identity, chain: Chain | None) -> bool:
     return False
 
 
-def _shown(found: Scan, path: bytes) -> str:
+def _printable_path(found: Scan, path: bytes) -> str:
     return printable(os.path.join(found.root, path) if path else found.root)

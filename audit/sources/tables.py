@@ -52,7 +52,7 @@ def read_table(path: str, wanted: Sequence[str]) -> Table:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             if path.lower().endswith((".jsonl", ".ndjson")):
                 return _json_lines(file, shown)
-            return _separated(file, shown, "\t" if path.lower().endswith(".tsv") else None)
+            return _read_separated(file, shown, "\t" if path.lower().endswith(".tsv") else None)
     except OSError as error:
         raise DatasetError(
             f"The manifest {shown} cannot be read: {error.strerror}.", hint="Make it readable."
@@ -67,7 +67,7 @@ def _parquet(path: str, shown: str, wanted: Sequence[str]) -> Table:
     return Table(shown, read_parquet_rows(path, chosen) if chosen else {}, all_names=names)
 
 
-def _separated(file: TextIO, shown: str, delimiter: str | None) -> Table:
+def _read_separated(file: TextIO, shown: str, delimiter: str | None) -> Table:
     limit = csv.field_size_limit(sys.maxsize)  # a text of more than 128 KiB is nothing unusual here
     try:
         if delimiter is None:

@@ -138,15 +138,15 @@ def _message(recipe: Mapping[str, Any]) -> bytes:
 def _code(recipe: Mapping[str, Any], using: Collection[str]) -> list[NamedCode]:
     found: list[NamedCode] = []
     if "builders" in using:
-        found += [_named(str(one["builder"])) for one in builders_of(recipe) if one.get("builder")]
+        found += [_find_named_code(str(one["builder"])) for one in builders_of(recipe) if one.get("builder")]
     if recipe.get("kind") != "run":
         return found
     spec = {name: str(recipe[name]) for name in NAMES if name in using and isinstance(recipe.get(name), str)}
     if "pipeline" in spec:
         found.append(NamedCode(spec["pipeline"], os.path.abspath(file_of(spec["pipeline"]))))
     if "dataset" in spec and _runs_code(spec["dataset"]):
-        found.append(_named(spec["dataset"]))
-    found += [_named(spec[name]) for name in ("model", "arch") if name in spec and _is_code(spec[name])]
+        found.append(_find_named_code(spec["dataset"]))
+    found += [_find_named_code(spec[name]) for name in ("model", "arch") if name in spec and _is_code(spec[name])]
     return found
 
 
@@ -167,7 +167,7 @@ def _is_code(spec: str) -> bool:
     return place.endswith(".py") or _MODULE.fullmatch(place) is not None
 
 
-def _named(spec: str) -> NamedCode:
+def _find_named_code(spec: str) -> NamedCode:
     if not _is_code(spec):
         return NamedCode(spec, None)
     place = file_of(spec)

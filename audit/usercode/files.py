@@ -137,10 +137,10 @@ FINDER = CodeFinder()
 
 def is_ours(module: ModuleType) -> bool:
     """Whether the module was executed by `CodeLoader`, so that its bytes are known."""
-    return executed(module) is not None
+    return executed_code(module) is not None
 
 
-def executed(module: ModuleType) -> CodeFile | None:
+def executed_code(module: ModuleType) -> CodeFile | None:
     """Return the bytes that a module was executed from; None where they are not known."""
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return loader.code if isinstance(loader, CodeLoader) else None

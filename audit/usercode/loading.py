@@ -34,7 +34,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
     path = os.path.abspath(path)
     stem = os.path.splitext(os.path.basename(path))[0]
     free = stem.isidentifier() and _is_free(stem, path)
-    with importable(os.path.dirname(path)), reporting(f"Importing {_shown(path)}", failure), FINDER.lock:
+    with importable(os.path.dirname(path)), reporting(f"Importing {_printable_path(path)}", failure), FINDER.lock:
         name = stem if free else f"{stem}@{path}"
         _given.add(name)
         return _load(find_code(name, path))
@@ -150,5 +150,5 @@ def _place(error: BaseException) -> str:
     return f"{chosen.filename}:{chosen.lineno}" if chosen else "an unknown place"
 
 
-def _shown(path: str) -> str:
+def _printable_path(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -12,22 +12,22 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from audit.usercode.files import CodeFile, executed
+from audit.usercode.files import CodeFile, executed_code
 from audit.usercode.process import is_older_than_process
 
 
 def digest_in_memory(file: CodeFile) -> str | None:
     """Return the SHA-256 of what this process runs of a file; None where the file was edited after it had been imported."""
-    module = _loaded(file)
+    module = _find_loaded(file)
     if module is None:
-        return file.sha256  # not imported here: whoever imports it finds these bytes
-    code = executed(module)
+        return file.sha256  # not imported here: an import finds these bytes
+    code = executed_code(module)
     if code is not None:
         return code.sha256
     return file.sha256 if is_older_than_process(file.path) or _agrees(module, file) else None
 
 
-def _loaded(file: CodeFile) -> ModuleType | None:
+def _find_loaded(file: CodeFile) -> ModuleType | None:
     main = sys.modules.get("__main__")
     if getattr(main, "__file__", None) == file.path:
         return main
@@ -37,23 +37,23 @@ def _loaded(file: CodeFile) -> ModuleType | None:
 def _agrees(module: ModuleType, file: CodeFile) -> bool:
     try:
         tree = ast.parse(file.source)
-        compiled = dict(_compiled(compile(file.source, file.path, "exec", dont_inherit=True)))
+        compiled = dict(_iterate_compiled(compile(file.source, file.path, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError):
         return False
-    alive = dict(_alive(vars(module), module.__name__))
+    alive = dict(_iterate_alive(vars(module), module.__name__))
     return all(compiled.get(name) == code for name, code in alive.items()) and all(
-        name in vars(module) and vars(module)[name] == value for name, value in _constants(tree)
+        name in vars(module) and vars(module)[name] == value for name, value in _iterate_constants(tree)
     )
 
 
-def _compiled(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+def _iterate_compiled(code: CodeType) -> Iterator[tuple[str, CodeType]]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant.co_qualname, constant
-            yield from _compiled(constant)
+            yield from _iterate_compiled(constant)
 
 
-def _alive(names: Any, module: str) -> Iterator[tuple[str, CodeType]]:
+def _iterate_alive(names: Any, module: str) -> Iterator[tuple[str, CodeType]]:
     for value in list(names.values()):
         value = getattr(value, "__func__", value)
         if getattr(value, "__module__", None) != module:
@@ -61,10 +61,10 @@ def _alive(names: Any, module: str) -> Iterator[tuple[str, CodeType]]:
         if isinstance(value, FunctionType):
             yield value.__code__.co_qualname, value.__code__
         elif isinstance(value, type):
-            yield from _alive(vars(value), module)
+            yield from _iterate_alive(vars(value), module)
 
 
-def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+def _iterate_constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             try:

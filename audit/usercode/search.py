@@ -13,7 +13,7 @@ import site
 import sys
 import sysconfig
 
-from audit.usercode.files import CodeFile, CodeFiles, executed, is_ours, read_bytes
+from audit.usercode.files import CodeFile, CodeFiles, executed_code, is_ours, read_bytes
 from audit.usercode.process import is_older_than_process
 
 _AUDIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -28,7 +28,7 @@ def find_code(module: str, path: str, *, is_package: bool = False) -> CodeFiles:
     waiting = [first]
     while waiting:
         file = waiting.pop()
-        for name in _imported(file):
+        for name in _find_imports(file):
             if name in found or (specification := _resolve(name)) is None:
                 continue
             origin = specification.origin
@@ -56,7 +56,7 @@ def find_named_code(module: str) -> CodeFiles | None:
     return find_code(module, os.path.abspath(origin), is_package=specification.submodule_search_locations is not None)
 
 
-def _imported(file: CodeFile) -> list[str]:
+def _find_imports(file: CodeFile) -> list[str]:
     """Return every module name that its import statements may mean, those inside functions too."""
     try:
         tree = ast.parse(file.source)
@@ -147,7 +147,7 @@ def _library_folders() -> tuple[str, ...]:
 def forget_changed(files: CodeFiles) -> None:
     """Take modules out of `sys.modules` whose file is another now, and those that import them."""
     dropped = {file.module for file in files if file.module in sys.modules and not _is_current(file)}
-    importers = {file.module: set(_imported(file)) for file in files if file.module in sys.modules}
+    importers = {file.module: set(_find_imports(file)) for file in files if file.module in sys.modules}
     while True:
         more = {
             name
@@ -163,7 +163,7 @@ def forget_changed(files: CodeFiles) -> None:
 
 def _is_current(file: CodeFile) -> bool:
     module = sys.modules[file.module]
-    code = executed(module)
+    code = executed_code(module)
     if code is not None:
         return code == file
     return is_older_than_process(file.path)

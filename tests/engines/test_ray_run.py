@@ -298,7 +298,7 @@ def test_what_goes_wrong_in_a_worker_is_told_with_its_place(
     elsewhere.write_text(
         f"{sound.read_text()}\nif os.getpid() != {os.getpid()}:\n    raise RuntimeError('no licence')\n"
     )
-    with pytest.raises(PipelineError, match=r"no licence.*Said by a worker of Ray on "):
+    with pytest.raises(PipelineError, match=r"no licence.*Reported by a Ray worker on "):
         audit.run(images, pipeline=elsewhere, **options)
     failing = sound.with_name(f"{sound.stem}_failing.py")
     failing.write_text(

@@ -73,7 +73,7 @@ def test_any_generator_anywhere_is_put_back(name: str) -> None:
     for _ in range(6):
         watch.begin()
         made = recorded.stage(value)
-        visits.append((dict(watch.drew()), made))
+        visits.append((dict(watch.drawn_states()), made))
     if name != "nn.Module":  # dropout of nothing but zeros
         assert len({float(made.flatten()[0]) for _, made in visits}) == (1 if name == "worker's seed" else 6)
     for number in (4, 0, 5, 2, 2, 1, 3):
@@ -150,7 +150,7 @@ def test_a_state_taken_anywhere_gives_the_same_draws(data: st.DataObject, kind: 
     watch = Watch(holder)
     watch.begin()
     drawn = [draws[number](holder["generator"]) for number in after]
-    states = dict(watch.drew())
+    states = dict(watch.drawn_states())
     assert set(states) == ({"held:generator"} if after else set())
     other = {"generator": make()}
     for number in unrelated:

@@ -9,9 +9,9 @@ import torch
 from torchvision import models
 
 from audit.errors import UnknownArchitecture
-from audit.models.architectures import misfits, named, recognise
+from audit.models.architectures import find_architecture, misfits, recognise
 from audit.models.building import Architecture, build, expected_shapes, hollow, shapes_of, torchvision_names
-from audit.models.signatures import compute, known, table
+from audit.models.signatures import compute, known_architectures, table
 
 VARIANTS = [
     "resnet18",
@@ -54,7 +54,7 @@ def test_recognised_with_any_number_of_classes(name: str) -> None:
 
 
 def test_table_covers_the_installed_torchvision() -> None:
-    assert {("torchvision", name) for name in torchvision_names()} <= known()
+    assert {("torchvision", name) for name in torchvision_names()} <= known_architectures()
 
 
 @pytest.mark.parametrize("name", ["resnet18", "alexnet", "mnasnet1_0", "regnet_y_400mf", "swin_t"])
@@ -123,14 +123,14 @@ def test_models_for_other_tasks(builder: object, task: str) -> None:
 
 
 def test_names() -> None:
-    assert named("resnet18").library == "torchvision"
+    assert find_architecture("resnet18").library == "torchvision"
     with pytest.raises(UnknownArchitecture) as caught:
-        named("resnet_18")
+        find_architecture("resnet_18")
     assert "resnet18" in str(caught.value.hint)
     pytest.importorskip("timm")
-    assert named("timm/resnet18").library == "timm"
-    assert named("timm/resnet18").qualified == "timm/resnet18"
-    assert named("mixnet_s").qualified == "mixnet_s"
+    assert find_architecture("timm/resnet18").library == "timm"
+    assert find_architecture("timm/resnet18").qualified == "timm/resnet18"
+    assert find_architecture("mixnet_s").qualified == "mixnet_s"
 
 
 def test_misfits_say_the_first_of_each_kind() -> None:

@@ -139,7 +139,7 @@ def test_an_edit_after_loading_reaches_no_worker(
     )
     run = LocalRun(begin(request))
     files(pipeline_racing=lazy.replace("FACTOR = 1", "FACTOR = 9"), helper_of_pipeline=HELPER.replace("E = 1", "E = 9"))
-    recorded = run.go()
+    recorded = run.execute()
     assert values_of(store, recorded) == {1.0}
     assert recorded_code(recorded) == digests
 

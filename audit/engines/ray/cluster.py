@@ -45,7 +45,7 @@ class ClusterCapacity:
     def actors(self, asked: int | None, each: float) -> int:
         """Return how many models, with so many GPUs for each: as asked, else all that fit, or one for every four cores.
 
-        Raises where there is not room enough: Ray would wait for it, for ever.
+        Raises where the cluster is too small: Ray would wait without end.
         """
         if not self.cores:
             raise UsageError(
@@ -72,7 +72,7 @@ class Cluster:
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop: Callable[[], None] | None = stop
 
-    def room(self) -> ClusterCapacity:
+    def capacity(self) -> ClusterCapacity:
         """Return what its machines have, as it is now."""
         import ray
 
@@ -89,7 +89,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[Cluster]:
+def connect_cluster(address: str | None) -> Iterator[Cluster]:
     """Connect to the cluster at `address` (`auto`: the one that runs here), else start one; a cluster that this process is
     connected to already is taken, and left as it was."""
     if address is None:
@@ -100,7 +100,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
         import ray.data  # noqa: F401
     except ImportError as error:
         raise MissingExtra("ray[data]", "--engine ray", "ray") from error
-    cluster = _attach(address) if address is not None else _own()
+    cluster = _attach(address) if address is not None else _start_cluster()
     try:
         yield cluster
     finally:
@@ -108,7 +108,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
 
 
 def prepare() -> None:
-    """Set what Ray reads from the environment, where nobody has set it otherwise."""
+    """Set what Ray reads from the environment, where it is not set already."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
 
@@ -120,7 +120,7 @@ def _attach(address: str) -> Cluster:
         return Cluster(lambda: None)
     _check_reachable(address)
     undo = contextlib.ExitStack()
-    undo.callback(_without_a_word())
+    undo.callback(_silence_worker_logs())
     undo.callback(ray.shutdown)
     try:
         _init(_ANSWER, address=address)
@@ -146,7 +146,7 @@ def prepare_own() -> None:
             os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
 
-def _own() -> Cluster:
+def _start_cluster() -> Cluster:
     import ray
 
     if ray.is_initialized():
@@ -154,7 +154,7 @@ def _own() -> Cluster:
     undo = contextlib.ExitStack()
     folder = tempfile.mkdtemp(prefix="audit-ray-", dir=_short_folder())
     undo.callback(shutil.rmtree, folder, ignore_errors=True)
-    undo.callback(_without_a_word())
+    undo.callback(_silence_worker_logs())
     undo.callback(ray.shutdown)
     try:
         _init(_PATIENCE, address="local", include_dashboard=False, _temp_dir=folder)
@@ -175,7 +175,7 @@ def _init(patience: float, **options: Any) -> None:
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     before = signal.getsignal(signal.SIGTERM)
-    with _hushed() as said:
+    with _capture_stderr() as said:
         done = _within(
             patience,
             lambda: ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options),
@@ -188,10 +188,10 @@ def _init(patience: float, **options: Any) -> None:
         )
 
 
-def _without_a_word() -> Callable[[], None]:
-    """Keep Ray from telling of dead workers: on standard output, where a program reads, and whatever `log_to_driver` says.
+def _silence_worker_logs() -> Callable[[], None]:
+    """Keep Ray from printing about dead workers on standard output, where a program reads; `log_to_driver` does not prevent it.
 
-    Gives what undoes it.
+    Returns a function that undoes it.
     """
     from ray._private import worker
 
@@ -211,7 +211,7 @@ def _within(seconds: float, work: Callable[[], object]) -> bool:
         except BaseException as error:
             failed.append(error)
         ended.set()
-        # Ray's processes are told to end with the thread that started them, so that it must not end.
+        # Ray's processes end with the thread that started them, so that it must not end.
         threading.Event().wait()
 
     threading.Thread(target=attempt, name="audit-ray-start", daemon=True).start()
@@ -222,7 +222,7 @@ def _within(seconds: float, work: Callable[[], object]) -> bool:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[Callable[[], str]]:
+def _capture_stderr() -> Iterator[Callable[[], str]]:
     """Keep what Ray's native code says while it starts off the terminal; it can be asked for afterwards."""
     with tempfile.TemporaryFile() as kept:
         terminal = os.dup(2)

@@ -1,8 +1,8 @@
 """Ray Data on a cluster: its tasks record, a pool of its actors holds the model, each writes parts, the driver commits.
 
 Seeds are per sample, and batches are cut before they are handed out, so that the rows are those of the local engine
-whoever makes them. What Ray tries again is written again under another name; the driver adopts each batch once, and
-asks anew for every batch that it has not seen, whatever became of it. See docs/adr/0004-ray.md.
+whichever worker makes them. What Ray tries again is written again under another name; the driver adopts each batch once, and
+asks again for every batch that it has not received. See docs/adr/0004-ray.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from audit.engines.executor import PROBED, BatchCounts, RunExecutor
 from audit.engines.forward import ONLY_PIPELINE
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
-from audit.engines.ray.cluster import Cluster, ClusterCapacity, connected
+from audit.engines.ray.cluster import Cluster, ClusterCapacity, connect_cluster
 from audit.engines.ray.work import Job, Share, TaskResult
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
@@ -41,28 +41,28 @@ _HOPELESS = 6
 
 def run(request: RunRequest) -> Run:
     """Record a new run; gives its row as committed."""
-    with connected(request.address) as cluster:
-        room = cluster.room()
+    with connect_cluster(request.address) as cluster:
+        capacity = cluster.capacity()
         # Before there is a run: what does not fit leaves none behind.
-        actors = room.actors(request.actors, request.gpus_per_actor)
-        return RayRun(begin(request), cluster, room, actors).go()
+        actors = capacity.actors(request.actors, request.gpus_per_actor)
+        return RayRun(begin(request), cluster, capacity, actors).execute()
 
 
 def resume(store: str, reference: str | None, **changes: Any) -> Run:
     """Continue an interrupted run, whichever engine began it."""
-    with connected(changes.get("address")) as cluster:
-        room = cluster.room()
-        actors = room.actors(changes.get("actors"), changes.get("gpus_per_actor") or 0)
-        return RayRun(resume_plan(store, reference, **changes), cluster, room, actors).go()
+    with connect_cluster(changes.get("address")) as cluster:
+        capacity = cluster.capacity()
+        actors = capacity.actors(changes.get("actors"), changes.get("gpus_per_actor") or 0)
+        return RayRun(resume_plan(store, reference, **changes), cluster, capacity, actors).execute()
 
 
 class RayRun(RunExecutor):
     """One run under way on a cluster."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, room: ClusterCapacity, actors: int) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, capacity: ClusterCapacity, actors: int) -> None:
         super().__init__(plan)
         self.cluster = cluster
-        self.room = room
+        self.capacity = capacity
         self.actors = actors
         self.numbers = plan.numbers()
         self.seconds_each = 0.0
@@ -116,7 +116,7 @@ class RayRun(RunExecutor):
 
     def _per_task(self) -> int:
         """Return the number of batches of one task: several tasks for every core, and none of more than a minute or so."""
-        tasks = self.room.cores * _TASKS_PER_CORE
+        tasks = self.capacity.cores * _TASKS_PER_CORE
         samples = min(_TASK_SAMPLES, _TASK_SECONDS / self.seconds_each if self.seconds_each else _TASK_SAMPLES)
         most = max(1, int(samples // self.request.batch_size))
         return min(most, max(1, -(-len(self.left) // tasks)))
@@ -144,7 +144,7 @@ class RayRun(RunExecutor):
         if isinstance(found, AuditError):
             raise found
         self.seconds_each = found.seconds / len(chosen)
-        return self.decided(found.payload_bytes, found.ok)
+        return self.decide_level(found.payload_bytes, found.ok)
 
     # -- rounds ----------------------------------------------------------------------------------
 
@@ -188,13 +188,13 @@ class RayRun(RunExecutor):
             made = made.map_batches(ray_work.record_and_write, **task)
         else:
             gpus = self.request.gpus_per_actor
-            # With GPUs, Ray wants to be told how many rows, which are batches of ours, a model is given at once.
+            # With GPUs, Ray must be given how many rows, which are batches of ours, a model is given at once.
             given = {"batch_size": min(len(tasks[0]), _GPU_BATCHES), "num_gpus": gpus} if gpus else {}
             made = made.map_batches(ray_work.record, **task).map_batches(
                 ray_work.Predictor,
                 fn_constructor_args=(job,),
                 compute=ray.data.ActorPoolStrategy(size=min(self.actors, len(tasks))),
-                # Cores are the recorders': a model that had to wait for one, once a node is lost, would wait for ever.
+                # Cores are the recorders': a model that had to wait for one, once a node is lost, would wait without end.
                 num_cpus=0,
                 **options | given,
             )
@@ -228,7 +228,7 @@ class RayRun(RunExecutor):
         import ray
 
         task = ray.remote(max_retries=ray_work.RETRIES, num_cpus=1, num_gpus=self.request.gpus_per_actor)(
-            ray_work.alone
+            ray_work.record_here
         )
         for number, indices in list(self._shares()):
             del self.left[number]
@@ -237,10 +237,10 @@ class RayRun(RunExecutor):
                 try:
                     self._adopt(ray.get(task.remote([(number, [index])], job)))
                 except ray.exceptions.WorkerCrashedError:
-                    self._died(number, index)
+                    self._record_death(number, index)
                 number = next(self.numbers)
 
-    def _died(self, number: int, index: int) -> None:
+    def _record_death(self, number: int, index: int) -> None:
         recorded = RecordedDataset(
             self.assembly.dataset,
             self.assembly.pipeline,
@@ -257,7 +257,7 @@ class RayRun(RunExecutor):
             raise AuditError(
                 f"Every worker of Ray died, at each of the first {self.failed} samples: what ends them is not a sample "
                 "but the pipeline, the model, or a library that they load.",
-                hint="See it with: --engine local --workers 0 --limit 1. Ray's own logs tell whether memory ran out.",
+                hint="See it with: --engine local --workers 0 --limit 1. Ray's own logs say whether memory ran out.",
             )
 
 

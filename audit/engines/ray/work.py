@@ -33,7 +33,7 @@ from audit.usercode import CodeFiles
 T = TypeVar("T")
 #: A batch to be made: its number, and the indices of its samples.
 Share = tuple[int, list[int]]
-#: How often a task is tried again whose worker died. Ray Data would go on for ever.
+#: How often a task is tried again whose worker died. Ray Data would try without end.
 RETRIES = 1
 
 
@@ -87,7 +87,7 @@ class TaskResult:
     numbers: list[int]
     block: Block
     counts: BatchCounts = field(default_factory=BatchCounts)
-    #: Stages that only visits told of, by ordinal.
+    #: Stages that were not known before the visits, by ordinal.
     stages: dict[int, Stage] = field(default_factory=dict)
 
 
@@ -117,10 +117,10 @@ class WorkerContext:
     def open(self) -> RecordedDataset:
         """Return the dataset and its stages, ready to be recorded."""
         if self._recorded is None:
-            self._recorded = self._built()
+            self._recorded = self._build()
         return self._recorded
 
-    def _built(self) -> RecordedDataset:
+    def _build(self) -> RecordedDataset:
         job = self._job
         request = job.request("cpu")
         # Where no pipeline is named, the model's own preprocessing is it.
@@ -199,21 +199,21 @@ def unpack(rows: Mapping[str, Any]) -> Iterator[Any]:
 
 def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
     """Make the batches of one task, for a pool of models: a row for each, so that none waits for all."""
-    if _given_up():
+    if _failed_too_often():
         yield pack(None)
         return
     for number, indices in _shares(rows):
-        made = _told(lambda indices=indices: worker_context(job).fetch(indices))  # type: ignore[misc]
+        made = _return_errors(lambda indices=indices: worker_context(job).fetch(indices))  # type: ignore[misc]
         yield pack(made if isinstance(made, AuditError) else (number, made))
 
 
 def record_and_write(rows: Mapping[str, Any], job: Job) -> dict[str, Any]:
     """Record and write the batches of one task: for a run without a model."""
-    return pack(None if _given_up() else alone(_shares(rows), job))
+    return pack(None if _failed_too_often() else record_here(_shares(rows), job))
 
 
 class Predictor:
-    """One model of the pool. Loaded at the first batch: what goes wrong then can be told."""
+    """One model of the pool. Loaded at the first batch: what goes wrong then can be reported."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -222,20 +222,20 @@ class Predictor:
         """Run the model on recorded batches and write all their rows."""
         made = [value for value in unpack(rows) if value is not None]
         failed = next((value for value in made if isinstance(value, AuditError)), None)
-        if failed is not None or not made or _given_up():
+        if failed is not None or not made or _failed_too_often():
             return pack(failed)
-        return pack(_told(lambda: worker_context(self._job).write(made)))
+        return pack(_return_errors(lambda: worker_context(self._job).write(made)))
 
 
 def _shares(rows: Mapping[str, Any]) -> list[Share]:
     return [share for task in unpack(rows) for share in task]
 
 
-def _given_up() -> bool:
-    """Whether this task has failed too often. It then comes to nothing, and the driver asks for its batches otherwise."""
+def _failed_too_often() -> bool:
+    """Whether this task has failed too often. It then returns nothing, and the driver records its batches in another way."""
     from ray._private.worker import global_worker
 
-    # Ray tells only in private which attempt this is. Should it no longer, the driver gives up after a long silence.
+    # Only a private name of Ray says which attempt this is. Without it the driver gives up after a long time without results.
     attempt = getattr(global_worker.core_worker, "get_current_task_attempt_number", lambda: 0)
     return bool(attempt() > RETRIES)
 
@@ -243,31 +243,31 @@ def _given_up() -> bool:
 # -- what is called without Ray Data ---------------------------------------------------------------
 
 
-def alone(shares: Sequence[Share], job: Job) -> TaskResult | AuditError:
+def record_here(shares: Sequence[Share], job: Job) -> TaskResult | AuditError:
     """Make, predict and write some batches, all in this process."""
-    bench = worker_context(job)
-    return _told(lambda: bench.write((number, bench.fetch(indices)) for number, indices in shares))
+    context = worker_context(job)
+    return _return_errors(lambda: context.write((number, context.fetch(indices)) for number, indices in shares))
 
 
 def probe(indices: Sequence[int], job: Job) -> Probed | AuditError:
     """Measure what keeping everything of a few samples takes, and how long."""
-    bench = worker_context(job)
+    context = worker_context(job)
 
     def measure() -> Probed:
-        bench.open()
+        context.open()
         begun = time.perf_counter()
-        fetched = bench.fetch(indices)
+        fetched = context.fetch(indices)
         return Probed(fetched.payload_bytes, len(fetched.ok), time.perf_counter() - begun)
 
-    return _told(measure)
+    return _return_errors(measure)
 
 
-def _told(work: Callable[[], T]) -> T | AuditError:
+def _return_errors(work: Callable[[], T]) -> T | AuditError:
     try:
         return work()
     except AuditError as error:
-        # What is amiss there (a file, a credential, a package) may be in order where the driver runs.
-        error.hint = f"{error.hint or ''} Said by a worker of Ray on {socket.gethostname()}.".strip()
+        # What is missing there (a file, a credential, a package) may be present where the driver runs.
+        error.hint = f"{error.hint or ''} Reported by a Ray worker on {socket.gethostname()}.".strip()
         return error
     except Exception as error:
-        return AuditError(f"A worker of Ray on {socket.gethostname()} failed: {type(error).__name__}: {error}")
+        return AuditError(f"A Ray worker on {socket.gethostname()} failed: {type(error).__name__}: {error}")

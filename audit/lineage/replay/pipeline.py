@@ -153,7 +153,7 @@ def _batch_of(task: Task) -> tuple[BatchFetch, int]:
     """The batch that a sample is made in: the recorded one where it needs it, else one of its own."""
     if (state := task.states.get(BATCH)) is None:
         return BatchFetch("__getitems__", [task.place]), 0
-    fetch, place = BatchFetch.recorded(state)
+    fetch, place = BatchFetch.from_state(state)
     return replace(fetch, indices=[*fetch.indices[:place], task.place, *fetch.indices[place + 1 :]]), place
 
 
@@ -251,7 +251,7 @@ def replay_all(
             yield from outcomes
         for task in tasks:
             if task.alone:
-                yield from loader.alone(task)
+                yield from loader.make_alone(task)
     finally:
         # A replay in this process has set the global generators: the caller's own stream goes on as it was.
         for source, state in zip(global_sources(), before, strict=True):

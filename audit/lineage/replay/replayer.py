@@ -71,7 +71,7 @@ class Replayer:
             pipeline.level = "full"
         pipeline.keep_final = model is not None
 
-    def go(self) -> None:
+    def execute(self) -> None:
         """Replay chunk by chunk, so that memory does not grow with the run."""
         from audit.lineage.replay.pipeline import replay_all
 

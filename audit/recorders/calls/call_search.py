@@ -114,7 +114,7 @@ class CallSearch:
 
     def _add(self, function: FunctionType | None, *, look_inside: bool = True) -> None:
         if function is None or hasattr(function, "_audit_stage"):
-            # A function under `@audit.stage` tells of itself.
+            # A function under `@audit.stage` reports its own calls.
             return
         if is_observable(function):
             self.functions.setdefault(id(function), function)

@@ -19,7 +19,7 @@ from audit.records import Stage
 if TYPE_CHECKING:
     from audit.recorders.visit.visit import Visit
 
-#: Objects that are made anew for each item are described anew; a run has at most so many stages of them.
+#: Objects that are made for each item are described each time; a run has at most so many stages of them.
 _MOST_STAGES = 256
 
 
@@ -28,7 +28,7 @@ class CallStages:
 
     def __init__(self, dataset: Any, pipeline: Pipeline) -> None:
         known = [step.target for step in pipeline.steps if step.target is not None]
-        self._search = CallSearch(dataset, known, pipeline.found.held())
+        self._search = CallSearch(dataset, known, pipeline.found.held_values())
         self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
         self._described: dict[tuple[str, Key], Stage] = {}
         self._passing: dict[tuple[str, str], Stage] = {}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar
 
-#: Tells two callables apart. A bound method is made anew each time that it is asked for, so its parts stand for it.
+#: Identifies a callable. A bound method is a new object each time it is read, so its parts are used.
 Key = tuple[int, int]
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ def held_callables(owner: Any) -> dict[Key, tuple[str, Any]]:
         if is_stage_like(value):
             if not _is_own_method(owner, value) and (is_users(owner) or is_container(value)):
                 single.append((name, value))
-        elif items := [(label, item) for label, item in _nested(value, 2) if not _is_own_method(owner, item)]:
+        elif items := [(label, item) for label, item in _iterate_nested(value, 2) if not _is_own_method(owner, item)]:
             groups[name] = items
     if is_sequential(owner):
         groups, single = {"": [(str(place), child) for place, child in enumerate(owner.children(), 1)]}, []
@@ -197,7 +197,7 @@ def is_container(value: Any) -> bool:
     if is_sequential(value):
         return True
     return any(
-        not is_stage_like(held) and any(not _is_own_method(value, item) for _, item in _nested(held, 1))
+        not is_stage_like(held) and any(not _is_own_method(value, item) for _, item in _iterate_nested(held, 1))
         for _, held in held_values(value)
     )
 
@@ -227,12 +227,12 @@ def _is_own_method(owner: Any, value: Any) -> bool:
     return is_a(value, MethodType) and value.__self__ is owner
 
 
-def _nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def _iterate_nested(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     for label, item in items_of(value):
         if is_stage_like(item):
             yield label, item
         elif depth:
-            yield from ((f"{label}.{inner}", nested) for inner, nested in _nested(item, depth - 1))
+            yield from ((f"{label}.{inner}", nested) for inner, nested in _iterate_nested(item, depth - 1))
 
 
 def is_stage_like(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """What the recording of a dataset did not see: changes of the value that no stage explains.
 
 Three kinds: the item is not what the last stage returned, a stage was given what no stage before it returned, or no stage
-was seen at all though the dataset's own code changes values. Each is told once, with the calls that made it.
+was seen at all though the dataset's own code changes values. Each is reported once, with the calls that made it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnseenChanges:
             self._gaps.setdefault("", "no stage was seen, and `load` is the finished item")
 
     def take(self) -> list[str]:
-        """Return what has not been told yet."""
+        """Return what has not been reported yet."""
         fresh = [text for key, text in self._gaps.items() if key not in self._sent]
         self._sent.update(self._gaps)
         return [f"{type(self._dataset).__name__}: {text}; {self._where()}" for text in fresh]
@@ -66,7 +66,7 @@ class UnseenChanges:
         return f"in {type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
 
 
-def tell_unrecorded(texts: list[str]) -> str:
+def describe_unrecorded(texts: list[str]) -> str:
     """Return one warning for all that a run did not see."""
     shown = " | ".join(texts[:4]) + (f" | and {len(texts) - 4} more" if len(texts) > 4 else "")
     return f"audit did not see every change of the values: {shown}. {_HINT}"

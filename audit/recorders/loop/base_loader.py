@@ -40,7 +40,7 @@ def _held_loader(loader: Any) -> Any:
                 inner = part
             if inner is not None:
                 found[id(inner)] = inner
-    # Of several nobody knows which of them gives the batches.
+    # Of several it is not known which gives the batches.
     return next(iter(found.values())) if len(found) == 1 else None
 
 

@@ -93,13 +93,13 @@ class BatchReceiver:
 
     def note_unrecorded_workers(self, error: BaseException) -> None:
         """Note that workers can be given the user's dataset, but not the recorded one."""
-        with self._problems.caught():
+        with self._problems.guard():
             raise RuntimeError(f"the workers could not be started with the recording: {error}") from error
 
     def note_unrecorded_iterator(self, loader: LoaderRecording) -> None:
         """Note that a loader gave a batch that it fetched with an iterator made before it was recorded."""
         kind = type(loader.loader).__name__
-        with self._problems.caught():
+        with self._problems.guard():
             raise RuntimeError(
                 f"batches of this {kind} are not seen: it began to fetch before it was recorded. "
                 "Give it run.dataset(dataset) when it is made, instead of run.loader afterwards."

@@ -32,7 +32,7 @@ class CallReceiver:
         if not self._state.is_open:
             return None
         step = None
-        with self._problems.caught():
+        with self._problems.guard():
             for channel in self._channels:
                 channel.settle()
             with self._state.lock:

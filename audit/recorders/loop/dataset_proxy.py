@@ -44,17 +44,17 @@ class Channel:
         self._thread.start()
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether anybody still takes what is sent."""
         return bool(self._shared[_OPEN])
 
-    def epoch(self, number: int) -> None:
+    def set_epoch(self, number: int) -> None:
         """Count items that are made from now on to this epoch."""
         self._shared[_EPOCH] = number
 
     def send(self, envelope: RecordedBatch) -> None:
         """Hand over an envelope; in a worker it is written to the pipe before the item is returned."""
-        if not self.open:
+        if not self.is_open:
             return
         envelope.made_in_epoch = int(self._shared[_EPOCH])
         if get_worker_info() is None and self._deliver is not None:
@@ -66,7 +66,7 @@ class Channel:
         with contextlib.suppress(OSError, ValueError):
             self._pipe.put(envelope)
 
-    def unobserved(self) -> contextlib.AbstractContextManager[None]:
+    def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
         """While an item is made, what is done to tensors is not a part of the loop."""
         return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
 
@@ -84,7 +84,7 @@ class Channel:
         self._pipe.put(None)
         self._thread.join(timeout=30)
         self._thread = None
-        # A worker that is still writing must not wait for a reader for ever. When all of them have ended so does this.
+        # A worker that is still writing must not wait for a reader without end. When all of them have ended so does this.
         threading.Thread(target=_discard, args=(self._pipe,), name="audit-discard", daemon=True).start()
         # Nor is it handed to workers that start later.
         self._pipe = None  # type: ignore[assignment]
@@ -140,22 +140,22 @@ class RecordedDatasetProxy(StandIn):
 
     def __getitem__(self, index: Any) -> Any:
         recorder = self._audit_recorder
-        if isinstance(index, (slice, list)) or not self._audit_channel.open:
+        if isinstance(index, (slice, list)) or not self._audit_channel.is_open:
             # Not one sample, and so not a visit.
             return recorder.dataset[index]
         with self._sending():
-            return self._one(index)
+            return self._make_item(index)
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         """Make the samples of a batch, as a loader asks for them, and send them together."""
         recorder = self._audit_recorder
         own = fetches_batches(recorder.dataset)
-        if not self._audit_channel.open:
+        if not self._audit_channel.is_open:
             return recorder.dataset.__getitems__(indices) if own else [recorder.dataset[index] for index in indices]
         with self._sending():
-            return whole_batch(recorder, indices) if own else [self._one(index) for index in indices]
+            return whole_batch(recorder, indices) if own else [self._make_item(index) for index in indices]
 
-    def _one(self, index: Any) -> Any:
+    def _make_item(self, index: Any) -> Any:
         recorder = self._audit_recorder
         try:
             return record_item(recorder, index)
@@ -170,7 +170,7 @@ class RecordedDatasetProxy(StandIn):
         recorder = self._audit_recorder
         recorder.clear()
         try:
-            with self._audit_channel.unobserved():
+            with self._audit_channel.pause_tracking():
                 yield
         finally:
             if recorder.indices or recorder.problems:
@@ -187,7 +187,7 @@ class RecordedIterableProxy(RecordedDatasetProxy):
         recorder.reads_ahead = False
         items = iter(recorder.dataset)
         while True:
-            if not self._audit_channel.open:
+            if not self._audit_channel.is_open:
                 yield from items
                 return
             try:

@@ -28,7 +28,7 @@ class Failed:
     error: Any
 
 
-def caught(error: Exception) -> Any:
+def portable_error(error: Exception) -> Any:
     """Return the error as the loader would have carried it out of this process."""
     worker = get_worker_info()
     if worker is None:
@@ -37,7 +37,7 @@ def caught(error: Exception) -> Any:
 
 
 class StandIn:
-    """ExpectedDraws for the user's dataset: its class, its attributes."""
+    """Passes for the user's dataset: has its class and its attributes."""
 
     def __init__(self, recorder: ItemRecorder) -> None:
         object.__setattr__(self, "_audit_recorder", recorder)
@@ -75,25 +75,25 @@ class RecordedMap(StandIn):
 
     def __getitem__(self, index: Any) -> Any:
         # The loader asks like this only when it makes no batches; a list is then the user's own batch.
-        fetch = self._many if isinstance(index, list) else self._item
-        return self._guarded(lambda: fetch(index))
+        fetch = self._fetch_list if isinstance(index, list) else self._item
+        return self._fetch(lambda: fetch(index))
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         if fetches_batches(self._audit_recorder.dataset):
-            return self._guarded(lambda: whole_batch(self._audit_recorder, indices))
-        return self._guarded(lambda: [self._item(index) for index in indices])
+            return self._fetch(lambda: whole_batch(self._audit_recorder, indices))
+        return self._fetch(lambda: [self._item(index) for index in indices])
 
-    def _guarded(self, fetch: Callable[[], Any]) -> Any:
+    def _fetch(self, fetch: Callable[[], Any]) -> Any:
         self._audit_recorder.clear()
         try:
             return fetch()
         except Exception as error:
-            return Failed(caught(error))
+            return Failed(portable_error(error))
 
     def _item(self, index: Any) -> Any:
         return record_item(self._audit_recorder, index)
 
-    def _many(self, indices: list[Any]) -> Any:
+    def _fetch_list(self, indices: list[Any]) -> Any:
         """batch_size=None with a sampler of lists: one call makes several samples."""
         return whole_batch(self._audit_recorder, indices, "__getitem__")
 
@@ -113,7 +113,7 @@ def whole_batch(recorder: ItemRecorder, indices: Sequence[Any], method: Method =
 def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
     """Return the sample that an index means: a whole number, also from the end; of a tuple its first number.
 
-    Any other key has the number -1 and is told apart by its source.
+    Any other key has the number -1 and is identified by its source.
     """
     first = index[0] if isinstance(index, tuple) and index else index
     try:
@@ -194,7 +194,7 @@ class RecordedItems:
             self._recorder.forget_last()
             raise
         except Exception as error:
-            self._failed = Failed(caught(error))
+            self._failed = Failed(portable_error(error))
             self._recorder.failing = True
             return self._failed
         self._number += 1
@@ -215,10 +215,10 @@ class RecordingCollate:
             failed = next((item for item in items if isinstance(item, Failed)), None)
         if failed is not None:
             return self.recorder.take_batch(None, indexed=self.indexed, error=failed.error)
-        with mixing.heard() as mixes:
+        with mixing.observe_mixes() as mixes:
             try:
                 data = self.collate(items)
             except Exception as error:
-                return self.recorder.take_batch(None, indexed=self.indexed, error=caught(error))
+                return self.recorder.take_batch(None, indexed=self.indexed, error=portable_error(error))
         mixed = mixing.weights(mixes, len(self.recorder.indices)) if mixes else None
         return self.recorder.take_batch(data, indexed=self.indexed, mixed=mixed)

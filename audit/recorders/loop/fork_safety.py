@@ -1,7 +1,7 @@
 """Keeps the recording's threads still while a process forks.
 
 A loader that forks its workers copies every lock as it is at that instant. A thread that is inside Arrow then would leave
-its locks taken for ever in the worker, which packs rows with Arrow: the user's loop would hang. So the threads work under
+its locks taken in the worker, without end, which packs rows with Arrow: the user's loop would hang. So the threads work under
 these two locks, and a fork waits for both.
 """
 

@@ -1,4 +1,4 @@
-"""The object that `run.loader` returns: the user's loader to everybody but whoever iterates it."""
+"""The object that `run.loader` returns: the user's loader in everything but being iterated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which epoch a pass over a loader belongs to.
+"""Numbers of epochs and visits.
 
-What the user says counts. Otherwise a loader that was iterated in the current epoch begins the next one when it is iterated anew, and one that was
-not joins it: so training and validation alternate within an epoch, and a test at the end belongs to the last.
+The epoch that the user gives counts. Otherwise a loader that was iterated in the current epoch begins the next one when it is iterated again, and one
+that was not joins it: so training and validation alternate within an epoch, and a test at the end belongs to the last.
 """
 
 from __future__ import annotations

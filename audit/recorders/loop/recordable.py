@@ -78,5 +78,5 @@ def estimate_length(dataset: Any) -> int:
     try:
         return len(dataset)
     except TypeError:
-        # An iterable that does not tell: an estimate of what it will take needs some number.
+        # An iterable without a length: the estimate of what it will take needs some number.
         return 10_000

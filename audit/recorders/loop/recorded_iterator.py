@@ -45,7 +45,7 @@ class RecordedIterator:
         try:
             return self._open(self._fetch())
         except StopIteration:
-            # Of the loader, or of the dataset: whoever iterates cannot tell, and takes either for the end.
+            # Of the loader, or of the dataset: the loop cannot distinguish them, and takes either for the end.
             if self._iteration is not None:
                 receiver.finish_pass(self._loader, self._iteration)
             raise

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit.errors import RecordingError, UsageError, plainly
 from audit.identity import check_run_name
 from audit.models.presets import expand_preset
-from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, tell_unrecorded
+from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
 from audit.recorders.loop.base_loader import base_of
 from audit.recorders.loop.batch_receiver import BatchReceiver
 from audit.recorders.loop.call_receiver import CallReceiver
@@ -46,7 +46,7 @@ from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names
 from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
-from audit.sources.builder import Builder, described
+from audit.sources.builder import Builder, describe_builder
 from audit.sources.trust import sign_recipe
 
 __all__ = ["Recording", "RecordingWarning"]
@@ -135,7 +135,7 @@ class Recording:
         """
         self._require_open()
         check_loader(loader, self._loaders)
-        how = described(builder, split)
+        how = describe_builder(builder, split)
         base = base_of(loader)
         pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
         recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label, source)
@@ -160,7 +160,7 @@ class Recording:
         """
         self._require_open()
         check_dataset(dataset)
-        how = described(builder, split)
+        how = describe_builder(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
         channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
@@ -261,12 +261,12 @@ class Recording:
         number = whole_number(number, "The epoch", least=-1)
         self._state.set_epoch(number)
         for channel in self._channels:
-            channel.epoch(number)
+            channel.set_epoch(number)
 
     def log(self, *, indices: Sequence[int], logits: Any, labels: Any = None, epoch: int | None = None) -> None:
         """Record predictions of a loop that fits nothing else: logits (N, C) of the samples with these indices."""
         self._require_open()
-        with self._problems.caught():
+        with self._problems.guard():
             logged = check_logged(indices, logits, labels, epoch)
             self._state.write([logged_rows(logged, self._state, self._intake.visits)])
 
@@ -317,13 +317,13 @@ class Recording:
         self._recorder.remove_hooks()
         for channel in self._channels:
             # torch's handler raises in the main thread, wherever that is, when a worker has died: here it waits for rows.
-            with self._problems.caught():
+            with self._problems.guard():
                 channel.close()
         with self._state.guarded():
             self._receiver.finish()
             self._calls.report()
             if texts := [text for text in self.run.unrecorded or () if not text.endswith(WHOLE_BATCHES)]:
-                self._problems.mark(tell_unrecorded(texts))
+                self._problems.mark(describe_unrecorded(texts))
 
     def __enter__(self) -> Recording:
         return self

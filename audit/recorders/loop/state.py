@@ -31,7 +31,7 @@ class RecordingState:
         self._background = BackgroundWriter(self._writer)
         self._process = os.getpid()
         self._closed = False
-        #: Held by whoever changes the data below, or that of a part.
+        #: Held while the data below, or that of a part, is changed.
         self.lock = threading.RLock()
         self._clock = EpochClock()
         self.numbers = RunNumbers()
@@ -78,7 +78,7 @@ class RecordingState:
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Let no other thread in, and mark the run with what goes wrong inside; a strict recording raises it."""
-        with self._problems.caught(), self.lock:
+        with self._problems.guard(), self.lock:
             yield
 
     def write(self, rows: Iterable[BatchRows]) -> None:

@@ -16,7 +16,7 @@ def activation_table(step: ModelStep) -> Any:
     found: list[dict[str, Any]] = []
     for hooks, seen in step.seen:
         if id(hooks) not in chosen:
-            chosen[id(hooks)] = _chosen(step, hooks)
+            chosen[id(hooks)] = _choose_rows(step, hooks)
         found.extend(_rows(step, hooks, seen, chosen[id(hooks)]))
     if not found:
         return None
@@ -32,7 +32,7 @@ def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) ->
             continue
         found.append(
             row
-            | _kept(hooks, seen, number)
+            | _keep_value(hooks, seen, number)
             | {
                 "run_id": step.run_id,
                 "epoch": step.epoch,
@@ -48,7 +48,7 @@ def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) ->
     return found
 
 
-def _kept(hooks: LayerHooks, seen: Seen, number: int) -> dict[str, Any]:
+def _keep_value(hooks: LayerHooks, seen: Seen, number: int) -> dict[str, Any]:
     if seen.values is None:
         return {}
     value = seen.values[number]
@@ -61,7 +61,7 @@ def _kept(hooks: LayerHooks, seen: Seen, number: int) -> dict[str, Any]:
     return kept
 
 
-def _chosen(step: ModelStep, hooks: LayerHooks) -> list[bool]:
+def _choose_rows(step: ModelStep, hooks: LayerHooks) -> list[bool]:
     """Return which rows of the step the policy wants."""
     policy, columns, count = hooks.policy, step.columns, len(step.rows)
     chosen = [policy.indices is None or index in policy.indices for index in columns["index"]]

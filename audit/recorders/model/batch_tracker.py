@@ -88,7 +88,7 @@ _UNCHANGING = frozenset(
 )
 
 
-def _functions() -> dict[Any, tuple[Rule, str, bool]]:
+def _list_functions() -> dict[Any, tuple[Rule, str, bool]]:
     """Return every function that is followed: its rule, its name, and whether it changes its first argument."""
     table: dict[Any, tuple[Rule, str, bool]] = {}
     homes = (torch.Tensor, torch, functional)
@@ -134,7 +134,7 @@ class BatchTracker(TorchFunctionMode):
         super().__init__()
         self._entries: dict[int, _Entry] = {}
         self._local = threading.local()
-        self._table = _functions()
+        self._table = _list_functions()
         #: Whether a tensor that is not known may be found by its content later: items of a recorded dataset.
         self.adopts = False
         self.closed = False
@@ -233,16 +233,16 @@ class BatchTracker(TorchFunctionMode):
 
     def _note(self, call: Call, rule: Rule, name: str, in_place: bool) -> None:
         if in_place:
-            self._changed(call, rule, name)
+            self._note_in_place(call, rule, name)
             return
         found = rule(call)
         if isinstance(found, list):
             for part, origins in zip(call.result, found, strict=True):
-                self._made(call, part, origins, name)
+                self._add_result(call, part, origins, name)
         else:
-            self._made(call, call.result, found, name)
+            self._add_result(call, call.result, found, name)
 
-    def _made(self, call: Call, result: Any, origins: RowOrigins | None, name: str) -> None:
+    def _add_result(self, call: Call, result: Any, origins: RowOrigins | None, name: str) -> None:
         if origins is None or not isinstance(result, torch.Tensor) or result is call.value:
             return
         source = call.value if isinstance(call.value, torch.Tensor) else None
@@ -251,7 +251,7 @@ class BatchTracker(TorchFunctionMode):
             origins = replace(origins, operations=(*origins.operations, name.strip("_")))
         self.add(result, origins, like=source)
 
-    def _changed(self, call: Call, rule: Rule, name: str) -> None:
+    def _note_in_place(self, call: Call, rule: Rule, name: str) -> None:
         """Note an operation in place that is over: the versions of its arguments are those before it plus one."""
         target = call.value
         entry = self._entries.get(id(target))
@@ -264,13 +264,13 @@ class BatchTracker(TorchFunctionMode):
         if not isinstance(origins, RowOrigins):
             self._lose(target)
         elif entry is None:
-            self.add(target, replace(origins, operations=(*origins.operations, *_named(name))))
+            self.add(target, replace(origins, operations=(*origins.operations, *_operation_names(name))))
         else:
             entry.origins = origins
             for one in entry.memory.entries:
                 if rule is rules.copy_ and one is not entry:
                     one.version = -1
-                one.origins = replace(one.origins, operations=(*one.origins.operations, *_named(name)))
+                one.origins = replace(one.origins, operations=(*one.origins.operations, *_operation_names(name)))
 
     def _lose(self, tensor: Any) -> None:
         entry = self._entries.get(id(tensor))
@@ -305,7 +305,7 @@ class Content:
         return self._tensor if version_of(self._tensor) == self._version else None
 
 
-def _named(name: str) -> tuple[str, ...]:
+def _operation_names(name: str) -> tuple[str, ...]:
     return () if name in _UNCHANGING else (name.strip("_"),)
 
 

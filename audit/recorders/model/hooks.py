@@ -49,8 +49,8 @@ class RecordedModel:
         self._step: ModelStep | None = None
         self._given: torch.Tensor | None = None
         self._handles = [
-            model.register_forward_pre_hook(Hook(model, self._called()), with_kwargs=True),
-            model.register_forward_hook(Hook(model, self._returned()), with_kwargs=True),
+            model.register_forward_pre_hook(Hook(model, self._make_call_hook()), with_kwargs=True),
+            model.register_forward_hook(Hook(model, self._make_return_hook()), with_kwargs=True),
         ]
 
     def remove(self) -> None:
@@ -60,7 +60,7 @@ class RecordedModel:
         if self.layers is not None:
             self.layers.remove()
 
-    def _called(self) -> Callable[..., None]:
+    def _make_call_hook(self) -> Callable[..., None]:
         def hook(args: Any, kwargs: Any) -> None:
             self.calls += 1
             self._given = model_input(args, kwargs)
@@ -73,7 +73,7 @@ class RecordedModel:
 
         return hook
 
-    def _returned(self) -> Callable[..., None]:
+    def _make_return_hook(self) -> Callable[..., None]:
         def hook(_: Any, __: Any, output: Any) -> None:
             self._tracker.resume()
             step, given = self._step, self._given

@@ -211,8 +211,8 @@ class LayerHooks:
     def _read(self, name: str, kind: str, side: str, value: Any, step: ModelStep) -> None:
         with self._careful(name):
             calls = step.calls.get(name, 0)
-            for port, tensor in _tensors(side, value):
-                # A layer that is called more than once in a step, a shared ReLU, has its calls told apart.
+            for port, tensor in _iterate_tensors(side, value):
+                # A layer that is called more than once in a step, a shared ReLU, has its calls numbered.
                 port = f"{port}@{calls}" if calls else port
                 self._note(step, name, kind, "forward", port, tensor)
                 if side == "output" and self.policy.backward and tensor.requires_grad:
@@ -247,10 +247,10 @@ class LayerHooks:
             value = value[[step.inputs[place] for place in places]]
         rows = describe(value, per_sample=per_sample)
         step.seen.append(
-            (self, Seen(name, kind, direction, port, rows, places, self._kept(value, len(rows), per_sample)))
+            (self, Seen(name, kind, direction, port, rows, places, self._values_to_keep(value, len(rows), per_sample)))
         )
 
-    def _kept(self, value: torch.Tensor, count: int, per_sample: bool) -> list[torch.Tensor] | None:
+    def _values_to_keep(self, value: torch.Tensor, count: int, per_sample: bool) -> list[torch.Tensor] | None:
         if self.policy.keep == "stats" or self.spent >= self.policy.budget:
             return None
         kept = self.policy.keep(value) if callable(self.policy.keep) else value
@@ -280,14 +280,14 @@ class _Careful:
         return True
 
 
-def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _iterate_tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Return every floating tensor in a layer's inputs or outputs, each with its port."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             yield f"{prefix}.0" if "." not in prefix else prefix, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _tensors(f"{prefix}.{key}", item)
+            yield from _iterate_tensors(f"{prefix}.{key}", item)
     elif isinstance(value, (tuple, list)):
         for position, item in enumerate(value):
-            yield from _tensors(f"{prefix}.{position}", item)
+            yield from _iterate_tensors(f"{prefix}.{position}", item)

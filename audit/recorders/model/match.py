@@ -1,7 +1,7 @@
 """Finds out which samples a model was called with, by evidence alone.
 
 Evidence is: the tensors of the batch themselves, what the loop made of them (see batch_tracker.py), a view of their memory,
-or the content of each row. A batch of the same length is not evidence. Without any, nobody gets the prediction: none is
+or the content of each row. A batch of the same length is not evidence. Without any the prediction is not stored: none is
 better than another sample's.
 """
 

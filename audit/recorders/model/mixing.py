@@ -1,8 +1,8 @@
 """MixUp and CutMix: which samples each place of a batch was mixed from.
 
 torchvision's v2 transforms mix place i with place i - 1, the first with the last. How much is drawn in `make_params`, which
-is heard here: the class answers through a listener that passes the values on untouched, as long as a recording is open.
-Other ways of mixing are told with `run.parents`.
+is observed here: as long as a recording is open, `make_params` of the class is replaced by one that reports the values and returns them.
+For other ways of mixing the user calls `run.parents`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _originals: dict[type, Any] = {}
 
 
 def install() -> None:
-    """Listen to the mixing transforms, if torchvision's v2 is loaded at all; to do it twice does nothing."""
+    """Observe the mixing transforms, if torchvision's v2 is loaded at all; a second call does nothing."""
     home = sys.modules.get(_HOME)
     for name in ("MixUp", "CutMix"):
         kind = getattr(home, name, None)
         if isinstance(kind, type) and kind not in _originals and "make_params" in vars(kind):
             original = vars(kind)["make_params"]
             _originals[kind] = original
-            kind.make_params = _listening(original)  # type: ignore[attr-defined]
+            kind.make_params = _report_params(original)  # type: ignore[attr-defined]
 
 
 def subscribe(listener: Callable[[Mix], None]) -> None:
-    """Hear of every mix outside a collate function, too."""
+    """Call `listener` with every mix that is made outside a collate function."""
     _listeners.append(listener)
     install()
 
 
 def unsubscribe(listener: Callable[[Mix], None]) -> None:
-    """Stop; when nobody listens any more the classes are as they were."""
+    """Stop to call `listener`; after the last one the classes are as they were."""
     if listener in _listeners:
         _listeners.remove(listener)
     if not _listeners:
@@ -53,7 +53,7 @@ def unsubscribe(listener: Callable[[Mix], None]) -> None:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[list[Mix]]:
+def observe_mixes() -> Iterator[list[Mix]]:
     """Gather the mixes that are made inside, in this thread."""
     install()
     before = getattr(_local, "mixes", None)
@@ -65,18 +65,18 @@ def heard() -> Iterator[list[Mix]]:
         _local.mixes = before
 
 
-def _listening(original: Callable[..., Any]) -> Callable[..., Any]:
+def _report_params(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_params(self: Any, flat_inputs: list[Any]) -> Any:
         drawn = original(self, flat_inputs)
         with contextlib.suppress(Exception):
-            _hear((float(drawn.get("lam", drawn.get("lam_adjusted"))), len(flat_inputs[0])))
+            _report_mix((float(drawn.get("lam", drawn.get("lam_adjusted"))), len(flat_inputs[0])))
         return drawn
 
     return make_params
 
 
-def _hear(mix: Mix) -> None:
+def _report_mix(mix: Mix) -> None:
     mixes = getattr(_local, "mixes", None)
     if mixes is not None:
         mixes.append(mix)

@@ -43,14 +43,14 @@ class OptimizerWatch:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Before the step gradients are as they were computed. A closure computes them only within it.
         if not _has_closure(args, kwargs):
-            with self._problems.caught():
+            with self._problems.guard():
                 self._note(optimizer)
             # What an optimizer does to parameters is of no interest, and much.
             self._tracker.pause()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _has_closure(args, kwargs):
-            with self._problems.caught():
+            with self._problems.guard():
                 self._note(optimizer)
         else:
             self._tracker.resume()

@@ -139,7 +139,7 @@ def pad(call: Call) -> Origins:
     """Padding of any axis but that of the samples."""
     origins, sizes = call.origins, call.argument(1, "pad")
     if origins is not None and origins.axis is None:
-        return _alone(call)
+        return _follow_single(call)
     if origins is None or origins.axis is None or origins.axis >= call.value.dim() - len(sizes) // 2:
         return None
     return origins
@@ -194,7 +194,7 @@ def _is_all(part: Any) -> bool:
 # -- the same values in another form -----------------------------------------------------------------
 
 
-def _alone(call: Call) -> Origins:
+def _follow_single(call: Call) -> Origins:
     """Follow one sample without an axis of samples: it stays one, or becomes a batch of one."""
     origins, value, result = call.origins, call.value, call.result
     if origins is None or len(origins.rows) != 1:
@@ -207,7 +207,7 @@ def permute(call: Call) -> Origins:
     """Follow axes that change places: tried on a small tensor in which only the samples' axis is long."""
     origins = call.origins
     if origins is None or origins.axis is None:
-        return _alone(call)
+        return _follow_single(call)
     probe = torch.empty([2 if axis == origins.axis else 1 for axis in range(call.value.dim())])
     moved = call.function(probe, *call.args[1:], **call.kwargs)
     return replace(origins, axis=list(moved.shape).index(2))
@@ -217,7 +217,7 @@ def reshape(call: Call) -> Origins:
     """Follow a new shape: the samples' axis is found again, or it was joined with its neighbours."""
     origins = call.origins
     if origins is None or origins.axis is None:
-        return _alone(call)
+        return _follow_single(call)
     old, new = call.value.shape, call.result.shape
     before, count, after = math.prod(old[: origins.axis]), len(origins.rows), math.prod(old[origins.axis + 1 :])
     for axis, size in enumerate(new):
@@ -264,7 +264,7 @@ def flip(call: Call) -> Origins:
     """Reverse the samples if their axis is among those that are flipped."""
     origins = call.origins
     if origins is None or origins.axis is None:
-        return _alone(call)
+        return _follow_single(call)
     axes = {axis % call.value.dim() for axis in call.sizes("dims")}
     return replace(origins, rows=origins.rows[::-1]) if origins.axis in axes else origins
 
@@ -349,7 +349,7 @@ def getitem(call: Call) -> Origins:
     """Follow `x[...]`: numbers, slices and None anywhere, and at most one list or tensor of rows."""
     origins = call.origins
     if origins is None or origins.axis is None:
-        return _alone(call)
+        return _follow_single(call)
     index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
     taken = sum(not (part is None or part is Ellipsis) for part in index)
     if sum(_is_advanced(part) for part in index) > 1:
@@ -366,7 +366,7 @@ def getitem(call: Call) -> Origins:
             at, new = at + skipped, new + skipped
             continue
         if at == origins.axis:
-            chosen = _chosen(rows, part)
+            chosen = _choose_rows(rows, part)
             if chosen is None:
                 return None
             rows = chosen
@@ -391,7 +391,7 @@ def _is_advanced(part: Any) -> bool:
     return part is not None and part is not Ellipsis and not isinstance(part, slice) and not _is_number(part)
 
 
-def _chosen(rows: tuple[Row, ...], part: Any) -> tuple[Row, ...] | None:
+def _choose_rows(rows: tuple[Row, ...], part: Any) -> tuple[Row, ...] | None:
     if _is_number(part):
         return (rows[int(part)],)
     if isinstance(part, slice):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from audit.recorders.model.step import ModelStep, Place
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 
-#: How many batches that nobody holds any more may wait: a loop may have moved them to a device, and fetched ahead.
+#: How many batches that the loop holds no more may wait: a loop may have moved them to a device, and fetched ahead.
 _RECENT = 64
 #: How many bytes of rows may wait for predictions; above it all but `samples` is written at once.
 _MOST_BYTES = 128 * 2**20
@@ -46,7 +46,7 @@ class WaitingBatches:
     def add(self, batch: UnpredictedBatch) -> list[BatchRows]:
         """Add a batch that is about to be given to the loop; return the rows of those that wait no longer."""
         if self._batches:
-            # The loop itself lets go of the batch before this one: whoever still has its tensors is found by them.
+            # The loop itself lets go of the batch before this one: its tensors lead to it where they are still used.
             self._batches[-1].memory = []
         self._batches.append(batch)
         return [*self._enter(batch), *self._take_finished([batch])]

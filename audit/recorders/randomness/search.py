@@ -1,6 +1,6 @@
 """Where a dataset and its transforms hold random number generators: attributes, lists, closures, the globals of their code.
 
-SlotSnapshot once and then watched: looking whether any holder has changed costs a microsecond or two, searching anew a hundred. Code of
+Found once and then watched: looking whether any holder has changed costs a microsecond or two, a new search a hundred. Code of
 libraries is not read, as what it draws comes from the global generators or from objects that are found here; generators
 that only a running Python generator, a C extension or another thread can reach are not found.
 """
@@ -139,7 +139,7 @@ class _Search:
         else:
             self._object(thing, path, depth)
 
-    def _each(self, items: Any, path: str, depth: int, holder: Any) -> None:
+    def _search_items(self, items: Any, path: str, depth: int, holder: Any) -> None:
         for key, inner in items:
             self._visit(inner, f"{path}.{key}" if path else str(key), depth + 1, holder, key)
 
@@ -153,12 +153,14 @@ class _Search:
                 own = thing if not isinstance(thing, tuple) else None
                 if own is not None:
                     self.sizes.append((own, len(own)))
-                self._each(enumerate(list(thing)), path, depth, own)
+                self._search_items(enumerate(list(thing)), path, depth, own)
         elif _is(thing, functools.partial):
-            self._each([("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)], path, depth, None)
+            self._search_items(
+                [("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)], path, depth, None
+            )
         elif _is(thing, (types.MethodType, staticmethod, classmethod)):
             owner = getattr(thing, "__self__", None)
-            self._each([("self", owner), ("func", thing.__func__)], path, depth, None)
+            self._search_items([("self", owner), ("func", thing.__func__)], path, depth, None)
         elif top_of(type(thing)) not in _DATA:
             self._instance(thing, path, depth)
 
@@ -176,7 +178,7 @@ class _Search:
         self.sizes.append((mapping, len(mapping)))
         items = list(mapping.items())
         self.empty.extend((mapping, key) for key, inner in items if inner is None)
-        self._each(items, path, depth, mapping)
+        self._search_items(items, path, depth, mapping)
 
     # -- code ------------------------------------------------------------------------------------
 
@@ -193,11 +195,11 @@ class _Search:
                     self._visit(inner, path, depth + 1, None, None)
 
     def _function(self, function: types.FunctionType, path: str, depth: int) -> None:
-        self._each(enumerate(function.__defaults__ or ()), f"{path}.defaults", depth, None)
-        self._each((function.__kwdefaults__ or {}).items(), f"{path}.defaults", depth, None)
+        self._search_items(enumerate(function.__defaults__ or ()), f"{path}.defaults", depth, None)
+        self._search_items((function.__kwdefaults__ or {}).items(), f"{path}.defaults", depth, None)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             self._visit(_contents(cell), f"{path}.closure.{name}", depth + 1, cell, name)
-        self._each(list(vars(function).items()), path, depth, None)
+        self._search_items(list(vars(function).items()), path, depth, None)
         if top_of(function) in _LIBRARIES:
             return
         names, attributes = _names(function.__code__)

@@ -124,7 +124,7 @@ def _numpy_taker() -> Callable[[], State]:
 def _take_legacy(generator: Any) -> State:
     name, keys, position, has_gauss, cached = generator.get_state()
     if name != "MT19937":
-        return State(json.dumps(generator.get_state(legacy=False), default=_listed).encode())
+        return State(json.dumps(generator.get_state(legacy=False), default=_to_json).encode())
     return State(struct.pack("<i", position) + (struct.pack("<d", cached) if has_gauss else b""), keys.tobytes())
 
 
@@ -152,7 +152,7 @@ def _take_bits(bits: Any) -> State:
     if isinstance(sequence, np.random.SeedSequence):
         # Children are spawned from the sequence, which the bits know nothing of.
         content["sequence"] = sequence.state
-    return State(json.dumps(content, default=_listed, sort_keys=True).encode(), block)
+    return State(json.dumps(content, default=_to_json, sort_keys=True).encode(), block)
 
 
 def _put_bits(bits: Any, state: State) -> None:
@@ -172,7 +172,7 @@ def _put_bits(bits: Any, state: State) -> None:
 
 
 def _take_sequence(sequence: Any) -> State:
-    return State(json.dumps(sequence.state, default=_listed, sort_keys=True).encode())
+    return State(json.dumps(sequence.state, default=_to_json, sort_keys=True).encode())
 
 
 def _put_sequence(sequence: Any, state: State) -> None:
@@ -180,7 +180,7 @@ def _put_sequence(sequence: Any, state: State) -> None:
     sequence.__setstate__(type(sequence)(**json.loads(state.small)).__reduce__()[2])
 
 
-def _listed(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else int(value)
 
 
@@ -194,7 +194,7 @@ def _python_source(name: str, generator: random.Random) -> GeneratorSource:
         nonlocal last
         found = generator.getstate()
         if last is None or last[0] != found:
-            last = (found, _packed(found))
+            last = (found, _pack(found))
         return last[1]
 
     if type(generator) not in (random.Random, type(random._inst)):
@@ -221,7 +221,7 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _packed(found: Any) -> State:
+def _pack(found: Any) -> State:
     version, words, gauss = found
     tail = struct.pack("<d", gauss) if gauss is not None else b""
     return State(struct.pack("<ii", version, words[-1]) + tail, struct.pack("<624I", *words[:-1]))

@@ -28,7 +28,7 @@ class VisitRequest:
 
 
 class Randomness(ABC):
-    """Prepares the generators before a visit, and tells what the visit did to them."""
+    """Prepares the generators before a visit, and reports what the visit drew from them."""
 
     #: Knows the states of all generators, where the visit is watched; else None.
     watch: Watch | None = None
@@ -80,7 +80,7 @@ class WatchedRandomness(Randomness):
 
     def drawn(self) -> States:
         """Return the generators whose state has changed since `prepare`."""
-        return self.watch.drew() if self.watch is not None else []
+        return self.watch.drawn_states() if self.watch is not None else []
 
     def __getstate__(self) -> dict[str, Any]:
         # Each process finds the generators of its own copy of the dataset.

@@ -43,7 +43,7 @@ class Watch:
         """Return the states of all generators that are known."""
         return {source.name: source.take() for source in (*self._globals, *self._held)}
 
-    def drew(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
+    def drawn_states(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
         """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
         made = self._look()
@@ -136,8 +136,8 @@ def _worker_state() -> list[tuple[str, State]]:
     info = get_worker_info()
     if info is None:
         return []
-    told = {"id": info.id, "num_workers": info.num_workers, "seed": info.seed}
-    return [(WORKER, State(json.dumps(told).encode()))]
+    facts = {"id": info.id, "num_workers": info.num_workers, "seed": info.seed}
+    return [(WORKER, State(json.dumps(facts).encode()))]
 
 
 def _be_worker(state: State) -> None:

@@ -94,7 +94,7 @@ class _Finder:
         if wrapped is not None and hasattr(wrapped, "__getitem__") and wrapped is not dataset:
             self.dataset(wrapped, depth + 1)
         below = len(self.pipeline.steps)
-        self._own(dataset, self._wrapper_prefix())
+        self._add_own(dataset, self._wrapper_prefix())
         self._levels += len(self.pipeline.steps) > below
 
     def _wrapper_prefix(self) -> str:
@@ -129,7 +129,7 @@ class _Finder:
         self._parts[signature] = steps
         self._groups = max((step.group + 1 for step in steps), default=self._groups + 1)
 
-    def named(self, dataset: Any, attributes: Sequence[str]) -> None:
+    def add_named(self, dataset: Any, attributes: Sequence[str]) -> None:
         """Add the stages that the user points out by the attribute that holds them."""
         if isinstance(attributes, str) or not all(isinstance(name, str) for name in attributes):
             raise PipelineError(
@@ -145,7 +145,7 @@ class _Finder:
             slot = Slot(dataset, name)
             self._place(slot, slot.get(), name, f"{number}.")
 
-    def _own(self, dataset: Any, prefix: str) -> None:
+    def _add_own(self, dataset: Any, prefix: str) -> None:
         if not hasattr(dataset, "__dict__"):
             return
         if callable(getattr(dataset, "read", None)) and callable(getattr(dataset, "source", None)):
@@ -160,7 +160,7 @@ class _Finder:
 
     def _source(self, slots: list[Slot], slot: Slot) -> None:
         slots.append(slot)
-        self.pipeline.found.value(slot, slot.get())
+        self.pipeline.found.add_value(slot, slot.get())
 
     def _attribute(self, owner: Any, name: str, prefix: str) -> None:
         value = owner.__dict__.get(name) if hasattr(owner, "__dict__") else None
@@ -168,7 +168,7 @@ class _Finder:
             value = owner._modules[name]
         if value is None:
             if name in getattr(owner, "__dict__", {}):
-                self.pipeline.found.value(Slot(owner, name), None)
+                self.pipeline.found.add_value(Slot(owner, name), None)
             return
         if type(value).__name__ == "StandardTransform":
             # torchvision keeps the same two transforms a second time behind `transforms`.
@@ -176,15 +176,15 @@ class _Finder:
             self._attribute(value, "target_transform", f"target.{prefix}")
             return
         if isinstance(value, list):
-            self.pipeline.found.value(Slot(owner, name), value)
-            self._children([Slot(value, position) for position in range(len(value))], prefix)
+            self.pipeline.found.add_value(Slot(owner, name), value)
+            self._add_children([Slot(value, position) for position in range(len(value))], prefix)
         elif callable(value):
             slot = Slot(owner, name, child=name in getattr(owner, "_modules", {}))
             self._place(slot, value, f"{prefix}1", prefix)
 
-    def _children(self, slots: list[Slot], prefix: str) -> tuple[tuple[int, ...], ...]:
+    def _add_children(self, slots: list[Slot], prefix: str) -> tuple[tuple[int, ...], ...]:
         """Return the ordinals of the stages below each child."""
-        self.pipeline.found.children(slots)
+        self.pipeline.found.add_children(slots)
         return tuple(
             self._place(slot, slot.get(), f"{prefix}{position}", f"{prefix}{position}.")
             for position, slot in enumerate(slots, 1)
@@ -201,10 +201,10 @@ class _Finder:
             stand_in = Chain([stage for _, stage in hidden])
             self.pipeline.expanded.append((slot, stand_in))
             slots, transparent = child_slots(stand_in), True
-        self.pipeline.found.value(slot, value, stand_in)
+        self.pipeline.found.add_value(slot, value, stand_in)
         if slots is None:
             return (self._leaf(slot, value, path),)
-        children = self._children(slots, inside if transparent else f"{path}.")
+        children = self._add_children(slots, inside if transparent else f"{path}.")
         below = tuple(ordinal for child in children for ordinal in child)
         if transparent:
             return below
@@ -281,10 +281,10 @@ def is_choice(value: Any) -> bool:
 
 
 def looks_random(stage: Any) -> bool:
-    """Whether a stage draws random numbers, as far as its class tells."""
+    """Whether a stage draws random numbers, as far as its class shows."""
     name = name_of(stage)
-    if (told := drawn.says_random(stage)) is not None:
-        return told
+    if (known := drawn.says_random(stage)) is not None:
+        return known
     return name.startswith("Random") or name in _RANDOM_NAMES or callable(getattr(stage, "get_params", None))
 
 
@@ -302,7 +302,7 @@ def find_pipeline(
     """
     finder = _Finder(expand)
     finder.dataset(dataset)
-    finder.named(dataset, stages or ())
+    finder.add_named(dataset, stages or ())
     finder.pipeline.observed = dataset if observe_calls else None
     return finder.pipeline
 

@@ -17,34 +17,34 @@ _HOOKS = ("make_params", "get_params")
 
 
 class Listener:
-    """Hears what one stage draws during one call."""
+    """Observes what one stage draws during one call."""
 
-    __slots__ = ("_names", "_stage", "heard")
+    __slots__ = ("_names", "_stage", "drawn")
 
     def __init__(self, stage: Any, names: tuple[str, ...]) -> None:
         self._stage = stage
         self._names = names
-        self.heard: Any = None
+        self.drawn: Any = None
 
     def attach(self) -> None:
-        """Begin to listen."""
+        """Begin to observe."""
         for name in self._names:
-            self._stage.__dict__[name] = self._listening(getattr(self._stage, name))
+            self._stage.__dict__[name] = self._observing(getattr(self._stage, name))
 
     def detach(self) -> None:
         """Leave the stage as it was."""
         for name in self._names:
             self._stage.__dict__.pop(name, None)
 
-    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def hears(*args: Any, **kwargs: Any) -> Any:
+    def _observing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(*args: Any, **kwargs: Any) -> Any:
             drawn = original(*args, **kwargs)
             # The first answer is the stage's own; a stage may ask again through another.
-            if self.heard is None:
-                self.heard = drawn
+            if self.drawn is None:
+                self.drawn = drawn
             return drawn
 
-        return hears
+        return observed
 
 
 def hooks_of(stage: Any) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def hooks_of(stage: Any) -> tuple[str, ...]:
 
 
 def says_random(stage: Any) -> bool | None:
-    """Whether a stage of a library that tells draws at all; None for any other."""
+    """Whether a stage draws at all, where its library says so; None for any other."""
     match _library(stage):
         case "albumentations" if hasattr(stage, "should_apply"):
             # Every transform has these two; most that draw nothing leave them as they are.
@@ -86,7 +86,7 @@ def asks_when_fired(stage: Any) -> bool:
     )
 
 
-def told_by(stage: Any) -> dict[str, Any] | None:
+def last_parameters(stage: Any) -> dict[str, Any] | None:
     """Return what a stage keeps of its last call, where its library is known to; None where it is not."""
     match _library(stage):
         case "albumentations" if isinstance(params := getattr(stage, "params", None), dict):
@@ -115,7 +115,7 @@ def names_of(stage: Any) -> list[str] | None:
     function = getattr(type(stage), "get_params", None)
     if function is None or callable(getattr(stage, "make_params", None)):
         return None
-    return _KNOWN.get(type(stage).__name__) or _annotated(function)
+    return _KNOWN.get(type(stage).__name__) or _read_return_names(function)
 
 
 _KNOWN = {
@@ -132,7 +132,7 @@ _KNOWN = {
 }
 
 
-def _annotated(function: Callable[..., Any]) -> list[str] | None:
+def _read_return_names(function: Callable[..., Any]) -> list[str] | None:
     try:
         source = inspect.getsource(function).strip().splitlines()[-1].strip()
     except (OSError, TypeError):
@@ -143,14 +143,14 @@ def _annotated(function: Callable[..., Any]) -> list[str] | None:
     return words if all(word.isidentifier() for word in words) else None
 
 
-def as_json(stage: Any, heard: Any) -> str | None:
+def as_json(stage: Any, parameters: Any) -> str | None:
     """Return the drawn parameters as JSON text; None when the stage drew nothing."""
-    if heard is None or heard == {}:
+    if parameters is None or parameters == {}:
         return None
-    if not isinstance(heard, dict):
-        values = list(heard) if isinstance(heard, (tuple, list)) else [heard]
+    if not isinstance(parameters, dict):
+        values = list(parameters) if isinstance(parameters, (tuple, list)) else [parameters]
         names = names_of(stage)
         if names is None or len(names) != len(values):
             names = [str(position) for position in range(len(values))]
-        heard = dict(zip(names, values, strict=True))
-    return json.dumps({str(key): plain(value) for key, value in heard.items()}, ensure_ascii=False)
+        parameters = dict(zip(names, values, strict=True))
+    return json.dumps({str(key): plain(value) for key, value in parameters.items()}, ensure_ascii=False)

@@ -119,16 +119,16 @@ class SlotSnapshot:
         self._values: list[tuple[Slot, Any, Any]] = []
         self._lengths: list[tuple[Any, int]] = []
 
-    def value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
+    def add_value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
         """Add a slot, what it holds, and what it holds during a visit where that is not a `StageStandIn`."""
         self._values.append((slot, value, stand_in))
 
-    def children(self, slots: list[Slot]) -> None:
+    def add_children(self, slots: list[Slot]) -> None:
         """Add the slots of one container: it has no others."""
         if slots and not isinstance(slots[0], TupleSlot):
             self._lengths.append((slots[0]._holder, len(slots)))
 
-    def held(self) -> list[Any]:
+    def held_values(self) -> list[Any]:
         """Return everything that sat in the slots."""
         return [value for _, value, _ in self._values]
 
@@ -151,7 +151,7 @@ def _same(now: Any, before: Any, stand_in: Any = None) -> bool:
     if now is before or (now is stand_in and now is not None):
         return True
     if type(now) is MethodType:
-        # Made anew each time that it is asked for.
+        # A new object each time it is read.
         return bool(now == before)
     return type(now) is StageStandIn and _same(now._audit_target, before)
 

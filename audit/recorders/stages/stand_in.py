@@ -26,7 +26,7 @@ def set_current_visit(visit: Visit | None) -> None:
     _CURRENT.visit = visit
 
 
-def _itself(target: Any) -> Any:
+def _unchanged(target: Any) -> Any:
     return target
 
 
@@ -61,7 +61,7 @@ class StageStandIn:
 
     def __reduce_ex__(self, _: Any) -> Any:
         # A copy is a copy of the user's callable.
-        return (_itself, (self._audit_target,))
+        return (_unchanged, (self._audit_target,))
 
     def __iter__(self) -> Any:
         return iter(self._audit_target)

@@ -58,11 +58,11 @@ class InsideStage:
         if error is not None:
             visit.fail(self._name, error)
         elif self._output is not _NOTHING:
-            visit.noted(self._name, self._output, self._spent)
+            visit.note_stage(self._name, self._output, self._spent)
 
     def __call__(self, function: F) -> F:
         """Decorate a function, with a name: `@audit.stage("name")`."""
-        return _decorated(function, self._name)
+        return _decorate(function, self._name)
 
 
 @overload
@@ -79,10 +79,10 @@ def stage(what: Any) -> Any:
         return InsideStage(what)
     if not callable(what):
         raise UsageError(f"audit.stage was given {what!r}.", hint="Give a stage's name, or a function.")
-    return _decorated(what, getattr(what, "__name__", type(what).__name__))
+    return _decorate(what, getattr(what, "__name__", type(what).__name__))
 
 
-def _decorated(function: F, name: str) -> F:
+def _decorate(function: F, name: str) -> F:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
         if current_visit() is None:

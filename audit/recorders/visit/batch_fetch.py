@@ -47,7 +47,7 @@ class BatchFetch:
         return State(json.dumps(place).encode(), block.encode())
 
     @staticmethod
-    def recorded(state: State) -> tuple[BatchFetch, int]:
+    def from_state(state: State) -> tuple[BatchFetch, int]:
         """Return the fetch and the place in it that `state` was made of."""
         known = json.loads(state.block)
         return BatchFetch(known["method"], known["indices"]), int(json.loads(state.small))
@@ -94,7 +94,7 @@ class BatchObserver:
         if self._watch is None:
             return
         try:
-            call.states = self._watch.drew()
+            call.states = self._watch.drawn_states()
             self._after = self._watch.take()
         except Exception as error:
             call.visit.problem = call.visit.problem or f"the random states could not be noted: {describe_error(error)}"
@@ -118,7 +118,7 @@ class BatchObserver:
             len(calls) == 1 and calls[0].item is fetch.item(items, place) for place, calls in enumerate(places)
         ):
             return [calls[0].states for calls in places]
-        drawn = self._watch.drew(self._start)
+        drawn = self._watch.drawn_states(self._start)
         made = {pair[0]: pair for call in self.calls for pair in call.states if pair[0].startswith(MADE)}
         drawn += [pair for name, pair in made.items() if name not in dict(drawn)]
         batch = [fetch.state(place) for place in range(len(places))]

@@ -40,7 +40,7 @@ Observe = Callable[[Any, Any, Callable[[], Any]], Any]
 
 
 class ItemCalls:
-    """ExpectedDraws every outermost `__getitem__` call on a dataset, or on what it wraps, to `observe` while it is entered."""
+    """Passes every outermost `__getitem__` call on a dataset, or on what it wraps, to `observe` while it is entered."""
 
     def __init__(self, dataset: Any, observe: Observe) -> None:
         self._observe = observe

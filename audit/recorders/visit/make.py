@@ -153,12 +153,12 @@ class VisitMaker:
                 visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
             elif 0 not in visit.rows:
                 if visit.problem is None:
-                    visit.loaded(made.value)
+                    visit.note_loaded(made.value)
                     made.is_load_only = True
             elif self._notes_items and not self._is_output(visit, made):
                 if not visit.explains(made.value):
                     made.gaps.append((visit.last_stage or "load", "item"))
-                visit.noted("item", made.value, 0)
+                visit.note_stage("item", made.value, 0)
             made.gaps += visit.unseen_changes(made.item)
         except Exception as error:
             if self._require_value:

@@ -1,4 +1,4 @@
-"""The files that are opened while an item is made: Python tells of each one, whoever opens it.
+"""The files that are opened while an item is made: Python reports each one, whichever code opens it.
 
 An audit hook cannot be removed, so it is installed once in a process and returns at once unless a visit is under way in
 the thread that opens something. Readers written in C++ open files without telling Python: see file_readers.py.

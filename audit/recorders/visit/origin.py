@@ -1,7 +1,7 @@
-"""Which file an index means, for any dataset that can tell.
+"""Which file an index means, for any dataset that knows.
 
 Ours have `source(index)`. torchvision's folders keep `samples`; Subset and ConcatDataset pass the
-question on. A dataset that cannot tell has the source `dataset://<index>`: of a Subset the index in the dataset it is of,
+question on. A dataset that does not know has the source `dataset://<index>`: of a Subset the index in the dataset it is of,
 so that the parts of a random split do not share identities.
 """
 
@@ -44,7 +44,7 @@ class Origin:
     split: str | None = None
     label: int | None = None
     path: str | None = None
-    #: The folder that a dataset which does not tell its files names as its root.
+    #: The folder that a dataset which does not name its files has as its root.
     folder: str | None = None
     #: What the first file is for the sample, where the dataset says so.
     role: str | None = None
@@ -82,7 +82,7 @@ def _origin(dataset: Any, index: int) -> Origin:
         found = _origin(dataset.datasets[number], index - before)
         # Two of the joined datasets may have a sample of one number: theirs is no identity here.
         return found if found.root is not None else replace(found, source=f"dataset://{index}")
-    return _listed(dataset, index) or _wrapped(dataset, index)
+    return _origin_in_samples(dataset, index) or _origin_in_wrapped(dataset, index)
 
 
 def find_source(source: Any, index: int, item: Any) -> Any:
@@ -132,7 +132,7 @@ def file_below(path: str, folder: str | None) -> OriginFile:
     return OriginFile(printable_path(relative), root, raw_path(relative), path)
 
 
-def _listed(dataset: Any, index: int) -> Origin | None:
+def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
     """Return the origin by the list `samples` that torchvision's folders keep."""
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
@@ -145,7 +145,7 @@ def _listed(dataset: Any, index: int) -> Origin | None:
     return None
 
 
-def _wrapped(dataset: Any, index: int) -> Origin:
+def _origin_in_wrapped(dataset: Any, index: int) -> Origin:
     wrapped = getattr(dataset, "dataset", None)
     if wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)

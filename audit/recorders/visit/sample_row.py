@@ -1,4 +1,4 @@
-"""The rows of `samples` and `sample_sources` that a visit leaves, whoever records it."""
+"""The rows of `samples` and `sample_sources` of a visit, the same for every recorder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ordinals of a run's stages: several pipelines in one run, and stages that a dataset's own code tells of.
+"""The ordinals of a run's stages: several pipelines in one run, and stages that a dataset's own code names.
 
 Within one pipeline ordinals always grow from stage to stage, so that the largest is the last on the way to the model. A second
 pipeline shares the ordinals of stages that are the same as far as that holds.
@@ -100,7 +100,7 @@ class StagesByPath:
         return found or None
 
     def take_rows(self) -> Any:
-        """Return None: whoever knows all processes writes the rows."""
+        """Return None: the process that knows all workers writes the rows."""
         return None
 
 

@@ -23,7 +23,7 @@ from audit.recorders.visit.stage_row import Row
 from audit.records import Columns, Level, Stage
 from audit.values.base import Facts
 
-#: Stages that a dataset's own code tells of are numbered from here in a worker; the run gives them their own ordinals.
+#: Stages that a dataset's own code names are numbered from here in a worker; the run gives them their own ordinals.
 INSIDE = 10_000
 _NOT_FIRED = '{"fired": false}'
 
@@ -41,7 +41,7 @@ class Visit:
         self._last: Row | None = None
         self._overhead = 0
         self._ran: list[int] = []
-        #: Stages that were not known before the visit: the name of one that the dataset's own code tells of, or a call.
+        #: Stages that were not known before the visit: the name of one that the dataset's own code gives, or a call.
         self.added: dict[int, str | ObservedCall] = {}
         #: Follows the calls that the dataset makes, where stages are found by them.
         self.calls: VisitCalls | None = None
@@ -81,10 +81,10 @@ class Visit:
         except BaseException as error:
             self.fail("load", error)
             raise
-        self.loaded(value, time.perf_counter_ns() - begun)
+        self.note_loaded(value, time.perf_counter_ns() - begun)
         return value
 
-    def loaded(self, value: Any, nanoseconds: int = 0) -> None:
+    def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
         """Note stage 0."""
         self._note(0, value, None, nanoseconds, None)
 
@@ -94,7 +94,7 @@ class Visit:
         is_target = step.stage.is_target
         if not is_target and 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
-            self.loaded(value)
+            self.note_loaded(value)
         came_in = self._digest_of(value)
         listener = self._listen(step)
         overhead_before, ran_before = self._overhead, len(self._ran)
@@ -159,7 +159,7 @@ class Visit:
 
     @property
     def last_digest(self) -> str | None:
-        """The digest of what the pipeline gave, as far as its stages tell."""
+        """The digest of what the pipeline gave, as far as its stages show."""
         return self._digest
 
     def holds(self, value: Any) -> bool:
@@ -180,10 +180,10 @@ class Visit:
         """Return pairs of stages between which the value changed without a stage."""
         return self.calls.unseen_changes(item) if self.calls is not None else []
 
-    def noted(self, name: str, value: Any, nanoseconds: int) -> None:
+    def note_stage(self, name: str, value: Any, nanoseconds: int) -> None:
         """Note a stage that the dataset's own code names with `audit.stage`."""
         if 0 not in self.rows:
-            self.loaded(value)
+            self.note_loaded(value)
         ordinal = next((known for known, what in self.added.items() if what == name), None)
         self._note(self._add(name) if ordinal is None else ordinal, value, self._digest, nanoseconds, None)
 
@@ -205,7 +205,7 @@ class Visit:
         """Note that a call which may be a stage is about to be made."""
         if 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
-            self.loaded(value)
+            self.note_loaded(value)
         step = PipelineStep(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
         return CallToken(step, self._digest_of(value), self._listen(step), self._overhead)
 
@@ -237,7 +237,7 @@ class Visit:
             self._value, self._digest, self._last = what.output, self.rows[last].facts.digest, self.rows[last]
 
     def fail(self, stage: str, error: BaseException) -> None:
-        """Note where the sample failed; the innermost stage is the one that is told."""
+        """Note where the sample failed; the innermost stage is the one that is noted."""
         if self.error is None:
             self.failed_stage = stage
             self.error = describe_error(error)
@@ -258,13 +258,13 @@ class Visit:
         if step.children:
             return _container_params(step, ran) if ran or not changed else None
         try:
-            if step.stage.random and (told := drawn.told_by(step.target)) is not None:
-                return drawn.as_json(step.target, told)
+            if step.stage.random and (kept := drawn.last_parameters(step.target)) is not None:
+                return drawn.as_json(step.target, kept)
             if listener is None:
                 return None
-            if listener.heard is None and drawn.asks_when_fired(step.target):
+            if listener.drawn is None and drawn.asks_when_fired(step.target):
                 return _NOT_FIRED
-            return drawn.as_json(step.target, listener.heard)
+            return drawn.as_json(step.target, listener.drawn)
         except Exception as error:
             self.problem = self.problem or f"what {step.stage.name} drew could not be noted: {describe_error(error)}"
             return None
