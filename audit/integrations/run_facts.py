@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from audit.records import Run
@@ -73,6 +75,38 @@ def layers(reader: Reader, run: Run) -> list[dict[str, Any]]:
         run=run.run_id,
         parameters=[run.run_id],
     ).dicts()
+
+
+#: The shares of a layer's elements that lie below the least one, its recorded percentiles, and the greatest one.
+SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """What is known of the distribution of one recorded activation or gradient."""
+
+    limits: tuple[float, ...]
+    elements: int
+    mean: float
+    std: float
+
+
+def layer_percentiles(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[Percentiles]]]:
+    """Yield (tag, step, percentiles of each row) of every layer and step whose percentiles were recorded."""
+    rows = reader.sql(
+        """
+        SELECT layer, direction, port, step, [min, p01, p25, p50, p75, p99, max] AS limits,
+               list_product(list_append(shape, 1))::BIGINT - coalesce(nonfinite, 0) AS elements, mean, std
+        FROM activations WHERE run_id = ? AND step IS NOT NULL AND p50 IS NOT NULL AND mean IS NOT NULL
+        ORDER BY ALL
+        """,
+        run=run.run_id,
+        parameters=[run.run_id],
+    ).fetchall()
+    for (layer, direction, port, step), group in groupby(rows, key=lambda row: row[:4]):
+        kinds = {"forward": "activations", "backward": "gradients"}
+        found = [Percentiles(tuple(row[4]), row[5], row[6], row[7]) for row in group]
+        yield f"{kinds[direction]}/{layer}/{port}", step, found
 
 
 def distributions(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[float]]]:

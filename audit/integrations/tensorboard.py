@@ -3,7 +3,8 @@
     audit export latest --to tensorboard -o tensorboard && tensorboard --logdir tensorboard
 
 Scalars are loss, learning rate and gradient norm of each step, accuracy and loss of each epoch, and what layers did.
-Histograms are loss, confidence, margin and entropy of each epoch. Pictures are the worst mistakes, stage by stage.
+Histograms are loss, confidence, margin and entropy of each epoch, and the activations and gradients of each recorded layer
+at each step, from their recorded percentiles. Pictures are the worst mistakes, stage by stage.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
         _scalars(writer, reader, run)
         for column, epoch, values in facts.distributions(reader, run):
             _histogram(writer, f"predictions/{column}", values, epoch)
+        for tag, step, rows in facts.layer_percentiles(reader, run):
+            _layer_histogram(writer, tag, step, rows)
         _pictures(writer, reader, run)
         described = plainjson.dumps(facts.parameters(reader, run) | facts.totals(run), indent=1)
         writer.add_text("run", "\n".join(f"    {line}" for line in described.splitlines()))
@@ -57,6 +60,29 @@ def _histogram(writer: Any, tag: str, values: list[float], epoch: int) -> None:
     import numpy as np
 
     writer.add_histogram(tag, np.asarray(values), epoch)
+
+
+def _layer_histogram(writer: Any, tag: str, step: int, rows: list[facts.Percentiles]) -> None:
+    """Write the distribution of one layer at one step: the percentiles of its rows, added up.
+
+    Between two percentiles the elements are taken to be spread evenly, as TensorBoard takes them inside a bucket.
+    """
+    import numpy as np
+
+    limits = np.unique([limit for row in rows for limit in row.limits])
+    below = np.sum([row.elements * np.interp(limits, row.limits, facts.SHARES) for row in rows], axis=0)
+    elements = sum(row.elements for row in rows)
+    writer.add_histogram_raw(
+        tag,
+        min=float(limits[0]),
+        max=float(limits[-1]),
+        num=elements,
+        sum=sum(row.elements * row.mean for row in rows),
+        sum_squares=sum(row.elements * (row.std**2 + row.mean**2) for row in rows),
+        bucket_limits=limits.tolist(),
+        bucket_counts=np.diff(below, prepend=0.0).tolist(),
+        global_step=step,
+    )
 
 
 def _pictures(writer: Any, reader: Reader, run: Run) -> None:

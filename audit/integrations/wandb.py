@@ -79,6 +79,10 @@ def _offline(wandb: Any, run: Run, config: dict[str, Any], folder: Path) -> Iter
         yield made
     finally:
         made.finish()
+        # `finish` returns before wandb's own process has written the file; the end of that process waits for it. A
+        # program that has a run of its own keeps the process, and the file is written a moment later.
+        if wandb.run is None:
+            wandb.teardown()
 
 
 def _history(made: Any, reader: Reader, run: Run) -> None:

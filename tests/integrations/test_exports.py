@@ -215,6 +215,21 @@ def test_tensorboard_reads_it(opened: Any, tmp_path: Path) -> None:
     assert {"epoch/train/accuracy", "layers/1/forward/output.0/zero_fraction"} <= set(events.Tags()["scalars"])
     (first, second) = events.Histograms("predictions/confidence")
     assert (first.step, second.step, first.histogram_value.num) == (0, 1, 24)
+    steps = [step for step, _ in expected]
+    for tag, direction in (("activations/1/output.0", "forward"), ("gradients/1/output.0", "backward")):
+        shown = events.Histograms(tag)
+        assert [each.step for each in shown] == steps
+        for each in shown:
+            value = each.histogram_value
+            least, greatest, total, elements = opened.sql(
+                "SELECT min(min), max(max), sum(mean * list_product(shape)), sum(list_product(shape)) "
+                "FROM activations WHERE layer = '1' AND port = 'output.0' AND direction = ? AND step = ?",
+                run=run,
+                parameters=[direction, each.step],
+            ).fetchone()
+            assert (value.min, value.max, value.num) == (pytest.approx(least), pytest.approx(greatest), elements)
+            assert value.sum == pytest.approx(total, rel=1e-5, abs=1e-9)
+            assert sum(value.bucket) == pytest.approx(elements)
 
 
 def test_tensorboard_shows_mistakes(opened: Any, tmp_path: Path) -> None:

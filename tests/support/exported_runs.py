@@ -57,7 +57,7 @@ def _training(store: Path, name: str, *, spoil: bool = False) -> None:
     network: nn.Module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     with audit.record(store, name=name) as run:
-        loader, network = run.loader(loader, split="train"), run.model(network, layers=["1"])
+        loader, network = run.loader(loader, split="train"), run.model(network, layers=["1"], backward=True)
         for _ in run.epochs(2):
             for batch, labels in loader:
                 optimizer.zero_grad()
