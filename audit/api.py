@@ -290,10 +290,12 @@ def record(
     capture_where: str | None = None,
     strict: bool = False,
     tags: Mapping[str, str] | None = None,
+    stall_timeout: float = 600.0,
 ) -> Recording:
     """Record your own loop: a context manager with `loader`, `dataset`, `model`, `epochs` and `log`.
 
-    A recording failure is a warning and a mark on the run, and the loop goes on; with `strict` it is raised.
+    A recording failure is a warning and a mark on the run, and the loop goes on; with `strict` it is raised. A sample that
+    takes longer than `stall_timeout` seconds is a warning that names it and its stage; your workers are left alone.
     """
     from audit.provenance import describe
     from audit.recorders.loop.recording import Recording
@@ -306,6 +308,7 @@ def record(
         capture_where=capture_where,
         strict=strict,
         tags=tags,
+        stall_timeout=stall_timeout,
         describe=describe,
     )
 
@@ -334,6 +337,7 @@ def run(
     strict: bool = False,
     max_failures: int | str | None = None,
     commit_every: float | None = None,
+    stall_timeout: float = 600.0,
     engine: str = "local",
     address: str | None = None,
     actors: int | None = None,
@@ -373,6 +377,7 @@ def run(
             strict=strict,
             max_failures=max_failures,
             commit_every=commit_every,
+            stall_timeout=stall_timeout,
             engine=engine,
             address=address,
             actors=actors,
@@ -391,6 +396,7 @@ def resume(
     strict: bool = False,
     max_failures: int | str | None = None,
     commit_every: float | None = None,
+    stall_timeout: float = 600.0,
     engine: str = "local",
     address: str | None = None,
     actors: int | None = None,
@@ -410,6 +416,7 @@ def resume(
         strict=strict,
         max_failures=max_failures,
         commit_every=commit_every,
+        stall_timeout=stall_timeout,
         engine=engine,
         address=address,
         actors=actors,

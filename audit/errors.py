@@ -111,6 +111,9 @@ class StoreReadOnly(StoreError):
 class StoreDamaged(StoreError):
     """A committed file is missing, or is not what its manifest says."""
 
+    #: The run whose manifest is missing, where that is the damage.
+    lost_run: str | None = None
+
 
 class StoreBusy(StoreError):
     """Another process is writing that run."""

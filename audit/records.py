@@ -30,6 +30,8 @@ OUTPUT_TASKS = {
     "regression": "regression",
     "embedding": "embedding",
 }
+#: What the row of a sample that took too long says; without a number, so that a replay can give the same.
+STALLED = "the sample took longer than --stall-timeout allows and was given up"
 
 
 @dataclass(slots=True)

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from audit.lineage.failures import FailureGroup
 
 #: Options that may differ when a run is resumed; the others come from its recipe.
-_WHEN_RESUMED = ("strict", "trust", "max_failures", "commit_every", "engine", "address", "actors", "gpus_per_actor")
+_WHEN_RESUMED = (
+    "strict",
+    "trust",
+    "max_failures",
+    "commit_every",
+    "stall_timeout",
+    "engine",
+    "address",
+    "actors",
+    "gpus_per_actor",
+)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -111,6 +121,14 @@ class Size(click.ParamType[int]):
     type=click.FloatRange(0.1),
     metavar="SECONDS",
     help="Commit at this interval. [default: after 2 s, then less and less often]",
+)
+@click.option(
+    "--stall-timeout",
+    type=click.FloatRange(0),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up a sample that takes longer: end its worker and record a failed row. 0 waits for ever.",
 )
 @click.option(
     "--engine",

@@ -15,6 +15,7 @@ from audit.engines.forward import ONLY_PIPELINE, Forward, Rows, input_digests
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.request import RunRequest
 from audit.engines.resilient_loader import ResilientLoader
+from audit.engines.watchdog import WatchOptions
 from audit.recorders.capture import Decision, decide
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
@@ -43,6 +44,8 @@ class LocalRun(RunExecutor):
         self.indices = plan.indices
         self.numbers = plan.numbers()
         self.undecided = False
+        #: Samples that took too long, with the stage and the reason.
+        self.given_up: dict[int, tuple[str, str]] = {}
         self.background: BackgroundWriter | None = None
         model = self.assembly.model
         request = self.request
@@ -94,6 +97,7 @@ class LocalRun(RunExecutor):
             seed=self.request.seed,
             want_inputs=self.assembly.model is not None,
             code=self.assembly.code,
+            given_up=self.given_up,
         )
         return ResilientLoader(
             recorded,
@@ -101,7 +105,23 @@ class LocalRun(RunExecutor):
             workers=self.request.workers,
             start_method=self.request.start_method,
             pin_memory=self.request.device.startswith("cuda"),
+            watch=self._watch(recorded),
         )
+
+    def _watch(self, recorded: RecordedDataset) -> WatchOptions | None:
+        """Who watches for samples that hang; None where the user said to wait for ever."""
+        limit = self.request.stall_timeout
+        if not limit:
+            return None
+
+        def tell(doing: str) -> None:
+            self.request.tell(doing, self.done, self.total, self.failed)
+
+        def note(text: str) -> None:
+            self.warn(text)
+            self.request.tell_note(text)
+
+        return WatchOptions(recorded.activity, limit, tell, note)
 
     def _decide(self) -> Decision:
         """Estimate from a few samples what keeping everything would take.

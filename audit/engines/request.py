@@ -14,6 +14,7 @@ from audit.records import LEVELS, Progress
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
 ENGINES = ("local", "ray")
 DEFAULT_BUDGET = 2 * 2**30
+DEFAULT_STALL_TIMEOUT = 600.0
 #: The options that decide what a sample becomes, and so belong to the recipe. No other key of one becomes an option.
 _RECIPE = (
     "dataset",
@@ -61,6 +62,8 @@ class RunRequest:
     max_failures: int | str | None = None
     #: Seconds between commits; None for often at first and ever more rarely in a long run.
     commit_every: float | None = None
+    #: Seconds after which a sample that is not made is given up; 0 for never.
+    stall_timeout: float = DEFAULT_STALL_TIMEOUT
     engine: str = "local"
     #: Of the engine ray: the cluster (None for one of its own), models in its pool, GPUs for each.
     address: str | None = None
@@ -81,6 +84,8 @@ class RunRequest:
             raise UsageError(f"workers is {self.workers}.", hint="Give a whole number from 0 up.")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}.", hint="Give a whole number from 1 up.")
+        if not self.stall_timeout >= 0:
+            raise UsageError(f"stall_timeout is {self.stall_timeout}.", hint="Give seconds, or 0 to wait for ever.")
         if self.max_failures is not None:
             FailureLimit.parse(self.max_failures)
         self._check_engine()

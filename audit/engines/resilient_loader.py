@@ -2,20 +2,25 @@
 
 A worker that dies takes its batch with it, not the run: the loader is started again where it stopped. A batch at which
 workers die twice is made sample by sample, each in a worker of its own, and a sample that kills it is lost alone.
+
+With `watch`, a worker that hangs or was stopped is killed (see watchdog.py). A sample at which it hung is not made again.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 
+from audit.engines.watchdog import Stall, Watchdog, WatchOptions, end_workers, interruptible
 from audit.engines.workers import defer_worker_death, is_worker_death, silence_broken_pipe
 from audit.errors import PipelineError
+from audit.records import STALLED
 
 #: What is asked for: indices of samples, or anything else that the dataset's `__getitems__` takes.
 Keys = Sequence[Any] | np.ndarray[Any, Any]
@@ -50,6 +55,7 @@ class ResilientLoader:
         workers: int | None = None,
         start_method: str | None = None,
         pin_memory: bool = False,
+        watch: WatchOptions | None = None,
     ) -> None:
         self._dataset = dataset
         #: What stands for the batch of one key whose worker died.
@@ -57,6 +63,11 @@ class ResilientLoader:
         self._workers = workers
         self._start_method = start_method
         self._pin_memory = pin_memory
+        self._watch = watch
+        #: Why the last iterator was ended, where its watchdog did it.
+        self._stall: Stall | None = None
+        #: Samples whose worker was stopped from outside once: they are made again.
+        self._tried_again: set[int] = set()
 
     def worker_count(self, batches: int) -> int:
         """Return how many workers make so many batches."""
@@ -68,16 +79,19 @@ class ResilientLoader:
         while len(keys):
             received = 0
             try:
-                for made in self._start(Batches(keys, size)):
-                    received += 1
-                    with defer_worker_death():
-                        yield made
+                with closing(self._start(Batches(keys, size))) as started:
+                    for made in started:
+                        received += 1
+                        with defer_worker_death():
+                            yield made
                 return
             except Exception as error:
                 if not is_worker_death(error):
                     raise
                 keys = keys[received * size :]
                 stuck = stuck + 1 if received == 0 else 1
+                if self._settle_stall():
+                    stuck = 0
                 if stuck >= 2:
                     for (key,) in Batches(keys[:size], 1):
                         yield self.make_alone(key)
@@ -91,13 +105,43 @@ class ResilientLoader:
     def first(self, keys: Keys, *, workers: int | None = None) -> Any:
         """Return all keys as one batch; None where its worker died."""
         try:
-            return next(self._start(Batches(keys, len(keys)), workers))
+            with closing(self._start(Batches(keys, len(keys)), workers)) as started:
+                return next(started)
         except Exception as error:
             if not is_worker_death(error):
                 raise
+            self._settle_stall()
             return None
 
-    def _start(self, batches: Batches, workers: int | None = None) -> Iterator[Any]:
+    def _settle_stall(self) -> bool:
+        """Give up the sample at which a worker hung; False where none did, or where it is to be tried again."""
+        stall, self._stall = self._stall, None
+        if stall is None or stall.index is None or self._watch is None:
+            return False
+        if stall.was_stopped and stall.index not in self._tried_again:
+            self._tried_again.add(stall.index)
+        else:
+            self._dataset.give_up(stall.index, stall.stage or "worker", STALLED)
+        return True
+
+    def _start(self, batches: Batches, workers: int | None = None) -> Generator[Any, None, None]:
+        """Yield what an iterator of a loader gives, under a watchdog; its workers end with it."""
+        iterator = self._make_iterator(batches, workers)
+        if self._watch is None:
+            yield from iterator
+            return
+        processes = getattr(iterator, "_workers", ())
+        with ExitStack() as stack:
+            stack.callback(end_workers, iterator)
+            if not processes:
+                stack.enter_context(interruptible(self._watch.activity, self._watch.limit))
+            watchdog = stack.enter_context(Watchdog(self._watch, processes))
+            try:
+                yield from _watch_iterator(iterator, watchdog)
+            finally:
+                self._stall = watchdog.stall
+
+    def _make_iterator(self, batches: Batches, workers: int | None = None) -> Iterator[Any]:
         """Return the iterator of a loader; raise an error that says so if a pipeline cannot be sent to its workers."""
         try:
             return iter(self._loader(batches, self.worker_count(len(batches)) if workers is None else workers))
@@ -119,6 +163,16 @@ class ResilientLoader:
             multiprocessing_context=self._start_method if workers else None,
             pin_memory=self._pin_memory,
         )
+
+
+def _watch_iterator(iterator: Iterator[Any], watchdog: Watchdog) -> Iterator[Any]:
+    while True:
+        with watchdog.waiting():
+            try:
+                made = next(iterator)
+            except StopIteration:
+                return
+        yield made
 
 
 def _as_is(made: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from audit.recorders.activity import Activity
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.randomness.visit_randomness import SeededRandomness, VisitRequest
@@ -33,12 +34,18 @@ class RecordedDataset:
         want_inputs: bool,
         epoch: int = 0,
         code: CodeFiles | None = None,
+        given_up: dict[int, tuple[str, str]] | None = None,
     ) -> None:
         # First, so that it is unpickled first: a spawned worker then imports the code that this process runs.
         self.code = code
         self.dataset = dataset
         self.pipeline = pipeline
-        maker = VisitMaker(dataset, pipeline, SeededRandomness(dataset, seed), require_value=True)
+        self.activity = Activity()
+        maker = VisitMaker(
+            dataset, pipeline, SeededRandomness(dataset, seed), require_value=True, activity=self.activity
+        )
+        #: Samples that took too long, with the stage and the reason: they are not tried again.
+        self.given_up = given_up if given_up is not None else {}
         self._recorder = ItemRecorder(maker, level)
         self.want_inputs = want_inputs
         self.epoch = epoch
@@ -51,14 +58,23 @@ class RecordedDataset:
         self._recorder.clear()
         inputs: list[Any] = []
         for index in indices:
+            if index in self.given_up:
+                self._recorder.add_stalled(index, *self.given_up[index])
+                continue
             request = VisitRequest(index, self.epoch)
             made = self._recorder.add(request, lambda index=index: self.dataset[index])  # type: ignore[misc]
             if self.want_inputs and made.visit.error is None:
                 inputs.append(made.value)
         return self._recorder.take_batch(_stack(inputs), indexed=True)
 
+    def give_up(self, index: int, stage: str, error: str) -> None:
+        """Record a sample as failed from now on, instead of making it. Workers that are running do not hear of it."""
+        self.given_up[index] = stage, error
+
     def lost(self, index: int) -> RecordedBatch:
         """Return the batch of one sample whose worker process died."""
+        if index in self.given_up:
+            return self.__getitems__([index])
         self._recorder.clear()
         self._recorder.add_lost(index)
         return self._recorder.take_batch(None, indexed=True)

@@ -29,6 +29,8 @@ from audit.store.filesystem import Filesystem, LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 
 MARKER = "audit.json"
+#: A file in a run's folder that says: this run is being removed.
+TOMBSTONE = ".removed"
 #: How often a manifest is read again that is replaced while it is being read.
 _MOST_LOOKS = 50
 
@@ -280,8 +282,8 @@ def locked_manifest(filesystem: Filesystem, run_id: str) -> Iterator[Manifest]:
 def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreError]]:
     """Every run in the order they were begun, and what could not be read.
 
-    One damaged manifest must not hide the other runs. A folder without a manifest never
-    committed anything: it is not a run.
+    One damaged manifest must not hide the other runs. A folder with neither a manifest nor rows never committed
+    anything: it is not a run. One that holds rows has lost its manifest.
     """
     manifests: list[Manifest] = []
     damaged: list[StoreError] = []
@@ -291,7 +293,11 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
         try:
             manifests.append(read_manifest(filesystem, run_id, data))
         except (FileNotFoundError, NotADirectoryError):
-            continue
+            if has_lost_manifest(filesystem, run_id):
+                where = f"{filesystem.location}/{manifest_path(run_id)}"
+                lost = _damaged(f"{where} is missing, but the run has parts.")
+                lost.lost_run = run_id
+                damaged.append(lost)
         except StoreError as error:
             damaged.append(error)
         except OSError as error:
@@ -300,6 +306,18 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
     # By commit sequence, not by the wall clock: clocks of two machines need not agree.
     manifests.sort(key=lambda m: (m.run.sequence, m.run.started_at, m.run.run_id))
     return manifests, damaged
+
+
+def has_lost_manifest(filesystem: Filesystem, run_id: str) -> bool:
+    """Whether a folder without a manifest holds parts or commits, and is not one that is being removed."""
+    folder = run_folder(run_id)
+    names = filesystem.list(folder)
+    held = [name for name in names if name in SCHEMAS or name == LOG_FOLDER]
+    if TOMBSTONE in names or not any(filesystem.list(f"{folder}/{name}") for name in held):
+        return False
+    # Listed again: another process may have begun or ended the removal meanwhile.
+    now = filesystem.list(folder)
+    return bool(now) and TOMBSTONE not in now and not filesystem.exists(manifest_path(run_id))
 
 
 def withdraw(filesystem: Filesystem, run_id: str, parts: Iterable[Part]) -> None:

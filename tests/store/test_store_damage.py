@@ -18,7 +18,16 @@ from store_cases import record, rewrite, tree_digest
 
 import audit
 from audit.cli.main import cli
-from audit.errors import AuditError, NotAStore, NotFound, StoreError, StoreNotFound, StoreTooNew, UsageError
+from audit.errors import (
+    AuditError,
+    NotAStore,
+    NotFound,
+    StoreDamaged,
+    StoreError,
+    StoreNotFound,
+    StoreTooNew,
+    UsageError,
+)
 from audit.store.schema import FORMAT_VERSION
 from audit.store.write.writer import RunWriter
 
@@ -290,7 +299,9 @@ def test_a_reference_must_be_clear(place: Path) -> None:
 def test_a_lost_manifest_is_damage(tmp_path: Path) -> None:
     audit.run(DIGITS, store=tmp_path / "lineage", workers=0, limit=3)
     next((tmp_path / "lineage" / "runs").glob("*/run.json")).unlink()
-    with audit.open(tmp_path / "lineage") as store:
+    with pytest.raises(StoreDamaged, match=r"run\.json is missing, but the run has parts"):
+        audit.open(tmp_path / "lineage")
+    with audit.open(tmp_path / "lineage", allow_damaged=True) as store:
         assert [(item.file, item.problem) for item in store.verify()] == [
             ("run.json", "is missing, but the run has parts")
         ]

@@ -10,17 +10,19 @@ from torch.utils.data import IterableDataset
 
 from audit import values
 from audit.engines.assemble import assemble
-from audit.engines.request import RunRequest
+from audit.engines.request import DEFAULT_STALL_TIMEOUT, RunRequest
 from audit.engines.resilient_loader import ResilientLoader
+from audit.engines.watchdog import WatchOptions
 from audit.errors import DatasetError, PipelineError, UsageError
 from audit.models.presets import expand_preset
+from audit.recorders.activity import Activity
 from audit.recorders.loop.fetching import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, own_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch
-from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit
+from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import origin_of
 from audit.records import Run, Stage
 from audit.sources.builder import builders_of, built
@@ -81,7 +83,17 @@ class ReplayPipeline:
         self.pipeline = pipeline
         self.seeded = seed is not None
         randomness: Randomness = RestoredRandomness(dataset) if seed is None else SeededRandomness(dataset, seed)
-        self._maker = VisitMaker(dataset, pipeline, randomness, require_value=self.seeded, notes_items=notes_items)
+        self.activity = Activity()
+        self._maker = VisitMaker(
+            dataset,
+            pipeline,
+            randomness,
+            require_value=self.seeded,
+            notes_items=notes_items,
+            activity=self.activity,
+        )
+        #: Samples that took too long, with the stage and the reason.
+        self._given_up: dict[int, tuple[str, str]] = {}
         self._sources: _Sources | None = None
         #: In a loader its samples are made by `__getitems__`, and so they are here.
         self._fetches_batches = not self.seeded and fetches_batches(dataset)
@@ -120,6 +132,8 @@ class ReplayPipeline:
 
     def again(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
+        if task.index in self._given_up:
+            return self._outcome(task, MadeVisit(stalled_visit(self.pipeline, *self._given_up[task.index])))
         request = VisitRequest(task.index, task.epoch, task.states)
         with own_worker(), values.following_digests(self.digests):
             if self._fetches_batches or BATCH in task.states:
@@ -129,8 +143,14 @@ class ReplayPipeline:
                 made = self._maker.make(request, lambda: self.dataset[task.place], self.level)
         return self._outcome(task, made)
 
+    def give_up(self, index: int, stage: str, error: str) -> None:
+        """Take a sample for one that hangs, instead of making it."""
+        self._given_up[index] = stage, error
+
     def lost(self, task: Task) -> list[ReplayedVisit]:
         """The outcome of a visit that killed its worker."""
+        if task.index in self._given_up:
+            return [self.again(task)]
         return [self._outcome(task, MadeVisit(lost_visit(self.pipeline)))]
 
     def _outcome(self, task: Task, made: MadeVisit) -> ReplayedVisit:
@@ -244,7 +264,8 @@ def replay_all(
     together = [task for task in tasks if not task.alone]
     if workers is None and len(together) <= _FEW:
         workers = 0
-    loader = ResilientLoader(what, lost=what.lost, workers=workers)
+    watch = WatchOptions(what.activity, DEFAULT_STALL_TIMEOUT)
+    loader = ResilientLoader(what, lost=what.lost, workers=workers, watch=watch)
     before = [source.take() for source in global_sources()]
     try:
         for outcomes in loader.batches(together, batch_size):

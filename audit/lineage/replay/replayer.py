@@ -17,7 +17,7 @@ from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisits
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
-from audit.records import Progress, Run
+from audit.records import STALLED, Progress, Run
 from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Replayer:
                 self._count(fact, 0)
                 self._differs(VisitMismatch(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
             else:
-                alone = fact["failed_stage"] == "worker"
+                alone = fact["failed_stage"] == "worker" or STALLED in (fact["error"] or "")
                 tasks.append(Task(epoch, index, visit, states.get(key, {}), place, alone))
         return tasks
 

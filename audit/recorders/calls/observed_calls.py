@@ -34,6 +34,8 @@ class CallSink(Protocol):
     def rename_call(self, call: ObservedCall) -> None: ...
     def is_unchanged(self, call: ObservedCall) -> bool: ...
     def fail(self, stage: str, error: BaseException) -> None: ...
+    def enter_stage(self, name: str) -> None: ...
+    def leave_stage(self) -> None: ...
 
 
 class ObservedCall:
@@ -123,13 +125,16 @@ class VisitCalls:
         frame = _Frame(call.label, self._held_by(call.target), self._openness_of(call.target, parent))
         token = self._quietly(self._sink.before_call, call.target, call.value)
         self._frames.append(frame)
+        name = call.label.rpartition(".")[2]
+        self._sink.enter_stage(name)
         begun = time.perf_counter_ns()
         try:
             output = slot.original(*args, **kwargs)
         except BaseException as error:
-            self._sink.fail(call.label.rpartition(".")[2], error)
+            self._sink.fail(name, error)
             raise
         finally:
+            self._sink.leave_stage()
             spent = time.perf_counter_ns() - begun
             self._frames.pop()
             if token is not None:

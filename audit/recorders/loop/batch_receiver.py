@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from audit.recorders.activity import Activity
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
 from audit.recorders.loop.intake import Intake
@@ -27,6 +28,10 @@ class BatchReceiver:
         self._numbers = state.numbers
         self.tracker = state.tracker
         self._has_warned = False
+
+    def new_activity(self) -> Activity:
+        """Return a place where the processes of one more loader note what they are doing."""
+        return self._state.stalls.new_activity()
 
     def begin(self, loader: LoaderRecording) -> Iteration | None:
         """Begin a pass over a loader; return None when it is not recorded any more."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from audit.recorders.activity import Activity
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.base_loader import base_of
@@ -45,6 +46,7 @@ class Receiver(Protocol):
 
     tracker: BatchTracker
 
+    def new_activity(self) -> Activity: ...
     def begin(self, loader: LoaderRecording) -> Iteration | None: ...
     def receive(self, loader: LoaderRecording, envelope: RecordedBatch, iteration: Iteration) -> None: ...
     def finish_pass(self, loader: LoaderRecording, iteration: Iteration) -> None: ...
@@ -75,7 +77,7 @@ class LoaderRecording:
         self._kept: Any = None
         dataset = self.base.dataset
         is_iterable = isinstance(dataset, IterableDataset)
-        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
+        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset), activity=receiver.new_activity())
         recorder = ItemRecorder(maker, level, label=label, source=source)
         self._dataset = RecordedIterable(recorder) if is_iterable else RecordedMap(recorder)
         self._collate = RecordingCollate(self.base.collate_fn, recorder, not is_iterable)

@@ -65,6 +65,7 @@ class Recording:
         capture_where: str | None = None,
         strict: bool = False,
         tags: Mapping[str, str] | None = None,
+        stall_timeout: float = 600.0,
         describe: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         if name is not None and not isinstance(name, str):
@@ -73,13 +74,17 @@ class Recording:
             raise UsageError(f"tags is {tags!r}.", hint='Give a mapping, such as {"purpose": "baseline"}.')
         if not isinstance(capture_budget, (int, float)) or not capture_budget >= 0:
             raise UsageError(f"capture_budget is {capture_budget!r}.", hint="Give a number of bytes.")
+        if not isinstance(stall_timeout, (int, float)) or not stall_timeout >= 0:
+            raise UsageError(f"stall_timeout is {stall_timeout!r}.", hint="Give seconds, or 0 for no warning.")
         check_run_name(name)
         details = describe() if describe is not None else {}
         tagged = rank_tags() | dict(tags or {})
         run = Run("", name=name, tags=tagged, capture=capture, **details)
         self._problems = problems = Problems(run.warnings, strict=strict)
         self._plan = CapturePlan(capture, capture_budget, run, problems)
-        self._state = state = RecordingState(store, run, problems, capture_where=capture_where)
+        self._state = state = RecordingState(
+            store, run, problems, capture_where=capture_where, stall_timeout=stall_timeout
+        )
         self._intake = Intake(run, problems, self._plan, StageRegister(run.run_id))
         self._draws = ExpectedDraws()
         self._loaders: list[LoaderRecording] = []
@@ -167,7 +172,7 @@ class Recording:
         self._channels.append(channel)
         self._state.tracker.adopts = True
         self._register(id(channel), pipeline, dataset, how)
-        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset))
+        maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset), activity=self._receiver.new_activity())
         return kind(ItemRecorder(maker, self._plan.level, label=label, source=source), channel)
 
     def _register(

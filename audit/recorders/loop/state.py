@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from audit.recorders.loop.fork_safety import WRITING
 from audit.recorders.loop.numbering import EpochClock
+from audit.recorders.loop.stall_watch import StallWatch
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.run_numbers import RunNumbers
@@ -24,11 +25,13 @@ from audit.store.write.writer import RunWriter
 class RecordingState:
     """What the parts of one recording share. It calls none of them."""
 
-    def __init__(self, store: str, row: Run, problems: Problems, *, capture_where: str | None) -> None:
+    def __init__(
+        self, store: str, row: Run, problems: Problems, *, capture_where: str | None, stall_timeout: float = 600.0
+    ) -> None:
         self._problems = problems
         self._selection = Selection(capture_where) if capture_where else None
         self._writer = RunWriter.create(store, row)
-        self._background = BackgroundWriter(self._writer)
+        self.stalls = StallWatch(stall_timeout, problems)
         self._process = os.getpid()
         self._closed = False
         #: Held while the data below, or that of a part, is changed.
@@ -41,6 +44,8 @@ class RecordingState:
         #: Whether any sample has come, and whether a model is recorded, so that samples wait for predictions.
         self.has_samples = False
         self.has_models = False
+        # Last: its thread looks at all of the above.
+        self._background = BackgroundWriter(self._writer, guard=WRITING, on_tick=self._on_tick)
 
     @property
     def is_open(self) -> bool:
@@ -80,6 +85,18 @@ class RecordingState:
         """Let no other thread in, and mark the run with what goes wrong inside; a strict recording raises it."""
         with self._problems.guard(), self.lock:
             yield
+
+    def _on_tick(self) -> None:
+        """Nothing arrives: warn of samples that take long, and hand over a batch for which no model can predict anything."""
+        self.stalls.look()
+        if self.has_models or self._selection is not None or not self.lock.acquire(blocking=False):
+            return
+        try:
+            # One at a time: this is the writer's own thread, which must not wait for itself.
+            if self.is_open and (rows := self.batches.take_oldest()) is not None:
+                self.write([rows])
+        finally:
+            self.lock.release()
 
     def write(self, rows: Iterable[BatchRows]) -> None:
         """Hand rows to the writer's thread. Raises what that thread could not write before."""

@@ -85,6 +85,10 @@ class WaitingBatches:
                 self._batches.append(self._take_loose(batch))
         return self._take_finished(owners)
 
+    def take_oldest(self) -> BatchRows | None:
+        """Remove the oldest batch that the loop has left; return its rows, or None where there is none."""
+        return self._remove(self._batches.popleft()) if len(self._batches) > 1 else None
+
     def take_rest(self) -> Iterator[BatchRows]:
         """Yield the rows of all that is left, in order."""
         while self._batches:

@@ -16,7 +16,7 @@ from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.items import label_number
-from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit
+from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import Origin, class_names, find_source, named_origin, origin_of
 from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.source_files import is_media
@@ -111,6 +111,10 @@ class ItemRecorder:
     def add_lost(self, index: int) -> None:
         """Gather the row of a sample whose worker process died."""
         self._add_rows(index, MadeVisit(lost_visit(self.instrument.pipeline)), None)
+
+    def add_stalled(self, index: int, stage: str, error: str) -> None:
+        """Gather the row of a sample that took too long and was given up."""
+        self._add_rows(index, MadeVisit(stalled_visit(self.instrument.pipeline, stage, error)), None)
 
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
         """Record what `make` makes, and return it. Raises what it raises, after noting it."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from audit.recorders.activity import Activity
 from audit.recorders.randomness.visit_randomness import Randomness, States, VisitRequest
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch, BatchObserver
@@ -63,6 +64,7 @@ class VisitMaker:
         *,
         require_value: bool = False,
         notes_items: bool = True,
+        activity: Activity | None = None,
     ) -> None:
         self.dataset = dataset
         self.instrument = Instrument(pipeline)
@@ -71,25 +73,27 @@ class VisitMaker:
         self._require_value = require_value
         #: False for a replay of runs that were recorded before `audit run` noted items.
         self._notes_items = notes_items
+        #: Where the process that watches reads what this one is doing.
+        self.activity = activity
 
     def make(self, request: VisitRequest, fetch: Callable[[], Any], level: CaptureOrVerify) -> MadeVisit:
         """Make one visit; once more if it made generators that had not been prepared. Raises nothing of the dataset's."""
         made = self.finish(self.begin(request, level), fetch)
         if self.randomness.prepare_again(request):
-            made = self.finish(self._new_visit(level), fetch)
+            made = self.finish(self._new_visit(level, request.index), fetch)
         return made
 
     def begin(self, request: VisitRequest, level: CaptureOrVerify) -> Visit:
         """Prepare the generators and the visit; `finish` must follow. What it raises has nothing to do with the dataset."""
         self.randomness.prepare(request)
-        return self._new_visit(level)
+        return self._new_visit(level, request.index)
 
     def finish(self, visit: Visit, fetch: Callable[[], Any]) -> MadeVisit:
         """Call the dataset, with the stand-ins in their slots, and end the visit."""
         made = MadeVisit(visit)
         inserted = self.instrument.insert(visit)
         try:
-            made.item = fetch()
+            made.item = self._fetch(visit.index, fetch)
             self._note_item(made)
         except (Exception, SystemExit) as error:
             # StopIteration too: it would end the epoch without a word; and an exit would end the run.
@@ -102,6 +106,15 @@ class VisitMaker:
         except Exception as error:
             visit.problem = visit.problem or f"the random states could not be noted: {describe_error(error)}"
         return made
+
+    def _fetch(self, index: int, fetch: Callable[[], Any]) -> Any:
+        if self.activity is None:
+            return fetch()
+        self.activity.begin(index)
+        try:
+            return fetch()
+        finally:
+            self.activity.end()
 
     def make_batch(self, request: VisitRequest, fetch: BatchFetch, level: CaptureOrVerify) -> MadeBatch:
         """Make a batch as a whole, as `make` makes one sample."""
@@ -118,7 +131,7 @@ class VisitMaker:
         error: BaseException | None = None
         with ItemCalls(self.dataset, observer.observe):
             try:
-                items = fetch.make(self.dataset)
+                items = self._fetch(_first_number(fetch), lambda: fetch.make(self.dataset))
             except (Exception, SystemExit) as raised:
                 error = raised
         calls = assign_calls(self.dataset, observer.calls, fetch.indices, items)
@@ -136,8 +149,10 @@ class VisitMaker:
             visits.append(made)
         return MadeBatch(items, visits, error)
 
-    def _new_visit(self, level: CaptureOrVerify) -> Visit:
-        return self.instrument.new_visit(level, refuse_none=self._require_value)
+    def _new_visit(self, level: CaptureOrVerify, index: int = -1) -> Visit:
+        visit = self.instrument.new_visit(level, refuse_none=self._require_value)
+        visit.activity, visit.index = self.activity, index
+        return visit
 
     def _fail(self, made: MadeVisit, error: BaseException) -> None:
         made.visit.fail("dataset" if made.visit.rows else "load", error)
@@ -171,8 +186,21 @@ class VisitMaker:
         return any(visit.holds(part) for part in parts_of(made.item)) or visit.holds_equal(made.value)
 
 
+def _first_number(fetch: BatchFetch) -> int:
+    """The first index of a batch that is fetched as a whole; -1 where it is no number."""
+    first = fetch.indices[0] if len(fetch.indices) else None
+    return first if isinstance(first, int) else -1
+
+
 def lost_visit(pipeline: Pipeline) -> Visit:
     """Return the visit of a sample whose worker process died: the same in a run and in a replay."""
     visit = Visit(pipeline, "digest")
     visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
+    return visit
+
+
+def stalled_visit(pipeline: Pipeline, stage: str, error: str) -> Visit:
+    """The visit of a sample that was given up because it took too long."""
+    visit = Visit(pipeline, "digest")
+    visit.fail(stage, TimeoutError(error))
     return visit

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from audit import values
+from audit.recorders.activity import Activity
 from audit.recorders.calls.data_values import ids_in
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls, arguments_of
 from audit.recorders.stages import drawn
@@ -55,6 +56,19 @@ class Visit:
         self.source_bytes: int | None = None
         #: Files that were opened for reading while the item was made.
         self.opened: list[str] = []
+        #: Where other processes can read what this one is doing.
+        self.activity: Activity | None = None
+        self.index = -1
+
+    def enter_stage(self, name: str) -> None:
+        """Let other processes know that a stage begins."""
+        if self.activity is not None:
+            self.activity.enter(name)
+
+    def leave_stage(self) -> None:
+        """Let other processes know that the stage has ended."""
+        if self.activity is not None:
+            self.activity.leave()
 
     # -- called by the stand-ins ---------------------------------------------------------------
 
@@ -101,12 +115,14 @@ class Visit:
         begun = time.perf_counter_ns()
         if self.calls is not None:
             self.calls.enter(step.target, step.stage.path)
+        self.enter_stage(step.stage.name)
         try:
             output = target(*args, **kwargs)
         except BaseException as error:
             self.fail(step.stage.name, error)
             raise
         finally:
+            self.leave_stage()
             if self.calls is not None:
                 self.calls.leave()
             if listener is not None:

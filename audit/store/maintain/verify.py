@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 
 import pyarrow.parquet as pq
 
+from audit.errors import StoreDamaged
 from audit.records import Part, Progress, Run
-from audit.store.commits import RUNS_FOLDER, manifest_path, run_folder
+from audit.store.commits import run_folder
 from audit.store.part_file import index_bounds
 from audit.store.read.reader import Reader
-from audit.store.schema import SCHEMAS, add_missing_columns
+from audit.store.schema import add_missing_columns
 from audit.store.tally import Tally
 
 
@@ -37,9 +38,7 @@ class Damage:
 def verify(reader: Reader, run: str | None = None, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
     """Every damage in one run, or in all of them."""
     chosen = [reader.manifest(run)] if run else [reader.manifest(row.run_id) for row in reader.runs()]
-    damage = [Damage("", "run.json", str(error)) for error in reader.damaged] if run is None else []
-    if run is None:
-        damage += _orphaned(reader, {manifest.run.run_id for manifest in chosen})
+    damage = [_damaged_manifest(error) for error in reader.damaged] if run is None else []
     total = sum(len(manifest.parts) for manifest in chosen)
     done = 0
     for manifest in chosen:
@@ -76,17 +75,10 @@ def _contradictions(run: Run, tally: Tally) -> Iterator[str]:
             yield f"says {name} = {claimed}, but its parts hold {found}"
 
 
-def _orphaned(reader: Reader, known: set[str]) -> list[Damage]:
-    """Folders that hold parts but no manifest: a run.json that was there once is gone."""
-    filesystem = reader.filesystem
-    found = []
-    for run_id in filesystem.list(RUNS_FOLDER):
-        if run_id in known or run_id.startswith(".") or filesystem.exists(manifest_path(run_id)):
-            continue
-        tables = [name for name in filesystem.list(run_folder(run_id)) if name in SCHEMAS]
-        if any(filesystem.list(f"{run_folder(run_id)}/{table}") for table in tables):
-            found.append(Damage(run_id, "run.json", "is missing, but the run has parts"))
-    return found
+def _damaged_manifest(error: Exception) -> Damage:
+    if isinstance(error, StoreDamaged) and error.lost_run is not None:
+        return Damage(error.lost_run, "run.json", "is missing, but the run has parts")
+    return Damage("", "run.json", str(error))
 
 
 def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally | None]:

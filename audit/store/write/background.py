@@ -1,10 +1,14 @@
-"""A bounded queue between the loop and the disk: the loop waits when it is full, nothing is dropped."""
+"""A bounded queue between the loop and the disk: the loop waits when it is full, nothing is dropped.
+
+While nothing arrives, what has been gathered is still committed when it is due.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from audit.records import Run, Status
 from audit.store.write.writer import RunWriter
@@ -13,14 +17,28 @@ Work = Callable[[RunWriter], None]
 
 #: How many bytes of rows may wait to be written before the loop waits too.
 DEFAULT_LIMIT = 64 * 2**20
+#: How often the thread looks at the clock while nothing arrives, in seconds.
+_TICK = 1.0
 
 
 class BackgroundWriter:
-    """Runs the writer in a thread. The first failure is kept in `error`; later work is discarded."""
+    """Runs the writer in a thread. The first failure is kept in `error`; later work is discarded.
 
-    def __init__(self, writer: RunWriter, limit: int = DEFAULT_LIMIT) -> None:
+    `guard` is held while the thread commits by the clock. `on_tick` is called about once a second while nothing arrives.
+    """
+
+    def __init__(
+        self,
+        writer: RunWriter,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        guard: AbstractContextManager[object] | None = None,
+        on_tick: Callable[[], None] | None = None,
+    ) -> None:
         self._writer = writer
         self._limit = limit
+        self._guard = guard if guard is not None else nullcontext()
+        self._on_tick = on_tick
         self._waiting: deque[tuple[Work, int]] = deque()
         self._bytes = 0
         self._status: Status | None = None
@@ -81,8 +99,17 @@ class BackgroundWriter:
         """The next piece of work; None when there will be no more."""
         with self._changed:
             while not self._waiting and self._status is None:
-                self._changed.wait()
+                if not self._changed.wait(_TICK):
+                    return self._tick, 0
             return self._waiting.popleft() if self._waiting else None
+
+    def _tick(self, writer: RunWriter) -> None:
+        """Nothing has arrived for a while: commit what is due."""
+        if writer.is_due():
+            with self._guard:
+                writer.flush()
+        if self._on_tick is not None:
+            self._on_tick()
 
     def _try(self, work: Work | Callable[[RunWriter], Run]) -> None:
         try:

@@ -164,6 +164,10 @@ class RunWriter:
         if self._waited():
             self.flush()
 
+    def is_due(self) -> bool:
+        """Whether rows or parts wait for a commit, and the time for it has come."""
+        return bool(self._pending or self._uncommitted) and self._waited()
+
     def _waited(self) -> bool:
         return time.monotonic() - self._last_flush >= self._interval
 

@@ -1,0 +1,120 @@
+"""What each process of a loader is doing now: the sample, the stage, and since when.
+
+It lies in memory that the processes share, so that the main process can read it while a worker hangs, or is stopped and
+can answer nothing. Times are those of the system's monotonic clock, which is one for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+#: Process, sample, begin of the sample, begin of the stage, whether a sample is being made, length of the stage's name.
+_HEAD = struct.Struct("<qqddBB")
+_NAME_BYTES = 90
+_PLACE_BYTES = 128
+#: The main process has the first place; a worker the one after its number.
+_PLACES = 257
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentSample:
+    """The sample that a process is making."""
+
+    process: int
+    index: int
+    stage: str
+    #: Seconds since the sample was begun, and since its stage was.
+    seconds: float
+    stage_seconds: float
+    begun: float
+
+
+class Activity:
+    """Notes of what the processes of one dataset are doing."""
+
+    def __init__(self) -> None:
+        self._shared = torch.zeros(_PLACES * _PLACE_BYTES, dtype=torch.uint8)
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        self._process = 0
+        self._memory: memoryview | None = None
+        self._offset = 0
+        self._index = 0
+        self._begun = 0.0
+        self._names: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_shared": self._shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._shared = state["_shared"]
+        self._forget_process()
+
+    # -- in the process that makes samples ---------------------------------------------------------
+
+    def begin(self, index: int) -> None:
+        """A sample is begun: the dataset's own code runs, which loads it."""
+        if self._process != os.getpid():
+            self._forget_process()
+            self._process = os.getpid()
+            worker = get_worker_info()
+            self._offset = _PLACE_BYTES * (0 if worker is None else 1 + worker.id % (_PLACES - 1))
+        self._index, self._begun = index, time.monotonic()
+        self._names = ["load"]
+        self._write(self._begun)
+
+    def enter(self, stage: str) -> None:
+        """A stage begins."""
+        self._names.append(stage)
+        self._write(time.monotonic())
+
+    def leave(self) -> None:
+        """The stage has returned or failed."""
+        if len(self._names) > 1:
+            self._names.pop()
+        if len(self._names) == 1:
+            self._names = ["dataset"]
+        self._write(time.monotonic())
+
+    def end(self) -> None:
+        """The sample is made, or has failed."""
+        self._names = []
+        self._write(self._begun)
+
+    def _write(self, entered: float) -> None:
+        if self._process != os.getpid():
+            return
+        if self._memory is None:
+            self._memory = _bytes_of(self._shared)
+        name = self._names[-1].encode()[:_NAME_BYTES] if self._names else b""
+        at = self._offset
+        _HEAD.pack_into(self._memory, at, self._process, self._index, self._begun, entered, bool(name), len(name))
+        self._memory[at + _HEAD.size : at + _HEAD.size + len(name)] = name
+
+    # -- in the process that watches ---------------------------------------------------------------
+
+    def current(self) -> list[CurrentSample]:
+        """The samples that are being made, the longest first."""
+        memory = _bytes_of(self._shared)
+        now = time.monotonic()
+        found = []
+        for at in range(0, len(memory), _PLACE_BYTES):
+            process, index, begun, entered, is_busy, length = _HEAD.unpack_from(memory, at)
+            if is_busy:
+                name = bytes(memory[at + _HEAD.size : at + _HEAD.size + length]).decode(errors="replace")
+                found.append(CurrentSample(process, index, name, now - begun, now - entered, begun))
+        return sorted(found, key=lambda sample: -sample.seconds)
+
+
+def _bytes_of(shared: torch.Tensor) -> memoryview:
+    array: Any = shared.numpy()
+    return memoryview(array)

@@ -1,0 +1,184 @@
+"""A run ends, whatever its workers do: one that hangs or was stopped costs one sample, and the run says which."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+import audit
+from audit.recorders.problems import RecordingWarning
+from audit.records import Progress
+
+HANGS = """
+import os, signal, time
+def slow(value):
+    value = transforms.functional.pil_to_tensor(value)
+    if int(value[0, 0, 0]) == PIXEL:
+        ACTION
+    return value
+transform = [slow]
+"""
+
+
+def hanging_pipeline(write: Callable[..., Path], images: Path, action: str) -> Path:
+    """A pipeline that does something bad at the eighth picture."""
+    victim = sorted(images.rglob("*.png"))[7]
+    with Image.open(victim) as picture:
+        pixel = int(np.asarray(picture)[0, 0, 0])
+    return write(HANGS.replace("PIXEL", str(pixel)).replace("ACTION", action))
+
+
+def failures(store: Path) -> list[dict[str, Any]]:
+    with audit.open(store) as opened:
+        return opened.sql("SELECT index, failed_stage, error FROM failures ORDER BY index").dicts()
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("action", ["time.sleep(10_000)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_a_worker_that_hangs_costs_one_sample(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, method: str, action: str
+) -> None:
+    images = pictures(count=12)
+    told: list[Progress] = []
+    recorded = audit.run(
+        images,
+        pipeline=hanging_pipeline(write_pipeline, images, action),
+        store=tmp_path / "lineage",
+        workers=2,
+        batch_size=3,
+        start_method=method,
+        stall_timeout=3,
+        progress=told.append,
+    )
+    rows = failures(tmp_path / "lineage")
+    assert recorded.status == "complete"
+    assert recorded.samples == 12
+    assert len(rows) == recorded.failed == 1
+    assert rows[0]["failed_stage"] == "slow"
+    assert rows[0]["error"].startswith("TimeoutError: the sample took longer than --stall-timeout allows")
+    index = rows[0]["index"]
+    assert any(progress.doing and f"waiting for sample {index}, stage slow, " in progress.doing for progress in told)
+    assert any(f"sample {index}, stage slow" in warning for warning in recorded.warnings)
+    assert any(progress.note and f"sample {index}, stage slow" in progress.note for progress in told)
+
+
+@pytest.mark.workers
+def test_a_worker_that_is_stopped_from_outside_costs_nothing(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Stopped once, at any place: its batch is made again."""
+    marker = tmp_path / "stopped"
+    action = f"""
+        if not os.path.exists({str(marker)!r}):
+            open({str(marker)!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGSTOP)"""
+    images = pictures(count=12)
+    pipeline = hanging_pipeline(write_pipeline, images, action.strip())
+    recorded = audit.run(
+        images, pipeline=pipeline, store=tmp_path / "lineage", workers=2, batch_size=3, stall_timeout=2
+    )
+    assert (recorded.status, recorded.samples, recorded.failed) == ("complete", 12, 0)
+    assert any("was stopped (SIGSTOP)" in warning for warning in recorded.warnings)
+
+
+@pytest.mark.workers
+def test_an_idle_worker_that_is_stopped_does_not_hang_the_run(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    pipeline = write_pipeline("import time\ndef wait(v):\n    time.sleep(0.05)\n    return v\ntransform = [wait]\n")
+    stopped: list[int] = []
+
+    def stop_one(progress: Progress) -> None:
+        children = Path(f"/proc/{os.getpid()}/task/{threading.main_thread().native_id}/children").read_text().split()
+        if progress.doing == "recording" and not stopped and children:
+            stopped.append(int(children[0]))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    recorded = audit.run(
+        pictures(count=24),
+        pipeline=pipeline,
+        store=tmp_path / "lineage",
+        workers=2,
+        batch_size=2,
+        stall_timeout=2,
+        progress=stop_one,
+    )
+    assert stopped
+    assert (recorded.status, recorded.samples, recorded.failed) == ("complete", 24, 0)
+
+
+def test_without_workers_the_sample_is_interrupted(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    images = pictures(count=12)
+    pipeline = hanging_pipeline(write_pipeline, images, "time.sleep(10_000)")
+    before = signal.getsignal(signal.SIGALRM)
+    recorded = audit.run(images, pipeline=pipeline, store=tmp_path / "lineage", workers=0, stall_timeout=1)
+    rows = failures(tmp_path / "lineage")
+    assert (recorded.status, recorded.samples, recorded.failed) == ("complete", 12, 1)
+    assert rows[0]["failed_stage"] == "slow"
+    assert rows[0]["error"].startswith("TimeoutError: the sample took longer than --stall-timeout allows")
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_slow_sample_within_the_limit_is_a_sample_like_any_other(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    images = pictures(count=12)
+    pipeline = hanging_pipeline(write_pipeline, images, "time.sleep(1.5)")
+    recorded = audit.run(images, pipeline=pipeline, store=tmp_path / "lineage", workers=1, stall_timeout=60)
+    assert (recorded.failed, recorded.warnings) == (0, [])
+
+
+class Slow(Dataset[Any]):
+    """Its fifth sample takes a few seconds."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 5:
+            time.sleep(6)
+        return torch.full((3,), float(index)), 0
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_own_loop_is_warned_and_committed(tmp_path: Path, workers: int) -> None:
+    committed: list[int] = []
+    look = threading.Thread(target=lambda: committed.append(wait_for_rows(tmp_path / "lineage")))
+    with pytest.warns(RecordingWarning, match=r"Sample 5 has taken .* in stage load"):
+        iterate(tmp_path / "lineage", workers, look)
+    assert committed[0] >= 1, "batches before the slow sample are in the store while the loop waits"
+    with audit.open(tmp_path / "lineage") as store:
+        found = store.runs()[-1]
+        assert found.samples == 8
+        assert any("Sample 5 has taken" in warning for warning in found.warnings)
+
+
+def iterate(store: Path, workers: int, look: threading.Thread) -> None:
+    """Record a loop that waits for its sixth sample; somebody looks at the store meanwhile."""
+    with audit.record(store, stall_timeout=1) as run:
+        for number, _ in enumerate(run.loader(DataLoader(Slow(), batch_size=1, num_workers=workers))):
+            if number == 4:
+                look.start()
+        look.join()
+
+
+def wait_for_rows(store: Path) -> int:
+    """How many samples a reader sees after a few seconds."""
+    time.sleep(5.5)
+    with audit.open(store) as opened:
+        return opened.runs()[-1].samples
