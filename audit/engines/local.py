@@ -115,11 +115,11 @@ class LocalRun(RunExecutor):
             return None
 
         def tell(doing: str) -> None:
-            self.request.tell(doing, self.done, self.total, self.failed)
+            self.request.report_progress(doing, self.done, self.total, self.failed)
 
         def note(text: str) -> None:
             self.warn(text)
-            self.request.tell_note(text)
+            self.request.report_note(text)
 
         return WatchOptions(recorded.activity, limit, tell, note)
 
