@@ -331,3 +331,5 @@ TABLES: dict[str, type] = {
     "findings": FindingRow,
     "rng": GeneratorStateRow,
 }
+#: The class of a table's rows, and the table's name.
+TABLE_NAMES: dict[type, str] = {row: name for name, row in TABLES.items()}

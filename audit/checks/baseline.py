@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, TypedDict
 
 from audit.checks.context import literal
 from audit.errors import NotFound, UsageError
-from audit.records import Run
+from audit.records import Run, Stage
 from audit.store.read.reader import Reader
+from audit.store.read.rows import field_names
 
 FORMAT = "audit-baseline"
 VERSION = 1
@@ -36,6 +37,16 @@ class Item(NamedTuple):
     failed: bool = False
 
 
+class Distribution(TypedDict):
+    """Quantiles of a statistic of one stage's outputs, or of the model's confidence (`stage` is None)."""
+
+    stage: int | None
+    name: str
+    statistic: str
+    samples: int
+    quantiles: list[float]
+
+
 @dataclass
 class Baseline:
     """The reference of a comparison. `reader` is set when it is a run of a store."""
@@ -44,9 +55,9 @@ class Baseline:
     run_id: str
     accuracy: float | None
     classes: list[str] | None
-    stages: list[dict[str, Any]]
+    stages: list[Stage]
     counts: dict[str, dict[str, int]]
-    distributions: list[dict[str, Any]]
+    distributions: list[Distribution]
     items: list[Item] = field(default_factory=list)
     #: SHA-256 of each file of the user's own code, by module.
     code: dict[str, str] = field(default_factory=dict)
@@ -66,7 +77,7 @@ class Baseline:
             "run_id": self.run_id,
             "accuracy": self.accuracy,
             "classes": self.classes,
-            "stages": self.stages,
+            "stages": [asdict(stage) for stage in self.stages],
             "code": self.code,
             "counts": self.counts,
             "distributions": self.distributions,
@@ -85,14 +96,12 @@ def open_baseline(reader: Reader, wanted: str | os.PathLike[str]) -> Baseline:
 def of_run(reader: Reader, reference: str | None = None) -> Baseline:
     """Return a run of the store as a baseline."""
     run = reader.run(reference)
-    stages = reader.rows("stages", run.run_id, order="stage")
-    kept = ("stage", "path", "name", "qualname", "parameters", "random", "source_code_digest")
     return Baseline(
         name=run.name or run.run_id,
         run_id=run.run_id,
         accuracy=run.accuracy,
         classes=run.classes,
-        stages=[{key: stage[key] for key in kept} for stage in stages],
+        stages=reader.rows(Stage, run.run_id, order="stage"),
         counts={what: counts_of(reader, run.run_id, what) for what in ("label", "predicted")},
         distributions=distributions_of(reader, run.run_id),
         code=code_of(run),
@@ -145,9 +154,11 @@ def read_baseline(path: str) -> Baseline:
             raise ValueError(
                 f"its version is {stamp['version']}, but this version of audit reads versions up to {VERSION}"
             )
-        known = ("name", "run_id", "accuracy", "classes", "stages", "counts", "distributions")
+        known = ("name", "run_id", "accuracy", "classes", "counts", "distributions")
         items = [Item(*item) for item in content["sources"]]
-        return Baseline(**{key: content[key] for key in known}, items=items, code=content.get("code", {}))
+        stages = [Stage(**{name: stage[name] for name in field_names(Stage)}) for stage in content["stages"]]
+        facts = {key: content[key] for key in known}
+        return Baseline(**facts, stages=stages, items=items, code=content.get("code", {}))
     except FileNotFoundError:
         hint = f"Write one with: audit baseline export -o {path}"
         raise NotFound(f"There is no baseline file {path}.", hint=hint).as_usage() from None
@@ -187,7 +198,7 @@ def counts_of(reader: Reader, run_id: str, what: str) -> dict[str, int]:
     return {str(number): count for number, count in rows}
 
 
-def distributions_of(reader: Reader, run_id: str) -> list[dict[str, Any]]:
+def distributions_of(reader: Reader, run_id: str) -> list[Distribution]:
     """Return quantiles of each stage output's mean and standard deviation, and of the model's confidence."""
     points = "[" + ", ".join(f"{n / (QUANTILES - 1):.4f}" for n in range(QUANTILES)) + "]"
     where = f"run_id = {literal(run_id)}"
@@ -203,5 +214,7 @@ def distributions_of(reader: Reader, run_id: str) -> list[dict[str, Any]]:
         f" UNION ALL SELECT NULL, 'prediction', 'confidence', count(*), quantile_cont(confidence, {points}) "
         f"FROM graded_predictions WHERE {where} AND confidence IS NOT NULL AND {thin} HAVING count(*) > 0"
     )
-    rows = reader.sql(f"{query} ORDER BY stage NULLS LAST, statistic", run=[run_id]).dicts()
-    return [row | {"quantiles": [float(f"{value:.7g}") for value in row["quantiles"]]} for row in rows]
+    rows = reader.sql(f"{query} ORDER BY stage NULLS LAST, statistic", run=[run_id]).rows(Distribution)
+    for row in rows:
+        row["quantiles"] = [float(f"{value:.7g}") for value in row["quantiles"]]
+    return rows

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from audit.checks.baseline import Baseline, Item, export_baseline, of_run, read_baseline
 from audit.checks.shared.matched import pairs
 from audit.lineage.diff.mcnemar import p_value
+from audit.records import Stage
 from audit.store.read.reader import Reader
 
 #: Sources that are named for each kind of change; the others are counted.
@@ -92,18 +91,18 @@ def _name(number: int | None, baseline: Baseline) -> str | int | None:
     return classes[number] if number is not None and classes and 0 <= number < len(classes) else number
 
 
-def _stage_changes(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    old, new = ({str(row["path"]): row for row in rows} for rows in (before, now))
+def _stage_changes(before: list[Stage], now: list[Stage]) -> list[str]:
+    old, new = ({stage.path: stage for stage in stages} for stages in (before, now))
     return [line for path in dict.fromkeys((*old, *new)) if (line := _stage_change(path, old.get(path), new.get(path)))]
 
 
-def _stage_change(path: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> str | None:
+def _stage_change(path: str, old: Stage | None, new: Stage | None) -> str | None:
     if old is None or new is None:
-        return f"{path} {new['name']}: added" if new else f"{path} {old['name']}: removed" if old else None
-    if old["qualname"] != new["qualname"]:
-        return f"{path}: {old['name']} → {new['name']}"
-    if old["parameters"] != new["parameters"]:
-        return f"{path} {new['name']}: {old['parameters']} → {new['parameters']}"
-    if old["source_code_digest"] != new["source_code_digest"]:
-        return f"{path} {new['name']}: other code"
+        return f"{path} {new.name}: added" if new else f"{path} {old.name}: removed" if old else None
+    if old.qualname != new.qualname:
+        return f"{path}: {old.name} → {new.name}"
+    if old.parameters != new.parameters:
+        return f"{path} {new.name}: {old.parameters} → {new.parameters}"
+    if old.source_code_digest != new.source_code_digest:
+        return f"{path} {new.name}: other code"
     return None

@@ -12,13 +12,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from audit.errors import AuditError, UsageError
-from audit.lineage.source_state import read_source
-from audit.records import Run
+from audit.lineage.source_state import SourceFields, read_source
+from audit.records import Run, Stage
 from audit.store.bucket.location import is_remote
 from audit.store.read.reader import Reader
+from audit.store.read.rows import Row
 
 if TYPE_CHECKING:
     from audit.checks.baseline import Baseline
@@ -41,6 +42,45 @@ class Narrowing:
     #: File names or patterns: the check judges only runs of these pipelines and datasets.
     pipelines: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
+
+
+class SplitEpochs(TypedDict):
+    """The epochs of one split: the first and the last, the last visit, the number of labels, one sample with a file."""
+
+    split: str | None
+    first: int
+    last: int
+    visits: int
+    labels: int
+    file: SourceFields | None
+
+
+class OutputProfile(TypedDict):
+    """Statistics of one stage's outputs of one kind, dtype and mode."""
+
+    stage: int
+    name: str
+    kind: str
+    dtype: str | None
+    mode: str | None
+    visits: int
+    nonfinite: int
+    constant: int
+    low: float | None
+    high: float | None
+    mean: float | None
+    std: float | None
+    middle_max: float | None
+    middle_min: float | None
+
+
+class NamedVisit(TypedDict):
+    """A visit, and the source of its sample."""
+
+    epoch: int
+    index: int
+    visit: int
+    source: str | None
 
 
 @dataclass
@@ -67,17 +107,22 @@ class RunFacts:
         return counts
 
     @cached_property
-    def stages(self) -> list[dict[str, Any]]:
+    def stages(self) -> list[Stage]:
         """Return the stages in order."""
-        return self.reader.rows("stages", self.run.run_id, order="stage")
+        return self.reader.rows(Stage, self.run.run_id, order="stage")
+
+    def typed_rows(self, row: type[Row], query: str, *, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows of a query over this run as a TypedDict or dataclass that has exactly its columns."""
+        return self.reader.sql(query, run=[self.run.run_id], parameters=parameters).rows(row)
 
     @cached_property
-    def epochs(self) -> list[dict[str, Any]]:
+    def epochs(self) -> list[SplitEpochs]:
         """Return each split's first and last epoch, last visit, number of labels, and one sample with a file."""
-        return self.query(
+        return self.typed_rows(
+            SplitEpochs,
             "SELECT split, min(epoch) AS first, max(epoch) AS last, max(visit) AS visits, count(label) AS labels, "
             "any_value({root: root, source: source, source_raw: source_raw}) FILTER (root IS NOT NULL) AS file "
-            f"FROM samples WHERE run_id = {literal(self.run.run_id)} GROUP BY split ORDER BY split"
+            f"FROM samples WHERE run_id = {literal(self.run.run_id)} GROUP BY split ORDER BY split",
         )
 
     @cached_property
@@ -99,8 +144,9 @@ class RunFacts:
     @cached_property
     def root(self) -> str | None:
         """Return where the sources are, if they are files that are still there, or a bucket that can be read."""
-        files = {row["file"]["root"]: row["file"] for row in self.epochs if row["file"] is not None}
-        return next((root for root in sorted(files) if _is_here(files[root])), None)
+        files = [row["file"] for row in self.epochs if row["file"] is not None]
+        roots = {file["root"]: file for file in files if file["root"] is not None}
+        return next((root for root in sorted(roots) if _is_here(roots[root])), None)
 
 
 class Context:
@@ -178,15 +224,16 @@ class Context:
     def name(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add the source to rows that have an index (and an epoch and a visit, if several loaders share the index)."""
         listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows})) or "NULL"
-        known = self.rows(
+        known = self.facts.typed_rows(
+            NamedVisit,
             "SELECT DISTINCT epoch, index, visit, source FROM samples "
-            f"WHERE run_id = {self.run_literal} AND index IN ({listed}) ORDER BY ALL"
+            f"WHERE run_id = {self.run_literal} AND index IN ({listed}) ORDER BY ALL",
         )
         by_visit = {(row["epoch"], row["index"], row["visit"]): row["source"] for row in known}
         by_index = {row["index"]: row["source"] for row in reversed(known)}
         for row in rows:
-            key = (row.get("epoch"), row["index"], row.get("visit"))
-            row["source"] = by_visit.get(key, by_index.get(row["index"]))
+            visit = (row.get("epoch", -1), row["index"], row.get("visit", -1))
+            row["source"] = by_visit[visit] if visit in by_visit else by_index.get(row["index"])
 
     def cached(self, query: str) -> list[dict[str, Any]]:
         """Return the rows of a query that several checks run; it runs once."""
@@ -227,7 +274,7 @@ class Context:
     def outputs(self) -> str:
         """Stage outputs on the way to the model, of the samples and stages that this check looks at."""
         stages = sorted(self.stage_numbers)
-        everything = stages == [row["stage"] for row in self.facts.stages]
+        everything = stages == [stage.stage for stage in self.facts.stages]
         where = "" if everything or not stages else f" AND stage IN ({', '.join(map(str, stages))})"
         return self._belonging("stage_outputs", where)
 
@@ -285,56 +332,59 @@ class Context:
     @cached_property
     def stage_numbers(self) -> set[int]:
         """Return the stages that this check looks at: those that lead to the model, or the configured ones among them."""
-        inputs = [row for row in self.facts.stages if not row["path"].startswith("target")]
         if not self.narrowing.stages:
-            return {row["stage"] for row in inputs}
-        return {row["stage"] for wanted in self.narrowing.stages for row in self.stages_called(wanted)}
+            return {stage.stage for stage in self.facts.stages if not stage.is_target}
+        return {stage.stage for wanted in self.narrowing.stages for stage in self.stages_called(wanted)}
 
-    def stages_called(self, wanted: str) -> list[dict[str, Any]]:
+    def stages_called(self, wanted: str) -> list[Stage]:
         """Return the stages with this name, path or number; raise UsageError with the nearest names if there is none."""
         stages = self.facts.stages
         # A path first: with nested stages the number 3 is another stage than the path 3.
-        found = [row for row in stages if wanted == row["path"]] or [
-            row for row in stages if wanted in (row["name"], str(row["stage"]))
+        found = [stage for stage in stages if wanted == stage.path] or [
+            stage for stage in stages if wanted in (stage.name, str(stage.stage))
         ]
         if not found:
-            raise _unknown("stage", wanted, [row["name"] for row in stages], self.run.run_id)
+            raise _unknown("stage", wanted, [stage.name for stage in stages], self.run.run_id)
         return found
 
     def stage_name(self, number: int | None) -> str:
         """Return the name of a stage, for messages."""
-        return next((str(row["name"]) for row in self.facts.stages if row["stage"] == number), f"stage {number}")
+        return next((stage.name for stage in self.facts.stages if stage.stage == number), f"stage {number}")
 
     @cached_property
-    def pipelines(self) -> list[list[dict[str, Any]]]:
+    def pipelines(self) -> list[list[Stage]]:
         """Return the stages that lead to the model, one list for each recorded loader; the lists share `load`."""
-        found: list[list[dict[str, Any]]] = []
+        found: list[list[Stage]] = []
         seen: set[str] = set()
-        for row in self.facts.stages:
-            if row["path"].startswith("target"):
+        for stage in self.facts.stages:
+            if stage.is_target:
                 continue
-            if row["path"] in seen or not found:
-                found.append([found[0][0]] if found and row["stage"] else [])
+            if stage.path in seen or not found:
+                found.append([found[0][0]] if found and stage.stage else [])
                 seen = set()
-            seen.add(row["path"])
-            found[-1].append(row)
+            seen.add(stage.path)
+            found[-1].append(stage)
         return found
 
     @cached_property
     def last_stages(self) -> list[int]:
         """Return the stages whose outputs are the model's input, one for each pipeline."""
-        return [pipeline[-1]["stage"] for pipeline in self.pipelines]
+        return [pipeline[-1].stage for pipeline in self.pipelines]
 
     @cached_property
-    def profile(self) -> list[dict[str, Any]]:
+    def profile(self) -> list[OutputProfile]:
         """Return statistics of each stage's outputs over the run, by kind, dtype and mode; one query that checks share."""
-        return self.cached(
+        query = (
             "SELECT stage, any_value(name) AS name, kind, dtype, mode, count(*) AS visits, "
             "count(*) FILTER (nonfinite > 0) AS nonfinite, count(*) FILTER (min = max) AS constant, "
             "min(min) AS low, max(max) AS high, avg(mean) AS mean, avg(std) AS std, "
             "approx_quantile(max, 0.5) AS middle_max, approx_quantile(min, 0.5) AS middle_min "
             f"FROM {self.outputs} GROUP BY stage, kind, dtype, mode ORDER BY stage, visits DESC"
         )
+        if query not in self.facts.cache:
+            self.facts.cache[query] = self.facts.typed_rows(OutputProfile, query)
+        found: list[OutputProfile] = self.facts.cache[query]
+        return found
 
     def evidence(self, table: str, index: int, where: str = "") -> str:
         """Return a query that shows one sample's rows."""
@@ -365,10 +415,11 @@ def _unknown(noun: str, wanted: str, names: Sequence[str], run_id: str) -> Usage
     )
 
 
-def _is_here(file: Mapping[str, Any]) -> bool:
+def _is_here(file: SourceFields) -> bool:
     """Return whether the sources can be read: the file exists, or its bucket answers."""
-    if not is_remote(file["root"]):
-        return os.path.isdir(file["root"])
+    root = file["root"]
+    if root is None or not is_remote(root):
+        return root is not None and os.path.isdir(root)
     try:
         read_source(file)
     except FileNotFoundError:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import glob
 import json
 import os
-from typing import Any
+from typing import TypedDict
 
 from audit.checks.config import FILE
 from audit.checks.context import dataset_name, pipeline_name
 from audit.errors import UsageError
-from audit.records import Run
+from audit.records import Run, Stage
 from audit.store.read.reader import Reader
 
 _HEAD = """\
@@ -89,28 +89,36 @@ def _scope(run: Run) -> str:
     return ""
 
 
+class _OutputRange(TypedDict):
+    kind: str
+    dtype: str | None
+    shape: list[int] | None
+    low: float | None
+    high: float | None
+
+
 def _contract(reader: Reader, run_id: str) -> str | None:
     """Return a contract for the last stage's output; None if its shape varies."""
-    stages = [row for row in reader.rows("stages", run_id, order="stage") if not row["path"].startswith("target")]
+    stages = [stage for stage in reader.rows(Stage, run_id, order="stage") if not stage.is_target]
     if len(stages) < 2:
         return None
-    last: dict[str, Any] = stages[-1]
+    last = stages[-1]
     # By its name, which survives a stage that is added before it; by its path where several stages have the name.
-    named = [row["name"] for row in stages].count(last["name"]) == 1
-    known = last["name"] if named else last["path"]
-    if not named and [row["path"] for row in stages].count(last["path"]) > 1:
+    named = [stage.name for stage in stages].count(last.name) == 1
+    known = last.name if named else last.path
+    if not named and [stage.path for stage in stages].count(last.path) > 1:
         return None  # several loaders: a path does not identify one of their pipelines
     rows = reader.sql(
         "SELECT kind, dtype, shape, min(min) AS low, max(max) AS high FROM stage_outputs WHERE stage = ? "
         "GROUP BY kind, dtype, shape",
         run=[run_id],
-        parameters=[last["stage"]],
-    ).dicts()
+        parameters=[last.stage],
+    ).rows(_OutputRange)
     if len(rows) != 1 or not rows[0]["shape"]:
         return None
     row = rows[0]
     lines = [
-        f"[checks.stage_contract.contract.{json.dumps(known)}]   # {_plain(last['name'])}, the model's input",
+        f"[checks.stage_contract.contract.{json.dumps(known)}]   # {_plain(last.name)}, the model's input",
         f"kind = {json.dumps(row['kind'])}",
         f"shape = {json.dumps(row['shape'])}",
     ]

@@ -15,7 +15,7 @@ from audit.cli.bar import ProgressBar
 from audit.cli.boundary import INTERRUPTED
 from audit.cli.options import common, console, json_option, parse_tags
 from audit.config import store_location
-from audit.records import LEVELS, OUTPUT_TASKS, Run
+from audit.records import LEVELS, OUTPUT_TASKS, Run, Stage
 
 if TYPE_CHECKING:
     from audit.checks.config import Configuration
@@ -200,7 +200,7 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
     with open_store(place, allow_damaged=True) as opened:
         failures = failure_groups(opened.reader, recorded.run_id) if recorded.failed else []
         mistakes = confident_mistakes(opened.reader, recorded.run_id) if recorded.wrong else []
-        stages = [row["name"] for row in opened.reader.rows("stages", recorded.run_id, order="stage")]
+        stages = [stage.name for stage in opened.reader.rows(Stage, recorded.run_id, order="stage")]
         location = opened.location
     if as_json:
         from audit import plainjson

@@ -67,9 +67,7 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
             request.max_failures = recorded.recipe.get("max_failures")
         done = _distinct(reader, "index", recorded.run_id)
         taken = frozenset(_distinct(reader, "batch", recorded.run_id).tolist())
-        stages = [
-            Stage(**{name: row[name] for name in Stage.__slots__}) for row in reader.rows("stages", recorded.run_id)
-        ]
+        stages = reader.rows(Stage, recorded.run_id)
     assembly = assemble(request, observe_calls=bool(recorded.recipe.get("observed_calls")))
     _check_unchanged(recorded, assembly)
     wanted = np.arange(recorded.expected or len(assembly.dataset))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from audit.records import Run
+from audit.records import Run, Stage
 from audit.store.read.reader import Reader
 
 _PARAMETERS = ("dataset", "dataset_digest", "model", "model_digest", "arch", "pipeline_digest", "seed", "capture")
@@ -22,8 +22,8 @@ MOST_POINTS = 20_000
 def parameters(reader: Reader, run: Run) -> dict[str, str]:
     """Return the parameters of the run: data, model, seed, stages, versions."""
     found = {name: str(getattr(run, name)) for name in _PARAMETERS if getattr(run, name) is not None}
-    stages = reader.rows("stages", run.run_id, order="stage")
-    found["stages"] = " → ".join(str(stage["name"]) for stage in stages)
+    stages = reader.rows(Stage, run.run_id, order="stage")
+    found["stages"] = " → ".join(stage.name for stage in stages)
     return found | {f"version.{name}": version for name, version in sorted(run.versions.items())}
 
 

@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from audit import plainjson, values
+from audit.columns import columns_of
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
-from audit.records import Run
+from audit.records import Run, Stage
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
+from audit.tables import ActivationRow, PayloadRow, PredictionRow, SampleRow, SampleSourceRow, StageOutputRow, VisitRow
 
-_PREDICTION = (
-    "predicted",
-    "predicted_name",
-    "confidence",
-    "correct",
-    "loss",
-    "logits",
-    "probabilities",
-    "model",
-    "call",
-    "operations",
-    "target",
-    "output",
+#: What a prediction and a stage output say besides the visit that they belong to.
+_PREDICTION = tuple(name for name in columns_of(PredictionRow) if name not in columns_of(VisitRow))
+_STAGE = (
+    "stage",
+    "path",
+    *(name for name in columns_of(StageOutputRow) if name not in ("stage", *columns_of(VisitRow))),
 )
-_STAGE = ("stage", "path", "name", "kind", "dtype", "shape", "digest", "changed", "params", "min", "max", "mean", "std")
+
+
+class TracedStage(StageOutputRow):
+    """A stage's output, with the path of the stage; None where the run does not list the stage."""
+
+    path: str | None
 
 
 @dataclass
@@ -41,17 +41,17 @@ class Trace:
 
     reader: Reader
     run: Run
-    sample: dict[str, Any]
-    stages: list[dict[str, Any]]
+    sample: SampleRow
+    stages: list[TracedStage]
     #: The prediction that is graded: the first of the first recorded model.
-    prediction: dict[str, Any] | None
-    activations: list[dict[str, Any]] = field(default_factory=list)
+    prediction: PredictionRow | None
+    activations: list[ActivationRow] = field(default_factory=list)
     #: Whether code that the store names may run to derive what was not stored, whoever recorded it.
     trust: bool = False
     #: Those of other models and of further calls.
-    other_predictions: list[dict[str, Any]] = field(default_factory=list)
+    other_predictions: list[PredictionRow] = field(default_factory=list)
     #: All files that the sample was read from, as rows of `sample_sources`.
-    sources: list[dict[str, Any]] = field(default_factory=list)
+    sources: list[SampleSourceRow] = field(default_factory=list)
 
     @cached_property
     def source_path(self) -> bytes | None:
@@ -75,13 +75,13 @@ class Trace:
         return [states.of(row) for row in self.sources]
 
     @cached_property
-    def _payloads(self) -> dict[tuple[int, str], dict[str, Any]]:
+    def _payloads(self) -> dict[tuple[int, str], PayloadRow]:
         key = self.sample
         where = f"epoch = {key['epoch']} AND visit = {key['visit']}"
-        rows = self.reader.rows("payloads", self.run.run_id, index=key["index"], where=where)
+        rows = self.reader.rows(PayloadRow, self.run.run_id, index=key["index"], where=where)
         return {(row["stage"], row["form"]): row for row in rows}
 
-    def _payload(self, stage: int, form: str) -> dict[str, Any] | None:
+    def _payload(self, stage: int, form: str) -> PayloadRow | None:
         """A stage that changed nothing shares the payload of the stage before it that did."""
         digest = next((row["digest"] for row in self.stages if row["stage"] == stage), None)
         for row in reversed([row for row in self.stages if row["stage"] <= stage]):
@@ -186,8 +186,8 @@ class Trace:
             "failed_stage": sample["failed_stage"],
             "error": sample["error"],
             "stages": [_stage_json(row) for row in self.stages],
-            "prediction": {name: self.prediction[name] for name in _PREDICTION} if self.prediction else None,
-            "other_predictions": [{name: row[name] for name in _PREDICTION} for row in self.other_predictions],
+            "prediction": _prediction_json(self.prediction) if self.prediction else None,
+            "other_predictions": [_prediction_json(row) for row in self.other_predictions],
             "activations": self.activations,
         }
 
@@ -205,8 +205,14 @@ class Trace:
         Console().print(trace_tree(self))
 
 
-def _stage_json(row: dict[str, Any]) -> dict[str, Any]:
-    chosen = {name: row.get(name) for name in _STAGE}
+def _prediction_json(row: PredictionRow) -> dict[str, Any]:
+    found: dict[str, Any] = {**row}
+    return {name: found[name] for name in _PREDICTION}
+
+
+def _stage_json(row: TracedStage) -> dict[str, Any]:
+    found: dict[str, Any] = {**row}
+    chosen = {name: found[name] for name in _STAGE}
     chosen["params"] = json.loads(row["params"]) if row["params"] else None
     return chosen
 
@@ -230,31 +236,30 @@ def trace(
         index, recorded = _named(reader, row, str(source))
     sample = _sample(reader, row, index, epoch, visit, recorded)
     key = f"epoch = {sample['epoch']} AND visit = {sample['visit']}"
-    paths = {stage["stage"]: stage for stage in reader.rows("stages", row.run_id)}
-    outputs = reader.rows("stage_outputs", row.run_id, index=index, where=key, order="stage")
-    for output in outputs:
-        output["path"] = paths[output["stage"]]["path"] if output["stage"] in paths else None
-    predictions = reader.rows("predictions", row.run_id, index=index, where=key, order="call NULLS FIRST")
-    activations = reader.rows("activations", row.run_id, index=index, where=key)
+    paths = {stage.stage: stage.path for stage in reader.rows(Stage, row.run_id)}
+    outputs = reader.rows(StageOutputRow, row.run_id, index=index, where=key, order="stage")
+    stages = [TracedStage(**output, path=paths.get(output["stage"])) for output in outputs]
+    predictions = reader.rows(PredictionRow, row.run_id, index=index, where=key, order="call NULLS FIRST")
+    activations = reader.rows(ActivationRow, row.run_id, index=index, where=key)
     return Trace(
         reader,
         row,
         sample,
-        outputs,
+        stages,
         predictions[0] if predictions else None,
         activations,
         other_predictions=predictions[1:],
-        sources=reader.rows("sample_sources", row.run_id, index=index, where=key, order="ordinal"),
+        sources=reader.rows(SampleSourceRow, row.run_id, index=index, where=key, order="ordinal"),
     )
 
 
 def _sample(
     reader: Reader, run: Run, index: int, epoch: int | None, visit: int | None, source: str | None = None
-) -> dict[str, Any]:
+) -> SampleRow:
     where = " AND ".join(
         f"{name} = {int(value)}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None
     )
-    samples = reader.rows("samples", run.run_id, index=index, where=where, order="epoch DESC, visit DESC")
+    samples = reader.rows(SampleRow, run.run_id, index=index, where=where, order="epoch DESC, visit DESC")
     samples = [row for row in samples if source is None or row["source"] == source]
     if samples:
         return samples[0]

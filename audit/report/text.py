@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from audit.lineage.trace import Trace
+from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.terminal_pictures import half_blocks
+from audit.tables import PredictionRow
 
 _BAR = 24
 _MOST_CLASSES = 5
@@ -44,8 +45,8 @@ def trace_tree(trace: Trace, *, pictures: bool = False) -> RenderableType:
         tree.add(Text.assemble((f"failed at {clean(sample['failed_stage'])}: ", "bold red"), clean(sample["error"])))
     if trace.prediction is not None:
         tree.add(_prediction(trace))
-    for row in trace.other_predictions:
-        tree.add(_verdict(row, named=True))
+    for prediction in trace.other_predictions:
+        tree.add(_verdict(prediction, named=True))
     return tree
 
 
@@ -78,7 +79,7 @@ def _named(number: int | None, name: str | None) -> str:
     return f"{number} ({clean(name)})" if name is not None and str(number) != name else str(number)
 
 
-def _stage(row: dict[str, Any]) -> Text:
+def _stage(row: TracedStage) -> Text:
     shape = "×".join(str(length) for length in row["shape"]) if row["shape"] else "—"
     text = Text.assemble(
         (f"{row['path'] or row['stage']:<4}", "dim"),
@@ -94,7 +95,8 @@ def _stage(row: dict[str, Any]) -> Text:
         text.append(f"  drew {clean(drawn)}", "magenta")
     if not row["changed"]:
         text.append("  unchanged", "dim")
-    text.append(f"  {row['digest'][:8]}", "dim")
+    if row["digest"] is not None:
+        text.append(f"  {row['digest'][:8]}", "dim")
     return text
 
 
@@ -109,13 +111,13 @@ def _prediction(trace: Trace) -> RenderableType:
     head = _verdict(row, named=bool(trace.other_predictions))
     bars = Table.grid(padding=(0, 1))
     classes = trace.run.classes or []
-    shown = row["probabilities"] or []
+    shown, logits = row["probabilities"] or [], row["logits"] or []
     order = sorted(range(len(shown)), key=lambda n: -(shown[n] if shown[n] == shown[n] else -1))[:_MOST_CLASSES]
     for number in order:
         name = classes[number] if number < len(classes) else str(number)
         share = shown[number] if shown[number] == shown[number] else 0.0
         mark = "←" if number == trace.sample["label"] else ""
-        logit = row["logits"][number] if number < len(row["logits"]) else float("nan")
+        logit = logits[number] if number < len(logits) else float("nan")
         bars.add_row(
             Text(clean(name)),
             Text("█" * round(share * _BAR), "cyan"),
@@ -126,7 +128,7 @@ def _prediction(trace: Trace) -> RenderableType:
     return Group(head, bars)
 
 
-def _verdict(row: dict[str, Any], *, named: bool) -> Text:
+def _verdict(row: PredictionRow, *, named: bool) -> Text:
     """Return one model's prediction in one line; with its name if there are several."""
     verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
     head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from audit.columns import columns_of
 from audit.store import comparison
 from audit.store.task_views import VIEWS as TASK_VIEWS
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
+from audit.tables import PredictionRow, SampleRow
 
-#: What a prediction adds to its sample.
-_PREDICTED = """p.predicted, p.predicted_name, p.confidence, p.correct, p.loss, p.margin, p.entropy, p.label_rank,
-               p.logits, p.probabilities, p.input_digest, p.step, p.model, p.operations, p.target, p.output"""
+#: What a prediction adds to its sample: the columns that `samples` does not have, but for the numbers of the call.
+PREDICTED = tuple(
+    name for name in columns_of(PredictionRow) if name not in columns_of(SampleRow) and name not in ("call", "number")
+)
+_PREDICTED = ", ".join(f"p.{name}" for name in PREDICTED)
 
 #: In the order they are created: each may use those before it.
 VIEWS: dict[str, str] = {

@@ -134,7 +134,8 @@ def test_flipped_labels_of_the_digits_are_found(tmp_path: Path) -> None:
         capture="digest",
     )  # fmt: skip
     with Reader(str(store)) as reader:
-        rows = {name: reader.rows(name, recorded.run_id, order="ALL") for name in ("samples", "predictions", "stages")}
+        tables = ("samples", "predictions", "stages")
+        rows = {name: reader.sql(f"FROM {name} ORDER BY ALL").dicts() for name in tables}
     from checks_contracts import outcome_of
 
     for seed in (0, 58, 99, 309):

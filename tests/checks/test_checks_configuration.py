@@ -17,6 +17,7 @@ from audit.checks.runner import run_checks
 from audit.checks.starter import starter
 from audit.errors import UsageError
 from audit.store.read.reader import Reader
+from audit.tables import SampleRow
 
 Plant = Callable[..., Path]
 
@@ -104,7 +105,7 @@ def test_what_is_allowed_is_not_told_until_its_day_is_over(planted: Plant) -> No
 
 def digest_of(store: Path, index: int) -> str:
     with Reader(str(store)) as reader:
-        return str(reader.rows("samples", reader.run().run_id, index=index)[0]["source_digest"])
+        return str(reader.rows(SampleRow, reader.run().run_id, index=index)[0]["source_digest"])
 
 
 def test_queries_of_ones_own(planted: Plant) -> None:

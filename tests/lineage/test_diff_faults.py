@@ -248,8 +248,8 @@ def test_files_renamed_added_removed_and_relabelled(bench: WorkerContext) -> Non
         ("dog/2.png", "dog/two.png"),
         ("dog/6.png", "cat/6.png"),
     }
-    assert [row["source"] for row in found.lists["added"]] == ["cat/new.png"]
-    assert [row["source"] for row in found.lists["removed"]] == ["cat/3.png"]
+    assert [row["source"] for row in found.added] == ["cat/new.png"]
+    assert [row["source"] for row in found.removed] == ["cat/3.png"]
     assert [row["source_b"] for row in found.lists["label_changed"]] == ["cat/6.png"]
     assert found.matched == PICTURES - 1
     assert found.divergent == 0

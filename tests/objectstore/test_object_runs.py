@@ -25,6 +25,7 @@ from audit.store.sandbox.sandbox import Sandbox
 from audit.store.schema import SCHEMAS
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
+from audit.tables import PredictionRow
 from audit.web.pictures import source_picture
 
 pytestmark = pytest.mark.buckets
@@ -142,7 +143,7 @@ def test_a_query_reads_the_pages_of_its_columns_and_no_more(service: Service, pl
         assert taken < size / 10
         assert len(sent) <= 2 + len(range(0, count, 32_768)) * 2
         service.forget()
-        assert store.reader.rows("predictions", store.run().run_id, index=17)[0]["index"] == 17
+        assert store.reader.rows(PredictionRow, store.run().run_id, index=17)[0]["index"] == 17
         assert sum(request.sent for request in service.requests("GET", ".parquet")) < size * 0.6  # one row group of two
 
 
@@ -156,7 +157,7 @@ def test_a_part_that_cannot_be_read_is_one_sentence(service: Service, place: str
     questions = (
         lambda store: store.sql("SELECT sum(logits[1]) FROM predictions").fetchall(),
         lambda store: store.sql("SELECT sum(logits[1]) FROM predictions").arrow(),
-        lambda store: store.reader.rows("predictions", "only", index=17),
+        lambda store: store.reader.rows(PredictionRow, "only", index=17),
     )
     for ask, opened in itertools.product(questions, (False, True)):
         with audit.open(place) as store:

@@ -27,6 +27,7 @@ from audit.store.maintain import sorting as order
 from audit.store.maintain.amend import append_findings, tag_run
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
+from audit.tables import PredictionRow
 
 TABLES = ("samples", "stage_outputs", "predictions")
 
@@ -179,7 +180,7 @@ def test_a_reader_of_parts_that_are_gone_is_told_to_look_again(tmp_path: Path) -
         assert old.sql("SELECT count(*) FROM samples").fetchall() == [(84,)]
         store.remove(run_id)
         with pytest.raises(StoreError, match="merged or removed"):
-            old.reader.rows("predictions", run_id, index=3)
+            old.reader.rows(PredictionRow, run_id, index=3)
         for change in (
             old.compact,
             lambda: tag_run(old.reader, run_id, {"a": "b"}),

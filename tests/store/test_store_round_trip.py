@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import audit
 from audit.store import wire as batch
 from audit.store.schema import SCHEMAS
 from audit.store.write.writer import RunWriter
+from audit.tables import TABLES
 
 _RELAXED = settings(
     max_examples=examples(6),
@@ -72,7 +74,9 @@ def test_any_rows_come_out_as_they_went_in(
     with audit.open(place) as store:
         assert same_rows(store.sql(f'FROM "{table}"').dicts(), expected)
         assert same_rows(store.sql(f'FROM "{table}"', run="latest").arrow().to_pylist(), expected)
-        assert same_rows(store.reader.rows(table, run_id), expected)
+        found = store.reader.rows(TABLES[table], run_id)
+        typed = [{"run_id": run_id, **asdict(row)} if is_dataclass(row) else row for row in found]
+        assert same_rows(typed, expected)
         batches = list(store.sql(f'FROM "{table}"').arrow_batches(2))
         assert all(one.num_rows <= 2 for one in batches)
         assert same_rows([row for one in batches for row in one.to_pylist()], expected)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.baseline import counts_of, distributions_of
+from audit.checks.baseline import Distribution, counts_of, distributions_of
 from audit.checks.context import Context
 from audit.checks.shared import distance
 
@@ -80,7 +79,7 @@ class Drift(Check):
                 )
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+def _key(row: Distribution) -> tuple[int | None, str, str]:
     return row["stage"], row["name"], row["statistic"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import code_of
 from audit.checks.context import Context
+from audit.records import Stage
 
 
 class PipelineChanged(Check):
@@ -26,7 +27,7 @@ class PipelineChanged(Check):
         assert baseline is not None
         before, now = baseline.stages, context.facts.stages
         sql = f"SELECT stage, path, name, parameters FROM stages WHERE run_id = {context.run_literal} ORDER BY stage"
-        names = ([str(row["qualname"]) for row in rows] for rows in (before, now))
+        names = ([stage.qualname for stage in stages] for stages in (before, now))
         matcher = difflib.SequenceMatcher(None, next(names), next(names), False)
         for kind, a, b, c, d in matcher.get_opcodes():
             if kind == "equal":
@@ -34,13 +35,11 @@ class PipelineChanged(Check):
                     yield from self._compared(context, old, new, sql)
                 continue
             for row in before[a:b]:
-                yield Finding(
-                    f"The stage {row['name']} ({row['path']}) was removed: only {baseline.name} has it.", sql=sql
-                )
+                yield Finding(f"The stage {row.name} ({row.path}) was removed: only {baseline.name} has it.", sql=sql)
             for row in now[c:d]:
                 yield Finding(
-                    f"The stage {row['name']} ({row['path']}) was added: {baseline.name} does not have it.",
-                    stage=row["stage"],
+                    f"The stage {row.name} ({row.path}) was added: {baseline.name} does not have it.",
+                    stage=row.stage,
                     sql=sql,
                 )
         if context.options["code"]:
@@ -59,31 +58,31 @@ class PipelineChanged(Check):
                     sql=f"SELECT recipe FROM runs WHERE run_id = {context.run_literal}",
                 )
 
-    def _compared(self, context: Context, old: dict[str, Any], new: dict[str, Any], sql: str) -> Iterable[Finding]:
+    def _compared(self, context: Context, old: Stage, new: Stage, sql: str) -> Iterable[Finding]:
         was, has = _parameters(old), _parameters(new)
         for key in sorted(was.keys() | has.keys()):
             if was.get(key) != has.get(key):
                 yield Finding(
-                    f"{new['name']} ({new['path']}): {key} is {_shown(has, key)}, in the baseline {_shown(was, key)}.",
-                    stage=new["stage"],
+                    f"{new.name} ({new.path}): {key} is {_setting_text(has, key)}, in the baseline {_setting_text(was, key)}.",
+                    stage=new.stage,
                     value=_number(has.get(key)),
                     threshold=_number(was.get(key)),
                     sql=sql,
                 )
-        code = (old["source_code_digest"], new["source_code_digest"])
+        code = (old.source_code_digest, new.source_code_digest)
         if context.options["code"] and was == has and code[0] != code[1]:
-            yield Finding(f"The code of {new['name']} ({new['path']}) has changed.", stage=new["stage"], sql=sql)
+            yield Finding(f"The code of {new.name} ({new.path}) has changed.", stage=new.stage, sql=sql)
 
 
-def _parameters(row: dict[str, Any]) -> dict[str, Any]:
+def _parameters(stage: Stage) -> dict[str, Any]:
     try:
-        found = json.loads(row["parameters"] or "{}")
+        found = json.loads(stage.parameters or "{}")
     except ValueError:
-        return {"parameters": row["parameters"]}
+        return {"parameters": stage.parameters}
     return found if isinstance(found, dict) else {"parameters": found}
 
 
-def _shown(parameters: dict[str, Any], key: str) -> str:
+def _setting_text(parameters: dict[str, Any], key: str) -> str:
     text = json.dumps(parameters[key], ensure_ascii=False) if key in parameters else "not set"
     return text if len(text) <= 80 else text[:79] + "…"
 

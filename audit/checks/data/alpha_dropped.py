@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
@@ -12,6 +13,33 @@ from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 #: At most this many indices are listed in a query; for more, all rows are read.
 _NAMED = 10_000
 _ALPHA = "('RGBA', 'LA', 'PA', 'RGBa', 'La')"
+
+
+class LoadedPicture(TypedDict):
+    """What a picture was decoded to."""
+
+    index: int
+    mode: str
+    shape: list[int]
+    digest: str | None
+
+
+class ConvertedPicture(TypedDict):
+    """A picture without an alpha channel, and the stage before it, which still had one."""
+
+    mode: str
+    shape: list[int]
+    digest: str | None
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaLoss(SourceFile):
+    """A file whose alpha channel is gone after `stage`; `mode` is the mode before it."""
+
+    stage: int
+    made: ConvertedPicture
+    mode: str
 
 
 class AlphaDropped(Check):
@@ -27,9 +55,9 @@ class AlphaDropped(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         reported = set()
         if any(f"'{row['mode']}'" in _ALPHA for row in context.profile):
-            for row in self._recorded(context):
-                reported.add((row["index"], row["source"]))
-                yield _finding(context, row["index"], row["source"], row["stage"], row["mode"])
+            for loss in self._recorded(context):
+                reported.add((loss.index, loss.source))
+                yield _finding(context, loss.index, loss.source, loss.stage, loss.mode)
         if context.facts.root is None:
             return
         # A loader that converts to RGB drops it before anything is recorded, so only the file can show it.
@@ -41,7 +69,7 @@ class AlphaDropped(Check):
             if (file.index, file.source) not in reported and (mode := _dropped(found, loaded.get(file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 
-    def _recorded(self, context: Context) -> Iterable[dict[str, Any]]:
+    def _recorded(self, context: Context) -> Iterable[AlphaLoss]:
         """Yield the first stage without an alpha channel after one with it."""
         outputs = (
             "SELECT epoch, index, visit, stage, mode, shape, digest, lag(mode) OVER visits AS mode_before, "
@@ -50,30 +78,29 @@ class AlphaDropped(Check):
             "WINDOW visits AS (PARTITION BY epoch, index, visit ORDER BY stage)"
         )
         query = (
-            "SELECT s.index, s.source, s.root, s.source_raw, min(o.stage) AS stage, "
+            "SELECT s.index, s.source, s.root, s.source_raw, s.source_digest, s.source_bytes, min(o.stage) AS stage, "
             "arg_min({mode: mode, shape: shape, digest: digest, before: stage_before}, o.stage) AS made, "
             f"any_value(mode_before) AS mode FROM ({outputs}) o JOIN {context.items} s USING (epoch, index, visit) "
-            f"WHERE mode_before IN {_ALPHA} AND mode NOT IN {_ALPHA} GROUP BY s.index, s.source, s.root, s.source_raw"
+            f"WHERE mode_before IN {_ALPHA} AND mode NOT IN {_ALPHA} GROUP BY ALL"
         )
-        for file, found in opened([SourceFile(row) for row in context.offenders(query)]):
-            made = file.row["made"]
+        losses = [AlphaLoss(**row) for row in context.offenders(query)]
+        for loss, (_, found) in zip(losses, opened(losses), strict=True):
             # The file can show that nothing was hidden; if the file is missing, the recorded mode decides.
-            if isinstance(found, OSError) or _dropped(found, [made] if made["before"] == 0 else None):
-                yield file.row
+            if isinstance(found, OSError) or _dropped(found, [loss.made] if loss.made["before"] == 0 else None):
+                yield loss
 
-    def _loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[dict[str, Any]]]:
+    def _loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[LoadedPicture]]:
         """Return what was loaded from each file, with one query for all of them."""
         listed = ", ".join(str(file.index) for file in files)
         chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _NAMED else ""
-        found: dict[int, list[dict[str, Any]]] = {}
-        for row in (
-            context.rows(f"SELECT index, mode, shape, digest FROM {context.sources_decoded}{chosen}") if files else ()
-        ):
+        found: dict[int, list[LoadedPicture]] = {}
+        query = f"SELECT index, mode, shape, digest FROM {context.sources_decoded}{chosen}"
+        for row in context.facts.typed_rows(LoadedPicture, query) if files else ():
             found.setdefault(row["index"], []).append(row)
         return found
 
 
-def _dropped(found: Opened | OSError, made: Sequence[Mapping[str, Any]] | None) -> str | None:
+def _dropped(found: Opened | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
     """Return the mode of a file with transparent pixels, or None if loading did more than convert the mode."""
     from PIL import Image
 

@@ -8,6 +8,7 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, opened
+from audit.tables import StageOutputRow
 
 _ORIENTATION = 0x0112
 _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "turned left", 7: "transversed",
@@ -59,7 +60,7 @@ class ExifOrientation(Check):
     def _ignored(self, context: Context, index: int, image: Any) -> bool:
         from audit import values
 
-        rows = context.reader.rows("stage_outputs", context.run.run_id, index=index, where="stage = 0")
+        rows = context.reader.rows(StageOutputRow, context.run.run_id, index=index, where="stage = 0")
         made = {row["mode"]: row["digest"] for row in rows if row["mode"]}
         return any(values.digest(image.convert(mode)) == digest for mode, digest in made.items())
 

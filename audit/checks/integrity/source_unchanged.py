@@ -43,8 +43,8 @@ def _differs(file: SourceFile, found: Opened | OSError) -> str | None:
         return f"cannot be read: {found.strerror}"
     with found:
         now = hashlib.file_digest(found, "sha256").hexdigest()
-        size, before = found.seek(0, os.SEEK_END), file.row["source_bytes"]
-    if now == file.row["source_digest"]:
+        size, before = found.seek(0, os.SEEK_END), file.source_bytes
+    if now == file.source_digest:
         return None
     return "has other bytes than were recorded " + (
         f"(still {size:,} of them)" if size == before else f"({size:,} instead of {before:,})"

@@ -18,8 +18,8 @@ class StableLoad(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         if context.facts.once:
             raise Skip("no sample was visited twice")
-        stage = next((row for row in context.facts.stages if row["stage"] == 0), None)
-        if stage is None or stage["random"]:
+        stage = next((stage for stage in context.facts.stages if stage.stage == 0), None)
+        if stage is None or stage.random:
             raise Skip("loading is random, or was not recorded")
         query = (
             "SELECT index, source, count(DISTINCT digest) AS different, count(*) AS visits, "

@@ -26,7 +26,7 @@ class Unreadable(Check):
             context.note(f"{failed:,} failed, {context.options['max_failed']:,} allowed")
             context.unlisted = 0
             return
-        numbers = {row["name"]: row["stage"] for row in reversed(context.facts.stages)}
+        numbers = {stage.name: stage.stage for stage in reversed(context.facts.stages)}
         for row in rows:
             yield Finding(
                 f"{row['source']} (index {row['index']}) failed at {row['failed_stage']}: {row['error']}",

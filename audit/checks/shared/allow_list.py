@@ -83,8 +83,8 @@ class AllowList:
 def _fits(entry: Allowed, finding: Finding, context: Context) -> bool:
     """Return whether the stage and the message of an exception, those that it has, are the finding's."""
     if entry.stage is not None:
-        stages = [row for row in context.facts.stages if row["stage"] == finding.stage]
-        if not any(entry.stage in (row["name"], row["path"]) for row in stages):
+        stages = [stage for stage in context.facts.stages if stage.stage == finding.stage]
+        if not any(entry.stage in (stage.name, stage.path) for stage in stages):
             return False
     return entry.message is None or _matches(finding.message, entry.message)
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from audit.checks.context import Context
-from audit.lineage.source_state import read_source, source_path
+from audit.lineage.source_state import SourceFields, read_source, source_path
 from audit.store.bucket.location import is_remote
+from audit.store.read.rows import field_names
 
 Opened = io.BufferedReader | io.BytesIO
 #: How many objects of a bucket are fetched at the same time.
@@ -22,25 +22,24 @@ _AT_ONCE = 16
 class SourceFile:
     """One file, or object of a bucket, that a sample was read from."""
 
-    row: dict[str, Any]
+    index: int
+    source: str
+    root: str | None
+    source_raw: bytes | None
+    source_digest: str | None
+    source_bytes: int | None
 
     @property
-    def index(self) -> int:
-        """Return the sample's index."""
-        return int(self.row["index"])
-
-    @property
-    def source(self) -> str:
-        """Its name, as the run shows it."""
-        return str(self.row["source"])
+    def _place(self) -> SourceFields:
+        return {"source": self.source, "root": self.root, "source_raw": self.source_raw}
 
     def read(self) -> bytes:
         """Return all its bytes; raise OSError if they cannot be read."""
-        return read_source(self.row)
+        return read_source(self._place)
 
     def open(self) -> Opened:
         """Open the file for reading; raise OSError if it no longer exists."""
-        path = source_path(self.row)
+        path = source_path(self._place)
         if path is not None and os.path.isfile(path):
             return open(path, "rb")
         return io.BytesIO(self.read())
@@ -58,18 +57,15 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
     if most and total > most:
         context.note(f"checked {most:,} of {total:,} files")
         condition += f" AND {evenly(most, total)}"
-    return [
-        SourceFile(row)
-        for row in context.rows(
-            f"SELECT index, source, root, source_raw, source_digest, source_bytes FROM {context.items} "
-            f"WHERE {condition} ORDER BY index"
-        )
-    ]
+    columns = ", ".join(field_names(SourceFile))
+    return context.facts.typed_rows(
+        SourceFile, f"SELECT {columns} FROM {context.items} WHERE {condition} ORDER BY index"
+    )
 
 
 def opened(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
     """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
-    if not any(is_remote(file.row["root"] or "") for file in files):
+    if not any(is_remote(file.root or "") for file in files):
         yield from ((file, _opened(file)) for file in files)
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:

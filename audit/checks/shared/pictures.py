@@ -90,7 +90,7 @@ def _from_files(context: Context, most: int) -> Iterator[Picture]:
                 # JPEG can be decoded at a fraction of its size, which is much faster.
                 image.draft(None, (SIDE, SIDE))
                 image.load()
-                yield Picture(file.index, file.source, file.row["source_digest"], image)
+                yield Picture(file.index, file.source, file.source_digest, image)
         except Exception:
             failed += 1
     _say_failed(context, failed)

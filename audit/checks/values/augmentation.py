@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.records import Stage
 
 _EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
 #: A value with this many decimals is continuous, and does not repeat by chance.
@@ -31,21 +31,21 @@ class Augmentation(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        random = [row for row in context.facts.stages if row["random"] and row["stage"] in context.stage_numbers]
+        random = [stage for stage in context.facts.stages if stage.random and stage.stage in context.stage_numbers]
         for stage in random:
-            rows = f"(FROM {context.outputs} WHERE stage = {stage['stage']})"
+            rows = f"(FROM {context.outputs} WHERE stage = {stage.stage})"
             yield from self._fired(context, stage, rows)
             yield from self._workers(context, stage, rows)
             yield from self._epochs(context, stage, rows)
             if context.options["evaluation"]:
                 yield from self._evaluation(context, stage, rows)
 
-    def _fired(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+    def _fired(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         query = f"SELECT count(*) AS visits, count(*) FILTER (changed) AS fired FROM {rows}"
         found = context.rows(query)[0]
         if found["visits"] < context.options["visits"]:
             return
-        p = _probability(stage["parameters"])
+        p = _probability(stage.parameters)
         said = None
         if not found["fired"] and (p is None or (1 - p) ** found["visits"] < 1e-4):
             said = f"never changed anything in {found['visits']:,} visits"
@@ -54,10 +54,10 @@ class Augmentation(Check):
         if said:
             share = found["fired"] / found["visits"]
             yield Finding(
-                f"The random stage {stage['name']} {said}.", stage=stage["stage"], value=share, threshold=p, sql=query
+                f"The random stage {stage.name} {said}.", stage=stage.stage, value=share, threshold=p, sql=query
             )
 
-    def _workers(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+    def _workers(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         query = (
             f"SELECT params, count(DISTINCT s.worker) AS workers, count(*) AS visits, min(o.index) AS index "
             f"FROM {rows} o JOIN {context.samples} s USING (epoch, index, visit) "
@@ -72,16 +72,16 @@ class Augmentation(Check):
         share = found["repeated"] / found["visits"]
         if share >= context.options["repeated"]:
             yield Finding(
-                f"The random stage {stage['name']} drew the same in up to {found['workers']} workers, "
+                f"The random stage {stage.name} drew the same in up to {found['workers']} workers, "
                 f"in {share:.0%} of its visits: each worker has a copy of one generator.",
-                stage=stage["stage"],
+                stage=stage.stage,
                 index=found["index"],
                 value=share,
                 threshold=context.options["repeated"],
                 sql=f"FROM ({query}) WHERE workers > 1 ORDER BY visits DESC",
             )
 
-    def _epochs(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+    def _epochs(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         query = (
             "SELECT index, count(DISTINCT epoch) AS epochs, "
             "count(DISTINCT coalesce(params, changed::VARCHAR)) AS draws, "
@@ -98,14 +98,14 @@ class Augmentation(Check):
             and found["different"] > 1
         ):
             yield Finding(
-                f"The random stage {stage['name']} drew the same for each sample in all {found['epochs']} epochs: "
+                f"The random stage {stage.name} drew the same for each sample in all {found['epochs']} epochs: "
                 "its generator starts from the same seed in each epoch.",
-                stage=stage["stage"],
+                stage=stage.stage,
                 value=1.0,
                 sql=f"FROM ({query}) WHERE draws = 1",
             )
 
-    def _evaluation(self, context: Context, stage: dict[str, Any], rows: str) -> Iterable[Finding]:
+    def _evaluation(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         splits = ", ".join(f"'{name}'" for name in _EVALUATION)
         query = (
             f"SELECT s.split, min(o.index) AS index, count(*) AS visits FROM {rows} o "
@@ -114,9 +114,9 @@ class Augmentation(Check):
         )
         for row in context.rows(query):
             yield Finding(
-                f"The random stage {stage['name']} is active in the split {row['split']} "
+                f"The random stage {stage.name} is active in the split {row['split']} "
                 f"({row['visits']:,} visits): results there depend on chance.",
-                stage=stage["stage"],
+                stage=stage.stage,
                 value=row["visits"],
                 threshold=0,
                 sql=query,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import Context
+from audit.checks.context import Context, OutputProfile
+from audit.records import Stage
 
 
 class Scale(Check):
@@ -27,8 +27,8 @@ class Scale(Check):
         for pipeline in context.pipelines:
             yield from self._one(context, pipeline)
 
-    def _one(self, context: Context, pipeline: list[dict[str, Any]]) -> Iterable[Finding]:
-        last = pipeline[-1]["stage"]
+    def _one(self, context: Context, pipeline: list[Stage]) -> Iterable[Finding]:
+        last = pipeline[-1].stage
         given = _typical(context, last)
         if given is None or not str(given["dtype"]).startswith("float"):
             return
@@ -36,9 +36,9 @@ class Scale(Check):
         query = f"SELECT stage, name, {measured} FROM {context.outputs} GROUP BY ALL ORDER BY stage"
         normalising = False
         for before, stage in pairwise(pipeline):
-            if "normalize" in str(stage["name"]).lower():
+            if "normalize" in stage.name.lower():
                 normalising = True
-                yield from self._normalised(context, before["stage"], stage, query)
+                yield from self._normalised(context, before.stage, stage, query)
         big = given["middle_max"] is not None and given["middle_max"] > context.options["largest_input"]
         if big and not normalising:
             yield Finding(
@@ -59,26 +59,26 @@ class Scale(Check):
                 severity="info",
             )
 
-    def _normalised(self, context: Context, number: int, stage: dict[str, Any], query: str) -> Iterable[Finding]:
+    def _normalised(self, context: Context, number: int, stage: Stage, query: str) -> Iterable[Finding]:
         before, loaded = _typical(context, number), _typical(context, 0)
-        if before is None or before["middle_min"] is None:
+        if before is None or before["middle_min"] is None or before["middle_max"] is None:
             return
         # Values below zero in the files themselves (temperatures, densities) are not a sign of normalisation.
         below = loaded is not None and loaded["middle_min"] is not None and loaded["middle_min"] < 0
-        meant = _list(stage["parameters"], "std")
+        meant = _list(stage.parameters, "std")
         if meant and max(meant) <= 2 and before["middle_max"] > 2:
             yield Finding(
-                f"{stage['name']} got values up to {before['middle_max']:.4g}, "
+                f"{stage.name} got values up to {before['middle_max']:.4g}, "
                 f"but its std of at most {max(meant):.3g} is meant for 0–1.",
-                stage=stage["stage"],
+                stage=stage.stage,
                 value=before["middle_max"],
                 threshold=1.0,
                 sql=query,
             )
         elif before["middle_min"] < -context.options["negative"] and not below:
             yield Finding(
-                f"{stage['name']} got values down to {before['middle_min']:.4g}: they were already normalised.",
-                stage=stage["stage"],
+                f"{stage.name} got values down to {before['middle_min']:.4g}: they were already normalised.",
+                stage=stage.stage,
                 value=before["middle_min"],
                 threshold=0.0,
                 sql=query,
@@ -90,14 +90,15 @@ def _known_architecture(context: Context) -> bool:
     return bool(context.run.arch) and context.run.recipe.get("kind") == "run"
 
 
-def _typical(context: Context, number: int | None) -> dict[str, Any] | None:
+def _typical(context: Context, number: int | None) -> OutputProfile | None:
     """Return the statistics of a stage's commonest kind of output."""
     rows = [r for r in context.profile if r["stage"] == number and r["kind"] in ("image", "tensor", "array")]
     return max(rows, key=lambda row: row["visits"], default=None)
 
 
-def _unit(row: dict[str, Any]) -> bool:
-    return row["low"] is not None and row["low"] >= 0 and row["high"] <= 1
+def _unit(row: OutputProfile) -> bool:
+    low, high = row["low"], row["high"]
+    return low is not None and high is not None and low >= 0 and high <= 1
 
 
 def _list(parameters: str | None, key: str) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context, literal
 from audit.errors import UsageError
+from audit.records import Stage
 
 _KEYS = {"kind": str, "dtype": str, "mode": str, "shape": list, "min": (int, float), "max": (int, float)}
 
@@ -34,7 +35,7 @@ class StageContract(Check):
             conditions = _conditions(name, rules)
             stages = _stages_of(context, name)
             for stage in stages:
-                yield from _offending(context, stage["stage"], conditions, "the contract says")
+                yield from _offending(context, stage.stage, conditions, "the contract says")
             if not stages and context.narrowing.pipelines:
                 yield Finding(
                     f"The contract names the stage {name}, which this run of the same pipeline does not have.",
@@ -88,27 +89,24 @@ class StageContract(Check):
             return []
         slack = context.options["range_factor"] * max(row["high"] - row["low"], 1e-6)
         low, high = row["low"] - slack, row["high"] + slack
-        whole = [r for r in context.profile if r["stage"] == number and r["low"] is not None]
+        whole = [r for r in context.profile if r["stage"] == number]
         conditions: list[tuple[str, str, float | None]] = []
-        if min(r["low"] for r in whole) < low:
+        if min(r["low"] for r in whole if r["low"] is not None) < low:
             conditions.append((f"min >= {low!r}", f"minimum about {row['low']:.4g}", low))
-        if max(r["high"] for r in whole) > high:
+        if max(r["high"] for r in whole if r["high"] is not None) > high:
             conditions.append((f"max <= {high!r}", f"maximum about {row['high']:.4g}", high))
         return conditions
 
 
 def _covers(context: Context, declared: Mapping[str, Any], number: int) -> bool:
-    return any(stage["stage"] == number for name in declared for stage in _stages_of(context, name))
+    return any(stage.stage == number for name in declared for stage in _stages_of(context, name))
 
 
-def _stages_of(context: Context, name: str) -> list[dict[str, Any]]:
+def _stages_of(context: Context, name: str) -> list[Stage]:
     """Return the stages of that name; none if the run is of another pipeline. Raise UsageError for a misspelled name."""
-    names = [str(row["name"]) for row in context.facts.stages]
-    known = {
-        *names,
-        *(row["path"] for row in context.facts.stages),
-        *(str(row["stage"]) for row in context.facts.stages),
-    }
+    stages = context.facts.stages
+    names = [stage.name for stage in stages]
+    known = {*names, *(stage.path for stage in stages), *(str(stage.stage) for stage in stages)}
     if name not in known and not difflib.get_close_matches(name, names, n=1, cutoff=0.75):
         return []
     return context.stages_called(name)

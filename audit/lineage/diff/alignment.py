@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from audit.records import Stage
 
@@ -51,7 +51,7 @@ class AlignmentStep:
         }
 
 
-def _place(stage: Stage | None) -> dict[str, Any] | None:
+def _place(stage: Stage | None) -> dict[str, int | str] | None:
     return {"stage": stage.stage, "path": stage.path, "name": stage.name} if stage else None
 
 
@@ -164,7 +164,15 @@ def _moved(gone: list[Stage], come: list[Stage]) -> tuple[set[int], set[int]]:
     return left, right
 
 
-def parameter_changes(a: Stage, b: Stage) -> list[dict[str, Any]]:
+class ParameterChange(TypedDict):
+    """A setting of a stage that differs; None on a side that does not have it."""
+
+    parameter: str
+    a: Any
+    b: Any
+
+
+def parameter_changes(a: Stage, b: Stage) -> list[ParameterChange]:
     """Each setting that differs, with both values; one that a side does not have is None there."""
     ours, theirs = _parsed(a.parameters), _parsed(b.parameters)
     return [

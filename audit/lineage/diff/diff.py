@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from audit.errors import UsageError
 from audit.lineage.diff.alignment import AlignmentStep, align
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
 from audit.lineage.diff.flip_measurement import measure_causes
 from audit.lineage.diff.flips import Flips, find_flips
-from audit.lineage.diff.matching import Side, match, side_of
+from audit.lineage.diff.matching import Side, match_visits, side_of
 from audit.lineage.diff.model_calls import call_changes
-from audit.lineage.diff.pairs_table import compare
+from audit.lineage.diff.pairs_table import compare_pairs
 from audit.records import Progress
 from audit.store.read.reader import Reader
-from audit.store.read.scratch import Scratch
+from audit.store.read.scratch import Scratch, TempTable
 
 #: How many rows of each list are fetched unless asked otherwise; counts are always whole.
 DEFAULT_ROWS = 10_000
 
 _CHANGED = """
     SELECT source, coalesce(renamed_to, source) AS source_b, index_a, index_b, label_a, label_b, label_name_a, label_name_b
-    FROM compared WHERE {condition} ORDER BY index_b, visit_b, index_a LIMIT {rows}
+    FROM {compared} WHERE {condition} ORDER BY index_b, visit_b, index_a LIMIT {rows}
 """
 _LISTS = {
     "source_changed": "source_changed",
@@ -40,6 +40,28 @@ _LISTS = {
 }
 
 
+class ChangedSample(TypedDict):
+    """A matched sample whose source, label, name or failure is not what it was."""
+
+    source: str
+    source_b: str
+    index_a: int
+    index_b: int
+    label_a: int | None
+    label_b: int | None
+    label_name_a: str | None
+    label_name_b: str | None
+
+
+class LoneSample(TypedDict):
+    """A sample that only one of the runs has."""
+
+    source: str
+    index: int
+    label: int | None
+    label_name: str | None
+
+
 @dataclass(slots=True)
 class Diff:
     """What differs between two runs. Made by `Store.diff`."""
@@ -50,7 +72,9 @@ class Diff:
     divergent: int
     same_failure: int
     counts: dict[str, int]
-    lists: dict[str, list[dict[str, Any]]]
+    lists: dict[str, list[ChangedSample]]
+    added: list[LoneSample]
+    removed: list[LoneSample]
     steps: list[AlignmentStep]
     divergences: list[Divergence]
     flips: Flips
@@ -120,6 +144,8 @@ class Diff:
             "divergent": self.divergent,
             "identical": self.identical,
             "counts": self.counts,
+            "added": self.added,
+            "removed": self.removed,
             **self.lists,
             "first_divergent_stage": self.first_divergent_stage,
             "divergences": [group.as_json() for group in self.divergences],
@@ -173,42 +199,58 @@ def diff(
         tell("matching samples")
         ours, theirs = (side_of(scratch, run) for run in runs)
         steps = align(ours.stages, theirs.stages) if ours.stages and theirs.stages else []
-        match(scratch, ours, theirs)
+        visits = match_visits(scratch, ours, theirs)
         tell("comparing stages and predictions")
-        compare(scratch, ours, theirs, steps)
-        measured = measure_causes(reader, scratch, ours, theirs, trust=trust) if derive else None
+        compared = compare_pairs(scratch, visits.pairs, ours, theirs, steps)
+        measured = measure_causes(reader, scratch, compared, ours, theirs, trust=trust) if derive else None
         most = 2**62 if rows is None else rows
-        counts, lists = _listed(scratch, most)
+        counts = _count(scratch, compared, visits.alone)
+        lists = _list_changed(scratch, compared, counts, most)
+        added = _list_alone(scratch, visits.alone, "index_b", most)
+        removed = _list_alone(scratch, visits.alone, "index_a", most)
         matched, divergent = counts.pop("matched"), counts.pop("divergent")
         same_failure = counts.pop("same_failure")
-        flips = find_flips(scratch, ours, theirs, most)
+        flips = find_flips(scratch, compared, ours, theirs, most)
         calls = call_changes(scratch, ours, theirs)
         tell("measuring differences")
-        divergences = find_divergences(reader, scratch, ours, theirs, steps, derive=derive, trust=trust)
+        divergences = find_divergences(reader, scratch, compared, ours, theirs, steps, derive=derive, trust=trust)
     counts |= {kind: flips.total(kind) for kind in flips.counts}
-    found = Diff(ours, theirs, matched, divergent, same_failure, counts, lists, steps, divergences, flips)
+    found = Diff(
+        ours, theirs, matched, divergent, same_failure, counts, lists, added, removed, steps, divergences, flips
+    )
     found.versions = version_changes(ours, theirs)
     found.calls = calls
     found.notes = [*_notes(found), *([measured] if measured else [])]
     return found
 
 
-def _listed(scratch: Scratch, rows: int) -> tuple[dict[str, int], dict[str, list[dict[str, Any]]]]:
-    """Counts of everything, and the rows of what there is."""
-    columns = ", ".join(f"count(*) FILTER ({condition}) AS {name}" for name, condition in _LISTS.items())
-    counted = scratch.dicts(
-        "SELECT count(*) AS matched, count(step) AS divergent, "
-        f"count(*) FILTER (failed_a AND failed_b AND step IS NULL) AS same_failure, {columns} FROM compared"
-    )[0]
-    alone = scratch.dicts("SELECT count(index_b) AS added, count(index_a) AS removed FROM alone")[0]
-    counts: dict[str, int] = {**alone, **counted}
-    lists: dict[str, list[dict[str, Any]]] = {}
-    for name, index in (("added", "index_b"), ("removed", "index_a")):
-        query = f"SELECT source, {index} AS index, label, label_name FROM alone WHERE {index} IS NOT NULL ORDER BY 2, 1"
-        lists[name] = scratch.dicts(f"{query} LIMIT {rows}") if counts[name] else []
-    for name, condition in _LISTS.items():
-        lists[name] = scratch.dicts(_CHANGED.format(condition=condition, rows=rows)) if counts[name] else []
-    return counts, lists
+def _count(scratch: Scratch, compared: TempTable, alone: TempTable) -> dict[str, int]:
+    """Count everything that there may be a list of, and what is matched and diverges."""
+    counts = {
+        "matched": "count(*)",
+        "divergent": "count(step)",
+        "same_failure": "count(*) FILTER (failed_a AND failed_b AND step IS NULL)",
+        **{name: f"count(*) FILTER ({condition})" for name, condition in _LISTS.items()},
+    }
+    found = scratch.row(f"SELECT {', '.join(counts.values())} FROM {compared}")
+    added, removed = scratch.row(f"SELECT count(index_b), count(index_a) FROM {alone}")
+    return {"added": added, "removed": removed, **dict(zip(counts, found, strict=True))}
+
+
+def _list_changed(
+    scratch: Scratch, compared: TempTable, counts: dict[str, int], rows: int
+) -> dict[str, list[ChangedSample]]:
+    return {
+        name: scratch.typed_rows(ChangedSample, _CHANGED.format(compared=compared, condition=condition, rows=rows))
+        if counts[name]
+        else []
+        for name, condition in _LISTS.items()
+    }
+
+
+def _list_alone(scratch: Scratch, alone: TempTable, index: str, rows: int) -> list[LoneSample]:
+    query = f"SELECT source, {index} AS index, label, label_name FROM {alone} WHERE {index} IS NOT NULL ORDER BY 2, 1"
+    return scratch.typed_rows(LoneSample, f"{query} LIMIT {rows}")
 
 
 def _notes(found: Diff) -> list[str]:

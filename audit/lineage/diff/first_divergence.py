@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
-from audit.lineage.diff.alignment import AlignmentStep, parameter_changes
+from audit.lineage.diff.alignment import AlignmentStep, ParameterChange, parameter_changes
 from audit.lineage.diff.magnitude import Magnitude, is_stored, measure
 from audit.lineage.diff.matching import Side
 from audit.lineage.trace import Trace, trace
 from audit.store.read.reader import Reader
-from audit.store.read.scratch import Scratch
+from audit.store.read.scratch import Scratch, TempTable
 
 _EXAMPLES = 3
 #: Values of only so many kinds of divergence are derived again: each takes a pass through the pipeline.
@@ -29,9 +29,9 @@ _GROUPS = f"""
         SELECT step, CASE WHEN missing IS NOT NULL THEN 'fails in ' || missing
                           WHEN source_changed AND step = 0 THEN 'source changed' ELSE '' END AS why,
                error, count(*) AS count,
-               arg_min({{'index_a': index_a, 'visit_a': visit_a, 'index_b': index_b, 'visit_b': visit_b, 'source': source,
-                         'source_b': coalesce(renamed_to, source)}}, index_b, {_EXAMPLES}) AS examples
-        FROM compared WHERE step IS NOT NULL GROUP BY step, why, error
+               arg_min({{{{'index_a': index_a, 'visit_a': visit_a, 'index_b': index_b, 'visit_b': visit_b, 'source': source,
+                         'source_b': coalesce(renamed_to, source)}}}}, index_b, {_EXAMPLES}) AS examples
+        FROM {{compared}} WHERE step IS NOT NULL GROUP BY step, why, error
     ), ranked AS (
         SELECT *, least(row_number() OVER (PARTITION BY step, why ORDER BY count DESC, error), {_ERRORS} + 1) AS rank
         FROM grouped
@@ -39,6 +39,34 @@ _GROUPS = f"""
     SELECT step, why, sum(count)::BIGINT AS count, arg_max(examples, count) AS examples, count(*) AS errors
     FROM ranked GROUP BY step, why, rank ORDER BY step, why, rank
 """
+
+
+class ExampleVisits(TypedDict):
+    """A matched pair that shows a divergence."""
+
+    index_a: int
+    visit_a: int
+    index_b: int
+    visit_b: int
+    source: str
+    source_b: str
+
+
+class DivergenceExample(ExampleVisits):
+    """The same, with what a random stage drew on either side."""
+
+    drawn_a: Any
+    drawn_b: Any
+
+
+class DivergenceGroup(TypedDict):
+    """Pairs that part at the same step in the same way."""
+
+    step: int
+    why: str
+    count: int
+    examples: list[ExampleVisits]
+    errors: int
 
 
 @dataclass(slots=True)
@@ -49,8 +77,8 @@ class Divergence:
     count: int
     reason: str
     detail: str
-    example: dict[str, Any]
-    parameters: list[dict[str, Any]] = field(default_factory=list)
+    example: DivergenceExample
+    parameters: list[ParameterChange] = field(default_factory=list)
     difference: Magnitude | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -73,6 +101,7 @@ class Divergence:
 def find_divergences(
     reader: Reader,
     scratch: Scratch,
+    compared: TempTable,
     a: Side,
     b: Side,
     steps: list[AlignmentStep],
@@ -80,28 +109,28 @@ def find_divergences(
     derive: bool = True,
     trust: bool = False,
 ) -> list[Divergence]:
-    """The groups of the table `compared`, in the order of the pipeline, each with a reason and an example."""
+    """Group the pairs that were compared by where they part, in the order of the pipeline, each with a reason and an example."""
     found = []
-    for number, (at, why, count, examples, errors) in enumerate(scratch.rows(_GROUPS)):
-        step = steps[at]
+    groups = scratch.typed_rows(DivergenceGroup, _GROUPS.format(compared=compared))
+    for number, group in enumerate(groups):
+        step, examples, errors = steps[group["step"]], group["examples"], group["errors"]
         traces = [_traces(reader, a, b, examples[0])]
         traces[0][0].trust = traces[0][1].trust = trust
         if step.random or is_stored(traces[0], step.at_a, step.at_b):
             # More of them tell more only where their draws or values were kept.
             traces += [_traces(reader, a, b, example) for example in examples[1:]]
-        reason, detail = _explained(a, b, step, why, traces)
+        reason, detail = _explained(a, b, step, group["why"], traces)
         if errors > 1:
             detail = f"{errors:,} different errors, for example {detail}"
         parameters = parameter_changes(step.a, step.b) if step.a and step.b and reason == "parameters" else []
         size = measure(traces, step.at_a, step.at_b, derive=derive and number < _DERIVED)
-        example = dict(examples[0])
         drawn = [_drawn(traces[0][0], step.at_a), _drawn(traces[0][1], step.at_b)] if step.random else [None, None]
-        example |= {"drawn_a": drawn[0], "drawn_b": drawn[1]}
-        found.append(Divergence(step, count, reason, detail, example, parameters, size))
+        example = DivergenceExample(**examples[0], drawn_a=drawn[0], drawn_b=drawn[1])
+        found.append(Divergence(step, group["count"], reason, detail, example, parameters, size))
     return found
 
 
-def _traces(reader: Reader, a: Side, b: Side, example: dict[str, Any]) -> tuple[Trace, Trace]:
+def _traces(reader: Reader, a: Side, b: Side, example: ExampleVisits) -> tuple[Trace, Trace]:
     return (
         trace(reader, a.run.run_id, index=example["index_a"], epoch=a.epoch, visit=example["visit_a"]),
         trace(reader, b.run.run_id, index=example["index_b"], epoch=b.epoch, visit=example["visit_b"]),

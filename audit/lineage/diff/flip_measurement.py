@@ -8,12 +8,12 @@ recorded predictions. Where any of this fails the cause stays undetermined.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from audit.errors import AuditError
 from audit.lineage.diff.matching import Side
 from audit.store.read.reader import Reader
-from audit.store.read.scratch import Scratch
+from audit.store.read.scratch import Scratch, TempTable
 
 if TYPE_CHECKING:
     from audit.lineage.replay.model import ReplayModel
@@ -25,30 +25,46 @@ _BATCH = 32
 _WANTED = f"""
     SELECT index_a, visit_a, index_b, visit_b, flip, input_cause, predicted_a, predicted_b, label_b AS label,
            label_name_b AS label_name
-    FROM compared WHERE cause = 'undetermined' AND predicted_a IS NOT NULL AND predicted_b IS NOT NULL
+    FROM {{compared}} WHERE cause = 'undetermined' AND predicted_a IS NOT NULL AND predicted_b IS NOT NULL
     ORDER BY flip = 'regression' DESC, index_b, visit_b LIMIT {MOST_MEASURED}
 """
 _MEASURED = """
-    UPDATE compared SET cause = m.cause
+    UPDATE {compared} p SET cause = m.cause
     FROM (SELECT unnest(?) AS index_a, unnest(?) AS visit_a, unnest(?) AS index_b, unnest(?) AS visit_b,
                  unnest(?) AS cause) m
-    WHERE compared.index_a = m.index_a AND compared.visit_a = m.visit_a
-      AND compared.index_b = m.index_b AND compared.visit_b = m.visit_b
+    WHERE p.index_a = m.index_a AND p.visit_a = m.visit_a AND p.index_b = m.index_b AND p.visit_b = m.visit_b
 """
 
-Flip = dict[str, Any]
+
+class UndeterminedFlip(TypedDict):
+    """A flip whose input and model both differ."""
+
+    index_a: int
+    visit_a: int
+    index_b: int
+    visit_b: int
+    flip: str
+    input_cause: str
+    predicted_a: int
+    predicted_b: int
+    label: int | None
+    label_name: str | None
+
+
 Key = tuple[int, int, int]
 
 
-def measure_causes(reader: Reader, scratch: Scratch, a: Side, b: Side, *, trust: bool = False) -> str | None:
-    """Replace `undetermined` in the table `compared` by what was measured; return a note on it, if there is one.
+def measure_causes(
+    reader: Reader, scratch: Scratch, compared: TempTable, a: Side, b: Side, *, trust: bool = False
+) -> str | None:
+    """Replace the cause `undetermined` in `compared` by what was measured; return a note on it, if there is one.
 
     Only flips that differ in input and model are measured, and only with both checkpoints at hand. Code of a recipe
     that this machine did not record runs only with `trust`.
     """
     if None in (a.run.model_digest, b.run.model_digest) or a.run.model_digest == b.run.model_digest:
         return None
-    wanted: list[Flip] = scratch.dicts(_WANTED)
+    wanted = scratch.typed_rows(UndeterminedFlip, _WANTED.format(compared=compared))
     if not wanted:
         return None
     try:
@@ -57,23 +73,24 @@ def measure_causes(reader: Reader, scratch: Scratch, a: Side, b: Side, *, trust:
         return f"Which of input and model flipped {len(wanted):,} predictions could not be measured: {error}"
     found = [(flip, cause) for flip, cause in causes if cause != "undetermined"]
     if found:
-        keys = ("index_a", "visit_a", "index_b", "visit_b")
-        columns = [[flip[key] for flip, _ in found] for key in keys]
-        scratch.change(_MEASURED, [*columns, [cause for _, cause in found]])
+        rows = [(f["index_a"], f["visit_a"], f["index_b"], f["visit_b"], cause) for f, cause in found]
+        scratch.change(_MEASURED.format(compared=compared), [list(column) for column in zip(*rows, strict=True)])
     return (
         f"The cause of {len(found):,} of {len(wanted):,} flips was measured: each model was given the inputs of both "
         "runs."
     )
 
 
-def _causes(reader: Reader, a: Side, b: Side, wanted: Sequence[Flip], trust: bool) -> Iterator[tuple[Flip, str]]:
+def _causes(
+    reader: Reader, a: Side, b: Side, wanted: Sequence[UndeterminedFlip], trust: bool
+) -> Iterator[tuple[UndeterminedFlip, str]]:
     models = [_model(reader, side, trust) for side in (a, b)]
     replays = [_Inputs(reader, side, trust) for side in (a, b)]
     for start in range(0, len(wanted), _BATCH):
         some = wanted[start : start + _BATCH]
         inputs = [
-            replay.of([(side.epoch, flip[f"index_{name}"], flip[f"visit_{name}"]) for flip in some])
-            for replay, side, name in zip(replays, (a, b), "ab", strict=True)
+            replays[0].of([(a.epoch, flip["index_a"], flip["visit_a"]) for flip in some]),
+            replays[1].of([(b.epoch, flip["index_b"], flip["visit_b"]) for flip in some]),
         ]
         ready = [n for n in range(len(some)) if inputs[0][n] is not None and inputs[1][n] is not None]
         if not ready:
@@ -84,7 +101,7 @@ def _causes(reader: Reader, a: Side, b: Side, wanted: Sequence[Flip], trust: boo
             yield some[n], _cause(a, b, some[n], [[said[m][i][at] for i in (0, 1)] for m in (0, 1)])
 
 
-def _cause(a: Side, b: Side, flip: Flip, said: list[list[int]]) -> str:
+def _cause(a: Side, b: Side, flip: UndeterminedFlip, said: list[list[int]]) -> str:
     """The cause of one flip; `said[m][i]` is the class that model m gives input i."""
     if said[0][0] != flip["predicted_a"] or said[1][1] != flip["predicted_b"]:
         # The models do not say what was recorded, so that nothing can be concluded from them.
@@ -96,7 +113,7 @@ def _cause(a: Side, b: Side, flip: Flip, said: list[list[int]]) -> str:
     return "model" if by_model else str(flip["input_cause"])
 
 
-def _has_flipped(flip: Flip, predicted: str | int, before: str | int) -> bool:
+def _has_flipped(flip: UndeterminedFlip, predicted: str | int, before: str | int) -> bool:
     if flip["flip"] == "change":
         return predicted != before
     label = flip["label"] if flip["label_name"] is None or isinstance(predicted, int) else flip["label_name"]
@@ -135,7 +152,7 @@ class _Inputs:
         named = self._visits.named_stages()
         self._pipeline = rebuild_pipeline(side.run, reader.location, named=named, trust=trust)
         self._pipeline.keep_final = True
-        self._paths = {ordinal: stage["path"] for ordinal, stage in self._visits.stages.items()}
+        self._paths = {ordinal: stage.path for ordinal, stage in self._visits.stages.items()}
 
     def of(self, keys: list[Key]) -> list[Any]:
         """The input of each visit; None where it is not what was recorded."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from audit.lineage.diff.matching import Side
 from audit.lineage.diff.mcnemar import p_value
-from audit.store.read.scratch import Scratch
+from audit.store.read.scratch import Scratch, TempTable
 
 CAUSES = ("data", "labels", "pipeline", "model", "both", "undetermined")
 _KINDS = {"regression": "regressions", "fix": "fixes", "change": "other_changes"}
@@ -17,7 +17,7 @@ _LISTED = """
            label_name_b AS label_name, label_a, label_name_a, predicted_a, predicted_b, name_a AS predicted_name_a,
            name_b AS predicted_name_b, correct_a, correct_b,
            failed_a, failed_b, cause
-    FROM compared WHERE flip = ? ORDER BY index_b, visit_b, index_a LIMIT ?
+    FROM {compared} WHERE flip = ? ORDER BY index_b, visit_b, index_a LIMIT ?
 """
 
 # A matched sample is graded when both sides are: one that failed on one side only is not right there.
@@ -27,13 +27,53 @@ _PER_CLASS = """
     WITH a AS ({a}), b AS ({b}), flipped AS (
         SELECT {class_b} AS class, count(*) FILTER (flip = 'regression') AS regressions,
                count(*) FILTER (flip = 'fix') AS fixes
-        FROM compared WHERE flip IS NOT NULL GROUP BY 1
+        FROM {compared} WHERE flip IS NOT NULL GROUP BY 1
     )
     SELECT class, coalesce(b.label, a.label) AS label, coalesce(a.samples, 0) AS samples_a,
            coalesce(b.samples, 0) AS samples_b, a.accuracy AS accuracy_a, b.accuracy AS accuracy_b,
            coalesce(regressions, 0) AS regressions, coalesce(fixes, 0) AS fixes
     FROM a FULL OUTER JOIN b USING (class) LEFT JOIN flipped USING (class) ORDER BY label, class
 """
+
+
+class FlippedPrediction(TypedDict):
+    """A matched sample whose prediction is not what it was."""
+
+    source: str
+    source_b: str
+    index_a: int
+    index_b: int
+    visit_a: int
+    visit_b: int
+    label: int | None
+    label_name: str | None
+    label_a: int | None
+    label_name_a: str | None
+    predicted_a: int | None
+    predicted_b: int | None
+    predicted_name_a: str | None
+    predicted_name_b: str | None
+    correct_a: bool | None
+    correct_b: bool | None
+    failed_a: bool
+    failed_b: bool
+    cause: str
+
+
+#: One class of both runs, as the matched samples have it.
+ComparedClass = TypedDict(
+    "ComparedClass",
+    {
+        "class": str,
+        "label": int | None,
+        "samples_a": int,
+        "samples_b": int,
+        "accuracy_a": float | None,
+        "accuracy_b": float | None,
+        "regressions": int,
+        "fixes": int,
+    },
+)
 
 
 @dataclass(slots=True)
@@ -44,7 +84,7 @@ class Flips:
     """
 
     counts: dict[str, dict[str, int]]
-    lists: dict[str, list[dict[str, Any]]]
+    lists: dict[str, list[FlippedPrediction]]
     accuracy_a: float | None
     accuracy_b: float | None
     run_accuracy_a: float | None
@@ -52,7 +92,7 @@ class Flips:
     predictions_a: int
     predictions_b: int
     graded: int
-    per_class: list[dict[str, Any]] = field(default_factory=list)
+    per_class: list[ComparedClass] = field(default_factory=list)
 
     def total(self, kind: str) -> int:
         """How many `regressions`, `fixes` or `other_changes` there are, whatever their cause."""
@@ -64,14 +104,18 @@ class Flips:
         return p_value(self.total("regressions"), self.total("fixes")) if self.graded else None
 
 
-def find_flips(scratch: Scratch, a: Side, b: Side, rows: int) -> Flips:
-    """Count and list the flips of the table `compared`."""
+def find_flips(scratch: Scratch, compared: TempTable, a: Side, b: Side, rows: int) -> Flips:
+    """Count and list the flips of the pairs that were compared."""
     counts = {kind: dict.fromkeys(CAUSES, 0) for kind in _KINDS.values()}
-    query = "SELECT flip, cause, count(*) FROM compared WHERE flip IS NOT NULL GROUP BY ALL"
+    query = f"SELECT flip, cause, count(*) FROM {compared} WHERE flip IS NOT NULL GROUP BY ALL"
     for flip, cause, count in scratch.rows(query):
         counts[_KINDS[flip]][cause] = count
-    lists = {kind: _listed(scratch, flip, rows) if any(counts[kind].values()) else [] for flip, kind in _KINDS.items()}
-    graded = scratch.row(f"SELECT count(*), avg(right_a::INT), avg(right_b::INT) FROM compared WHERE {_GRADED}")
+    listed = _LISTED.format(compared=compared)
+    lists = {
+        kind: scratch.typed_rows(FlippedPrediction, listed, [flip, rows]) if any(counts[kind].values()) else []
+        for flip, kind in _KINDS.items()
+    }
+    graded = scratch.row(f"SELECT count(*), avg(right_a::INT), avg(right_b::INT) FROM {compared} WHERE {_GRADED}")
     overall = [_accuracy(scratch, side) for side in (a, b)]
     return Flips(
         counts,
@@ -83,12 +127,8 @@ def find_flips(scratch: Scratch, a: Side, b: Side, rows: int) -> Flips:
         predictions_a=overall[0][0],
         predictions_b=overall[1][0],
         graded=graded[0],
-        per_class=scratch.dicts(_per_class(a, b)) if graded[0] else [],
+        per_class=scratch.typed_rows(ComparedClass, _per_class(compared, a, b)) if graded[0] else [],
     )
-
-
-def _listed(scratch: Scratch, flip: str, rows: int) -> list[dict[str, Any]]:
-    return scratch.dicts(_LISTED, [flip, rows])
 
 
 def _accuracy(scratch: Scratch, side: Side) -> tuple[int, float | None]:
@@ -96,7 +136,7 @@ def _accuracy(scratch: Scratch, side: Side) -> tuple[int, float | None]:
     return count, accuracy
 
 
-def _per_class(a: Side, b: Side) -> str:
+def _per_class(compared: TempTable, a: Side, b: Side) -> str:
     # Runs whose class lists differ number the same class differently: only names can be compared.
     named = bool(a.run.classes and b.run.classes)
     classes = [
@@ -104,7 +144,7 @@ def _per_class(a: Side, b: Side) -> str:
     ]
     of_side = [
         f"SELECT {name} AS class, min(label_{side}) AS label, count(*) AS samples, avg(right_{side}::INT) AS accuracy "
-        f"FROM compared WHERE {_GRADED} AND label_{side} IS NOT NULL GROUP BY 1"
+        f"FROM {compared} WHERE {_GRADED} AND label_{side} IS NOT NULL GROUP BY 1"
         for side, name in zip("ab", classes, strict=True)
     ]
-    return _PER_CLASS.format(a=of_side[0], b=of_side[1], class_b=classes[1])
+    return _PER_CLASS.format(compared=compared, a=of_side[0], b=of_side[1], class_b=classes[1])

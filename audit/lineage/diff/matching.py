@@ -1,7 +1,7 @@
 """Which visit of one run is which visit of another: by source, by bytes, by the loaded value, by name.
 
 The rules are those of `store.comparison`. A source that a run visits several times is paired in order. Every visit ends
-up in exactly one place: matched in the table `pairs`, or alone in the table `alone`.
+up in exactly one of two temporary tables: matched in `pairs`, or alone in `alone`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from audit.errors import NotFound
 from audit.records import Run, Stage
 from audit.store.comparison import matching
-from audit.store.read.scratch import Scratch
+from audit.store.read.connection import literal
+from audit.store.read.rows import field_names
+from audit.store.read.scratch import Scratch, TempTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Side:
     @property
     def run_literal(self) -> str:
         """The run's id as SQL."""
-        return "'" + self.run.run_id.replace("'", "''") + "'"
+        return literal(self.run.run_id)
 
     @property
     def rows(self) -> str:
@@ -38,19 +40,28 @@ def side_of(scratch: Scratch, run: Run) -> Side:
     (newest,) = scratch.row("SELECT max(epoch) FROM samples WHERE run_id = ?", [run.run_id])
     if newest is None:
         raise NotFound(f"The run {run.run_id} holds no sample.", hint="See which runs do with: audit runs")
-    query = f"SELECT {', '.join(Stage.__slots__)} FROM stages WHERE run_id = ? ORDER BY stage"
+    query = f"SELECT {', '.join(field_names(Stage))} FROM stages WHERE run_id = ? ORDER BY stage"
     epoch = newest if run.last_epoch is None else run.last_epoch
-    return Side(run, epoch, [Stage(*row) for row in scratch.rows(query, [run.run_id])])
+    return Side(run, epoch, scratch.typed_rows(Stage, query, [run.run_id]))
 
 
-def match(scratch: Scratch, a: Side, b: Side) -> None:
-    """Make the tables `pairs` and `alone`."""
+@dataclass(frozen=True, slots=True)
+class MatchedVisits:
+    """The temporary tables of matched visits and of those that only one run has; store/comparison.py says their columns."""
+
+    pairs: TempTable
+    alone: TempTable
+
+
+def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
+    """Match the visits of both sides, and return the temporary tables that hold them."""
     once = all(_sources_are_unique(scratch, side) for side in (a, b))
     tables = matching(a.rows, b.rows, nth="1") if once else matching(a.rows, b.rows)
-    for name, query in tables.items():
-        scratch.keep(name, query)
-    for name in tables.keys() - {"pairs", "alone"}:
-        scratch.drop(name)
+    kept = {name: scratch.keep(name, query) for name, query in tables.items()}
+    found = MatchedVisits(kept.pop("pairs"), kept.pop("alone"))
+    for table in kept.values():
+        scratch.drop(table)
+    return found
 
 
 def _sources_are_unique(scratch: Scratch, side: Side) -> bool:

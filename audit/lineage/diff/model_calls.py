@@ -23,7 +23,7 @@ def call_changes(scratch: Scratch, a: Side, b: Side) -> dict[str, tuple[Any, Any
     }
 
 
-def _calls(scratch: Scratch, side: Side) -> dict[str, Any]:
+def _calls(scratch: Scratch, side: Side) -> dict[str, str | int | None]:
     (largest,) = scratch.row(f"SELECT max(position) + 1 FROM predictions WHERE {side.rows}")
     phases = scratch.rows(f"SELECT DISTINCT phase FROM steps WHERE {side.rows} AND phase IS NOT NULL ORDER BY 1")
     recipe = side.run.recipe

@@ -1,6 +1,6 @@
 """Everything known of each matched pair in one row: where it first diverges, what was predicted, and why it flipped.
 
-This makes the table `compared`, from which all of a diff is counted. Stage digests are compared through DuckDB's
+The temporary table `compared` has that; all of a diff is counted from it. Stage digests are compared through DuckDB's
 64-bit hash of them, which keeps millions of outputs small; that two different digests hash alike has a chance
 of one in 10¹⁹ for each comparison.
 """
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from audit.lineage.diff.alignment import AlignmentStep
 from audit.lineage.diff.matching import Side
 from audit.store.comparison import judged, model_changed, pipeline_changed, scores
-from audit.store.read.scratch import Scratch
+from audit.store.read.scratch import Scratch, TempTable
 
 _JOINED = """
     SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), x.a0 AS loaded_a,
            y.b0 AS loaded_b, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit)
-    FROM pairs p
+    FROM {pairs} p
     LEFT JOIN ({outputs_a}) x ON x.out_index_a = p.index_a AND x.out_visit_a = p.visit_a
     LEFT JOIN ({outputs_b}) y ON y.out_index_b = p.index_b AND y.out_visit_b = p.visit_b
     LEFT JOIN ({predictions_a}) m ON m.index = p.index_a AND m.visit = p.visit_a
@@ -43,26 +43,27 @@ _COMPARED = """
 """
 
 _SCORED = """
-    SELECT m.input_a, n.input_b, m.scores_a, n.scores_b FROM pairs p
+    SELECT m.input_a, n.input_b, m.scores_a, n.scores_b FROM {pairs} p
     JOIN ({a}) m ON m.index = p.index_a AND m.visit = p.visit_a
     JOIN ({b}) n ON n.index = p.index_b AND n.visit = p.visit_b
 """
 
 
-def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[AlignmentStep]) -> None:
-    """Make the table `compared`, one row for each pair, from `pairs`, which is given up."""
+def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: Sequence[AlignmentStep]) -> TempTable:
+    """Return a temporary table `compared` with one row for each row of `pairs`, which is removed."""
     main = [step for step in steps if not step.is_target]
     target = [step for step in steps if step.is_target]
     joined = _JOINED.format(
+        pairs=pairs,
         outputs_a=_outputs(a, "a", b),
         outputs_b=_outputs(b, "b", a),
         predictions_a=_predictions(a, "a"),
         predictions_b=_predictions(b, "b"),
     )
-    scratch.keep(
+    compared = scratch.keep(
         "compared",
         _COMPARED.format(
-            judged=judged(joined, **_differences(scratch, a, b)),
+            judged=judged(joined, **_differences(scratch, pairs, a, b)),
             last_input=_last_equal(main),
             last_target=_last_equal(target),
             first_input=_first_other(main, "last_input"),
@@ -71,13 +72,14 @@ def compare(scratch: Scratch, a: Side, b: Side, steps: Sequence[AlignmentStep]) 
             missing=_missing(steps),
         ),
     )
-    scratch.drop("pairs")
+    scratch.drop(pairs)
+    return compared
 
 
-def _differences(scratch: Scratch, a: Side, b: Side) -> dict[str, str]:
+def _differences(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> dict[str, str]:
     """Whether the runs' models and pipelines differ, as SQL constants; NULL where that is not known."""
     ids = a.run_literal, b.run_literal
-    scored = _SCORED.format(a=_predictions(a, "a", scored=True), b=_predictions(b, "b", scored=True))
+    scored = _SCORED.format(pairs=pairs, a=_predictions(a, "a", scored=True), b=_predictions(b, "b", scored=True))
     found = scratch.row(f"SELECT {model_changed(*ids, f'({scored})')}, {pipeline_changed(*ids)}")
     model, pipeline = ("NULL" if value is None else str(value).lower() for value in found)
     return {"model": model, "pipeline": pipeline}

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from audit.errors import UsageError
 from audit.records import Run
 from audit.store.read.reader import Reader
+from audit.tables import SampleRow
 from audit.values import Preview
 
 #: What a block can be sorted by: the expression, and whether the largest come first.
@@ -33,6 +34,28 @@ _NAMES = "label_name, predicted_name"
 Key = tuple[int, int, int]
 
 
+class VisitPlace(TypedDict):
+    """The visit of a run that a page can lead to."""
+
+    epoch: int
+    index: int
+    visit: int
+
+
+class GalleryRow(VisitPlace):
+    """One sample of a gallery."""
+
+    label: int | None
+    predicted: int | None
+    confidence: float | None
+    correct: bool | None
+    loss: float | None
+    label_name: str | None
+    predicted_name: str | None
+    status: str
+    sort_key: float
+
+
 @dataclass(frozen=True, slots=True)
 class GalleryBlock:
     """The queries of one block (try them in order: the first needs fewer columns) and their parameters."""
@@ -41,7 +64,7 @@ class GalleryBlock:
     parameters: list[Any]
     order: str
 
-    def cursor(self, row: dict[str, Any]) -> str:
+    def cursor(self, row: GalleryRow) -> str:
         """Where the next block begins, given the last row of this one."""
         return json.dumps([row["sort_key"], row["epoch"], row["index"], row["visit"]], separators=(",", ":"))
 
@@ -75,14 +98,15 @@ def block(run: Run, condition: str, *, order: str = "loss", after: str | None = 
     return GalleryBlock(queries[1:] if everything and not run.graded else queries, parameters, order)
 
 
-def with_names(run: Run, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_names(run: Run, samples: list[GalleryRow]) -> list[GalleryRow]:
     """The rows of a block with the names of their classes."""
     classes = run.classes or []
     for row in samples:
-        for name in ("label", "predicted"):
-            number = row[name]
-            if number is not None and 0 <= number < len(classes):
-                row[f"{name}_name"] = classes[number]
+        label, predicted = row["label"], row["predicted"]
+        if label is not None and 0 <= label < len(classes):
+            row["label_name"] = classes[label]
+        if predicted is not None and 0 <= predicted < len(classes):
+            row["predicted_name"] = classes[predicted]
     return samples
 
 
@@ -105,17 +129,17 @@ def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, i
     return [(row[0], row[1]) for row in rows]
 
 
-def around(reader: Reader, run: Run, sample: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def around(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | None, VisitPlace | None]:
     """The visits of the same sample before and after this one. Another loader's sample may have the same index."""
-    rows = reader.rows("samples", run.run_id, index=sample["index"], order="epoch, visit")
-    same = ("split", "root", "source")
-    places = [
-        {name: row[name] for name in ("epoch", "index", "visit")}
-        for row in rows
-        if all(row[name] == sample[name] for name in same)
-    ]
-    here = next(n for n, place in enumerate(places) if all(place[name] == sample[name] for name in place))
+    rows = reader.rows(SampleRow, run.run_id, index=sample["index"], order="epoch, visit")
+    item = (sample["split"], sample["root"], sample["source"])
+    places = [_place(row) for row in rows if (row["split"], row["root"], row["source"]) == item]
+    here = places.index(_place(sample))
     return places[here - 1] if here else None, places[here + 1] if here + 1 < len(places) else None
+
+
+def _place(row: SampleRow) -> VisitPlace:
+    return {"epoch": row["epoch"], "index": row["index"], "visit": row["visit"]}
 
 
 def _cursor(text: str) -> tuple[float, int, int, int]:

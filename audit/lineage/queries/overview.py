@@ -10,10 +10,113 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Any
+from collections import Counter
+from typing import TypedDict
 
-from audit.records import Run
+from audit.records import Run, Stage
 from audit.store.read.reader import Reader
+
+
+class ConfusionCell(TypedDict):
+    """How often samples of one class were predicted as one class; None where there was no prediction."""
+
+    label: int
+    predicted: int | None
+    count: int
+
+
+class ClassSummary(TypedDict):
+    """The graded samples of one class."""
+
+    label: int
+    samples: int
+    wrong: int
+    recall: float | None
+    precision: float | None
+    mean_confidence: float | None
+    mean_loss: float | None
+
+
+#: Predictions whose confidence lies between two numbers.
+ConfidenceBin = TypedDict(
+    "ConfidenceBin",
+    {"from": float, "to": float, "count": int, "accuracy": float | None, "confidence": float | None},
+)
+#: Predictions whose loss lies between two numbers.
+LossBin = TypedDict("LossBin", {"from": float, "to": float, "count": int, "wrong": int})
+
+
+class RunCounts(TypedDict):
+    """What one epoch of a run came to."""
+
+    predictions: int
+    graded: int
+    wrong: int
+    accuracy: float | None
+    classes: dict[int, str]
+    confusion: list[ConfusionCell]
+    per_class: list[ClassSummary]
+    confidence: list[ConfidenceBin]
+    loss: list[LossBin]
+    nonfinite: int
+
+
+class CountedGroup(TypedDict):
+    """Predictions that have the same classes, or lie in the same bin of confidence or loss; `which` says which."""
+
+    which: int
+    label: int | None
+    predicted: int | None
+    confidence_bin: int | None
+    loss_bin: int | None
+    label_name: str | None
+    predicted_name: str | None
+    count: int
+    correct: int
+    graded: int
+    confidence: float | None
+    loss: float | None
+    losses: int
+
+
+class StageTiming(TypedDict):
+    """How long a stage took, and how often it changed its input."""
+
+    stage: int
+    path: str | None
+    name: str
+    random: bool | None
+    outputs: int
+    mean_microseconds: float | None
+    max_microseconds: float | None
+    changed: float | None
+
+
+class FailureSummary(TypedDict):
+    """Samples that failed at the same stage with the same error, and the first of them."""
+
+    failed_stage: str | None
+    error: str | None
+    count: int
+    index: int
+    epoch: int
+    visit: int
+    source: str | None
+
+
+class FindingSummary(TypedDict):
+    """What a check found, without its evidence."""
+
+    check_name: str
+    severity: str
+    status: str
+    message: str
+    index: int | None
+    source: str | None
+    stage: int | None
+    value: float | None
+    threshold: float | None
+
 
 CONFIDENCE_BINS = 20
 #: Bins of the loss histogram for each factor of ten.
@@ -52,11 +155,11 @@ def last_epoch(reader: Reader, run: Run) -> int:
     return int(found[0]) if found and found[0] is not None else 0
 
 
-def counts(reader: Reader, run: Run, epoch: int) -> dict[str, Any]:
+def counts(reader: Reader, run: Run, epoch: int) -> RunCounts:
     """Confusion, per class, confidence bins and loss bins of one epoch, in one scan."""
     label_name, predicted_name = ("NULL", "NULL") if run.classes else _NAMES
     query = _COUNTED.format(label_name=label_name, predicted_name=predicted_name)
-    rows = reader.sql(query, parameters=[run.run_id, epoch]).dicts()
+    rows = reader.sql(query, parameters=[run.run_id, epoch]).rows(CountedGroup)
     by_class = [row for row in rows if row["which"] == _BY_CLASS]
     graded = sum(row["graded"] for row in by_class)
     right = sum(row["correct"] for row in by_class)
@@ -67,10 +170,7 @@ def counts(reader: Reader, run: Run, epoch: int) -> dict[str, Any]:
         "wrong": graded - right,
         "accuracy": right / graded if graded else None,
         "classes": _class_names(run, by_class),
-        "confusion": sorted(
-            ({"label": r["label"], "predicted": r["predicted"], "count": r["count"]} for r in by_class if r["graded"]),
-            key=lambda cell: (cell["label"], cell["predicted"] if cell["predicted"] is not None else -1),
-        ),
+        "confusion": _confusion(by_class),
         "per_class": _per_class(by_class),
         "confidence": _confidence(rows),
         "loss": _loss(rows),
@@ -78,7 +178,16 @@ def counts(reader: Reader, run: Run, epoch: int) -> dict[str, Any]:
     }
 
 
-def _class_names(run: Run, by_class: list[dict[str, Any]]) -> dict[int, str]:
+def _confusion(by_class: list[CountedGroup]) -> list[ConfusionCell]:
+    cells: list[ConfusionCell] = [
+        {"label": row["label"], "predicted": row["predicted"], "count": row["count"]}
+        for row in by_class
+        if row["graded"] and row["label"] is not None
+    ]
+    return sorted(cells, key=lambda cell: (cell["label"], cell["predicted"] if cell["predicted"] is not None else -1))
+
+
+def _class_names(run: Run, by_class: list[CountedGroup]) -> dict[int, str]:
     names = dict(enumerate(run.classes or []))
     for row in by_class:
         for number, name in ((row["label"], row["label_name"]), (row["predicted"], row["predicted_name"])):
@@ -87,43 +196,37 @@ def _class_names(run: Run, by_class: list[dict[str, Any]]) -> dict[int, str]:
     return names
 
 
-def _per_class(by_class: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    gathered: dict[int, dict[str, Any]] = {}
-    predicted: dict[int, int] = {}
+def _per_class(by_class: list[CountedGroup]) -> list[ClassSummary]:
+    of_label: dict[int, list[CountedGroup]] = {}
+    predicted: Counter[int] = Counter()
     for row in by_class:
+        if row["label"] is not None:
+            of_label.setdefault(row["label"], []).append(row)
         if row["predicted"] is not None:
-            predicted[row["predicted"]] = predicted.get(row["predicted"], 0) + row["count"]
-        if row["label"] is None:
-            continue
-        into = gathered.setdefault(
-            row["label"],
-            {"label": row["label"], "samples": 0, "correct": 0, "confidence": 0.0, "loss": 0.0, "losses": 0},
-        )
-        into["samples"] += row["graded"]
-        into["correct"] += row["correct"]
-        into["confidence"] += row["confidence"] or 0.0
-        into["loss"] += row["loss"] or 0.0
-        into["losses"] += row["losses"]
-    return [
-        {
-            "label": label,
-            "samples": row["samples"],
-            "wrong": row["samples"] - row["correct"],
-            "recall": row["correct"] / row["samples"] if row["samples"] else None,
-            "precision": row["correct"] / predicted[label] if predicted.get(label) else None,
-            "mean_confidence": row["confidence"] / row["samples"] if row["samples"] else None,
-            "mean_loss": row["loss"] / row["losses"] if row["losses"] else None,
-        }
-        for label, row in sorted(gathered.items())
-    ]
+            predicted[row["predicted"]] += row["count"]
+    return [_class_summary(label, rows, predicted[label]) for label, rows in sorted(of_label.items())]
 
 
-def _confidence(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _class_summary(label: int, rows: list[CountedGroup], predicted: int) -> ClassSummary:
+    samples, correct = sum(row["graded"] for row in rows), sum(row["correct"] for row in rows)
+    losses = sum(row["losses"] for row in rows)
+    return {
+        "label": label,
+        "samples": samples,
+        "wrong": samples - correct,
+        "recall": correct / samples if samples else None,
+        "precision": correct / predicted if predicted else None,
+        "mean_confidence": sum(row["confidence"] or 0.0 for row in rows) / samples if samples else None,
+        "mean_loss": sum(row["loss"] or 0.0 for row in rows) / losses if losses else None,
+    }
+
+
+def _confidence(rows: list[CountedGroup]) -> list[ConfidenceBin]:
     """How sure, how often, and how often right: a histogram and a reliability curve in one."""
     found = {row["confidence_bin"]: row for row in rows if row["which"] == _BY_CONFIDENCE}
     if set(found) <= {None}:
         return []
-    bins = []
+    bins: list[ConfidenceBin] = []
     for number in range(CONFIDENCE_BINS):
         row = found.get(number)
         bins.append(
@@ -132,20 +235,24 @@ def _confidence(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "to": (number + 1) / CONFIDENCE_BINS,
                 "count": row["count"] if row else 0,
                 "accuracy": row["correct"] / row["graded"] if row and row["graded"] else None,
-                "confidence": row["confidence"] / row["count"] if row else None,
+                "confidence": (row["confidence"] or 0.0) / row["count"] if row else None,
             }
         )
     return bins
 
 
-def calibration_error(bins: list[dict[str, Any]]) -> float | None:
+def calibration_error(bins: list[ConfidenceBin]) -> float | None:
     """The expected calibration error: how far confidence and accuracy are apart, weighted by how often."""
-    judged = [b for b in bins if b["count"] and b["accuracy"] is not None]
-    total = sum(b["count"] for b in judged)
-    return sum(b["count"] * abs(b["accuracy"] - b["confidence"]) for b in judged) / total if total else None
+    gaps = [
+        (b["count"], abs(b["accuracy"] - b["confidence"]))
+        for b in bins
+        if b["count"] and b["accuracy"] is not None and b["confidence"] is not None
+    ]
+    total = sum(count for count, _ in gaps)
+    return sum(count * gap for count, gap in gaps) / total if total else None
 
 
-def _loss(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _loss(rows: list[CountedGroup]) -> list[LossBin]:
     found = {row["loss_bin"]: row for row in rows if row["which"] == _BY_LOSS and row["loss_bin"] is not None}
     if not found:
         return []
@@ -161,7 +268,7 @@ def _loss(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def timings(reader: Reader, run: Run, epoch: int) -> list[dict[str, Any]]:
+def timings(reader: Reader, run: Run, epoch: int) -> list[StageTiming]:
     """Each stage: how long it took, on average and at most, and how often it changed its input."""
     return reader.sql(
         """
@@ -172,10 +279,10 @@ def timings(reader: Reader, run: Run, epoch: int) -> list[dict[str, Any]]:
         WHERE o.run_id = ? AND o.epoch = ? GROUP BY o.stage ORDER BY o.stage
         """,
         parameters=[run.run_id, run.run_id, epoch],
-    ).dicts()
+    ).rows(StageTiming)
 
 
-def failures(reader: Reader, run: Run, limit: int = 50) -> list[dict[str, Any]]:
+def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
     """Samples that could not be read or transformed, by stage and error, with the first of each."""
     if not run.failed:
         return []
@@ -187,10 +294,10 @@ def failures(reader: Reader, run: Run, limit: int = 50) -> list[dict[str, Any]]:
         GROUP BY failed_stage, error ORDER BY count DESC, index LIMIT ?
         """,
         parameters=[run.run_id, limit],
-    ).dicts()
+    ).rows(FailureSummary)
 
 
-def findings(reader: Reader, run: Run, limit: int = 200) -> list[dict[str, Any]]:
+def findings(reader: Reader, run: Run, limit: int = 200) -> list[FindingSummary]:
     """What the checks found, failures first."""
     return reader.sql(
         """
@@ -199,12 +306,12 @@ def findings(reader: Reader, run: Run, limit: int = 200) -> list[dict[str, Any]]
               severity, check_name, index LIMIT ?
         """,
         parameters=[run.run_id, limit],
-    ).dicts()
+    ).rows(FindingSummary)
 
 
-def stages(reader: Reader, run: Run) -> list[dict[str, Any]]:
+def stages(reader: Reader, run: Run) -> list[Stage]:
     """The pipeline: every stage with its parameters."""
-    return reader.rows("stages", run.run_id, order="stage")
+    return reader.rows(Stage, run.run_id, order="stage")
 
 
 class Mistakes:

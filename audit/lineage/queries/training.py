@@ -7,12 +7,101 @@ chart can show; the largest of each bin stays, because a spike is what one looks
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from audit.records import Run
 from audit.store.read.reader import Reader
 
 MOST_POINTS = 1_000
+
+
+class EpochSummary(TypedDict):
+    """One split and phase of one epoch."""
+
+    epoch: int
+    split: str | None
+    phase: str | None
+    samples: int
+    graded: int
+    accuracy: float | None
+    mean_loss: float | None
+
+
+class LossBinOfSteps(TypedDict):
+    """A few steps that follow each other: mean and largest loss, and the visit that had the largest."""
+
+    epoch: int
+    phase: str | None
+    step: int
+    mean: float
+    max: float
+    index: int
+    visit: int
+
+
+class LossSpike(TypedDict):
+    """A step whose loss stands out, with its worst sample."""
+
+    epoch: int
+    step: int
+    phase: str | None
+    reason: str
+    step_loss: float | None
+    typical_loss: float | None
+    times: float | None
+    samples: int
+    loss: float | None
+    index: int | None
+    visit: int | None
+    source: str | None
+
+
+class SampleOverEpochs(TypedDict):
+    """A sample, and the last visit of it."""
+
+    phase: str | None
+    split: str | None
+    root: str | None
+    source: str | None
+    index: int
+    label: int | None
+    label_name: str | None
+    epochs: int
+    visits: int
+    epoch: int | None
+    visit: int | None
+
+
+class SampleDynamics(SampleOverEpochs):
+    """How sure the model was of a sample's label over the epochs, and how much that varied."""
+
+    confidence: float
+    variability: float | None
+    correctness: float | None
+
+
+class ForgottenSample(SampleOverEpochs):
+    """A sample that was right and then wrong, or was never right."""
+
+    forgetting_events: int
+    first_learned_epoch: int | None
+    never_learned: bool
+    last_correct: bool | None
+
+
+class LayerStatistics(TypedDict):
+    """A layer's statistics over a few steps that follow each other."""
+
+    layer: str
+    layer_type: str
+    direction: str
+    port: str
+    step: int
+    mean: float | None
+    std: float | None
+    zero_fraction: float | None
+    nonfinite: int | None
+
 
 # An index alone names no visit where several loaders number their items alike: the last visit of the very sample does.
 _WITH_VISIT = """
@@ -26,7 +115,7 @@ _WITH_VISIT = """
 """
 
 
-def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
+def epochs(reader: Reader, run: Run) -> list[EpochSummary]:
     """Each epoch, a row for each split and phase in it, with its samples, accuracy and mean loss."""
     return reader.sql(
         """
@@ -37,10 +126,10 @@ def epochs(reader: Reader, run: Run) -> list[dict[str, Any]]:
         WHERE l.predicted IS NOT NULL OR l.correct IS NOT NULL GROUP BY ALL ORDER BY l.epoch, t.phase DESC, l.split
         """,
         parameters=[run.run_id, run.run_id],
-    ).dicts()
+    ).rows(EpochSummary)
 
 
-def loss_steps(reader: Reader, run: Run) -> list[dict[str, Any]]:
+def loss_steps(reader: Reader, run: Run) -> list[LossBinOfSteps]:
     """Loss over steps of each phase: mean and largest of each bin, with the visit that had the largest."""
     return reader.sql(
         """
@@ -54,10 +143,10 @@ def loss_steps(reader: Reader, run: Run) -> list[dict[str, Any]]:
         FROM numbered LEFT JOIN phases USING (step), bounds GROUP BY ALL ORDER BY epoch, step, phase
         """,
         parameters=[run.run_id, run.run_id, MOST_POINTS],
-    ).dicts()
+    ).rows(LossBinOfSteps)
 
 
-def spikes(reader: Reader, run: Run, most: int = 20) -> list[dict[str, Any]]:
+def spikes(reader: Reader, run: Run, most: int = 20) -> list[LossSpike]:
     """The steps that the view `spikes` names, each with its worst sample: what is not a number first, then most striking."""
     return reader.sql(
         """
@@ -69,10 +158,10 @@ def spikes(reader: Reader, run: Run, most: int = 20) -> list[dict[str, Any]]:
         ) ORDER BY reason = 'high', times DESC NULLS LAST, step LIMIT ?
         """,
         parameters=[run.run_id, most],
-    ).dicts()
+    ).rows(LossSpike)
 
 
-def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[dict[str, Any]]:
+def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[SampleDynamics]:
     """Each sample's confidence, variability and correctness over epochs; the most variable ones when there are many."""
     return reader.sql(
         f"""
@@ -82,10 +171,10 @@ def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[dict[str, A
         ) {_WITH_VISIT} ORDER BY variability DESC, chosen.index, phase
         """,
         parameters=[run.run_id, most, run.run_id],
-    ).dicts()
+    ).rows(SampleDynamics)
 
 
-def forgotten(reader: Reader, run: Run, most: int = 100) -> list[dict[str, Any]]:
+def forgotten(reader: Reader, run: Run, most: int = 100) -> list[ForgottenSample]:
     """Samples that were right and then wrong, with how often; and those never right."""
     return reader.sql(
         f"""
@@ -95,10 +184,10 @@ def forgotten(reader: Reader, run: Run, most: int = 100) -> list[dict[str, Any]]
         ) {_WITH_VISIT} ORDER BY forgetting_events DESC, last_correct, chosen.index, phase
         """,
         parameters=[run.run_id, most, run.run_id],
-    ).dicts()
+    ).rows(ForgottenSample)
 
 
-def layers(reader: Reader, run: Run) -> list[dict[str, Any]]:
+def layers(reader: Reader, run: Run) -> list[LayerStatistics]:
     """Layer statistics over steps, batch and sample rows taken together, thinned."""
     return reader.sql(
         """
@@ -111,4 +200,4 @@ def layers(reader: Reader, run: Run) -> list[dict[str, Any]]:
         GROUP BY ALL ORDER BY layer, direction, port, step
         """,
         parameters=[run.run_id, run.run_id],
-    ).dicts()
+    ).rows(LayerStatistics)

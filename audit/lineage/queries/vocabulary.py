@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from audit.store.schema import RUNS, SCHEMAS
-from audit.store.views import MACROS, VIEWS
+from audit.store.views import MACROS, PREDICTED, VIEWS
 
 _KEYWORDS = (
     "SELECT FROM WHERE GROUP BY ORDER LIMIT JOIN USING LEFT AND OR NOT DISTINCT AS DESC ASC HAVING WITH CASE WHEN THEN "
     "ELSE END IS NULL IN LIKE BETWEEN count avg sum min max median quantile_cont DESCRIBE SUMMARIZE FILTER OVER "
     "PARTITION"
-)
-_FROM_PREDICTIONS = (
-    *("predicted", "predicted_name", "confidence", "correct", "loss", "margin", "entropy", "label_rank"),
-    *("logits", "probabilities", "input_digest", "step"),
 )
 
 #: A title and a query: what people ask first.
@@ -34,11 +30,19 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
 )
 
 
-def vocabulary() -> dict[str, Any]:
+class Vocabulary(TypedDict):
     """Tables with their columns, macros, and the words of SQL."""
+
+    tables: dict[str, list[str]]
+    macros: list[str]
+    keywords: list[str]
+
+
+def vocabulary() -> Vocabulary:
+    """Return every name that a query can use."""
     tables = {name: list(schema.names) for name, schema in {"runs": RUNS, **SCHEMAS}.items()}
     samples = [name for name in tables["samples"] if name != "source_raw"]
-    tables |= {name: [*samples, *_FROM_PREDICTIONS] for name in ("lineage", "wrong_predictions", "latest")}
+    tables |= {name: [*samples, *PREDICTED] for name in ("lineage", "wrong_predictions", "latest")}
     tables["failures"] = samples
     tables |= {name: [] for name in VIEWS if name not in tables}
     return {

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audit import values
 from audit.errors import AuditError, NotFound
 from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, replay_all
 from audit.recorders.randomness.states import State
+from audit.tables import SampleRow
+
+if TYPE_CHECKING:
+    from audit.lineage.trace import TracedStage
 
 
 def derive(
-    what: ReplayPipeline, sample: Mapping[str, Any], stages: Sequence[Mapping[str, Any]], states: Mapping[str, State]
+    what: ReplayPipeline, sample: SampleRow, stages: Sequence[TracedStage], states: Mapping[str, State]
 ) -> dict[int, Any]:
     """Every stage's output of one visit; each must have its recorded digest.
 
@@ -36,7 +40,7 @@ def derive(
     return found
 
 
-def _again(what: ReplayPipeline, sample: Mapping[str, Any], states: Mapping[str, State]) -> ReplayedVisit:
+def _again(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, State]) -> ReplayedVisit:
     place = what.place_of(sample["index"], sample["source"], sample["root"])
     if place is None:
         raise NotFound(

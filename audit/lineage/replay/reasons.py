@@ -7,16 +7,18 @@ tells whether it differs from itself too.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from audit.lineage.error_text import is_same_error
 from audit.lineage.source_state import SourceStates, source_digest_now
 from audit.records import Run, Stage, is_call
 from audit.sources.builder import builders_of, file_of
+from audit.tables import SampleSourceRow
 from audit.usercode import changed_files
 
 if TYPE_CHECKING:
     from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline
+    from audit.lineage.replay.recorded_visits import RecordedVisit
 
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
 
@@ -26,7 +28,7 @@ _MAIN = "__main__."
 class Reasons:
     """Judges differences of one run."""
 
-    def __init__(self, run: Run, pipeline: ReplayPipeline, recorded_stages: dict[int, dict[str, Any]]) -> None:
+    def __init__(self, run: Run, pipeline: ReplayPipeline, recorded_stages: dict[int, Stage]) -> None:
         self._run = run
         self._pipeline = pipeline
         self._recorded = recorded_stages
@@ -35,7 +37,7 @@ class Reasons:
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
 
-    def of_absent(self, fact: dict[str, Any], index: int) -> tuple[Reason, str]:
+    def of_absent(self, fact: RecordedVisit, index: int) -> tuple[Reason, str]:
         """Why a sample is not in the dataset any more."""
         if fact["root"] is None:
             count = len(self._pipeline)
@@ -44,7 +46,7 @@ class Reasons:
             return "source missing", f"{fact['source']} cannot be read any more"
         return "source missing", f"the dataset no longer lists {fact['source']}"
 
-    def of(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str]:
+    def of(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> tuple[Reason, str]:
         """The reason, and what was found, both sides of it."""
         return (
             self._source(outcome, fact)
@@ -53,7 +55,7 @@ class Reasons:
             or self._none(outcome, ordinal)
         )
 
-    def _source(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> tuple[Reason, str] | None:
+    def _source(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[Reason, str] | None:
         before = fact["source_digest"]
         if not before:
             return self._further_sources(fact)
@@ -64,11 +66,11 @@ class Reasons:
             return "source changed", f"its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
         return self._further_sources(fact)
 
-    def _further_sources(self, fact: dict[str, Any]) -> tuple[Reason, str] | None:
+    def _further_sources(self, fact: RecordedVisit) -> tuple[Reason, str] | None:
         """What is said of every file of the sample that is not what it was."""
         states = [(row, self.sources.of(row)) for row in fact["sources"]]
         changed = [
-            f"{_file_of(row)}: its SHA-256 was {row['digest'][:12]}…, now it is {(self.sources.digest_now(row) or '')[:12]}…"
+            f"{_file_of(row)}: its SHA-256 was {_short(row['digest'])}, now it is {_short(self.sources.digest_now(row))}"
             for row, state in states
             if state == "changed"
         ]
@@ -77,23 +79,23 @@ class Reasons:
             return None
         return ("source changed" if changed else "source missing"), "; ".join([*changed, *missing])
 
-    def _code(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None) -> tuple[Reason, str] | None:
+    def _code(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> tuple[Reason, str] | None:
         """What is described otherwise than it was recorded, in any stage up to the one that differs."""
         for number in sorted(fact["stages"]):
             recorded = self._recorded.get(number)
-            if recorded is None or (ordinal is not None and number > ordinal) or recorded["path"].startswith("inside."):
+            if recorded is None or (ordinal is not None and number > ordinal) or recorded.path.startswith("inside."):
                 continue
-            found = outcome.found.get(recorded["path"])
-            candidates = self._now.get(recorded["path"]) or ([found] if found is not None else [])
+            found = outcome.found.get(recorded.path)
+            candidates = self._now.get(recorded.path) or ([found] if found is not None else [])
             if not candidates:
-                if is_call(recorded["path"]):
+                if is_call(recorded.path):
                     # Not called this time. That alone does not say that its code has changed.
                     continue
-                return "code changed", f"the pipeline has no stage {recorded['path']} ({recorded['name']}) any more"
+                return "code changed", f"the pipeline has no stage {recorded.path} ({recorded.name}) any more"
             described = [_differently(recorded, stage) for stage in candidates]
             if all(described) and described[0]:
                 return "code changed", described[0]
-        known = {stage["path"] for stage in self._recorded.values()}
+        known = {stage.path for stage in self._recorded.values()}
         if more := [stage for path, stages in self._now.items() if path not in known for stage in stages]:
             return "code changed", f"the pipeline has a stage more than was recorded: {more[0].path} ({more[0].name})"
         if outcome.missing:
@@ -136,15 +138,19 @@ class Reasons:
         )
 
 
-def _file_of(row: dict[str, Any]) -> str:
+def _short(digest: str | None) -> str:
+    return f"{(digest or '')[:12]}…"
+
+
+def _file_of(row: SampleSourceRow) -> str:
     return f"{row['source']} ({row['role']})" if row["role"] else str(row["source"])
 
 
-def _differently(recorded: dict[str, Any], stage: Stage) -> str | None:
+def _differently(recorded: Stage, stage: Stage) -> str | None:
     for what in ("qualname", "parameters", "source_code_digest"):
-        before, now = recorded[what], getattr(stage, what)
+        before, now = getattr(recorded, what), getattr(stage, what)
         if before != now and not _but_for_main(before, now):
-            return f"{recorded['name']}: {what} was {before}, now it is {now}"
+            return f"{recorded.name}: {what} was {before}, now it is {now}"
     return None
 
 

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import NotFound, StoreDamaged
+from audit.lineage.source_state import SourceFields
+from audit.records import Stage
 from audit.store.read.reader import Reader
+from audit.store.read.rows import field_names
+from audit.tables import SampleSourceRow
 
 if TYPE_CHECKING:
     from audit.recorders.randomness.states import State
@@ -15,7 +19,27 @@ if TYPE_CHECKING:
 Key = tuple[int, int, int]
 
 _CHUNK = 2048
-_SAMPLE = "epoch, index, visit, source, root, source_raw, source_digest, status, failed_stage, error"
+_DIGESTS = "epoch, index, visit, stage, digest"
+
+
+class RecordedSample(SourceFields):
+    """What a replay compares of one row of `samples`."""
+
+    epoch: int
+    index: int
+    visit: int
+    source_digest: str | None
+    status: str
+    failed_stage: str | None
+    error: str | None
+
+
+class RecordedVisit(RecordedSample):
+    """The same, with the digest of each stage's output by the stage's ordinal, and all files of the sample."""
+
+    stages: dict[int, str | None]
+    sources: list[SampleSourceRow]
+
 
 _SOURCES = "FROM sample_sources WHERE run_id = ? AND {where} ORDER BY epoch, index, visit, ordinal"
 
@@ -26,7 +50,7 @@ class RecordedVisits:
     def __init__(self, reader: Reader, run_id: str) -> None:
         self._reader = reader
         self._run_id = run_id
-        self.stages = {row["stage"]: row for row in reader.rows("stages", run_id, order="stage")}
+        self.stages = {stage.stage: stage for stage in reader.rows(Stage, run_id, order="stage")}
 
     def keys(self, indices: Sequence[int], epoch: int | None, split: str | None, sample: int | None) -> list[Key]:
         """(epoch, index, visit) of those that are wanted, in order; NotFound where the run has none, whatever the split."""
@@ -69,32 +93,32 @@ class RecordedVisits:
 
     def named_stages(self) -> list[str]:
         """Stages that were pointed out by the attribute that holds them, and are known by its name."""
-        return [stage["path"] for stage in self.stages.values() if stage["path"].isidentifier()]
+        return [stage.path for stage in self.stages.values() if stage.path.isidentifier()]
 
     def splits(self) -> list[str]:
         """The names that its samples go by, where they have any."""
         query = "SELECT DISTINCT split FROM samples WHERE run_id = ? AND split IS NOT NULL ORDER BY 1"
         return [split for (split,) in self._reader.sql(query, parameters=[self._run_id]).fetchall()]
 
-    def chunks(self, keys: list[Key]) -> Iterator[dict[Key, dict[str, Any]]]:
+    def chunks(self, keys: list[Key]) -> Iterator[dict[Key, RecordedVisit]]:
         """Samples with the digests of their stages, a few thousand at a time."""
         for start in range(0, len(keys), _CHUNK):
             yield self._facts(keys[start : start + _CHUNK])
 
-    def _facts(self, chunk: list[Key]) -> dict[Key, dict[str, Any]]:
+    def _facts(self, chunk: list[Key]) -> dict[Key, RecordedVisit]:
         where, wanted = _between(chunk), set(chunk)
-        facts: dict[Key, dict[str, Any]] = {}
+        facts: dict[Key, RecordedVisit] = {}
         parameters = [self._run_id]
-        query = f"SELECT {_SAMPLE} FROM samples WHERE run_id = ? AND {where}"
-        for sample in self._reader.sql(query, parameters=parameters).dicts():
+        query = f"SELECT {', '.join(field_names(RecordedSample))} FROM samples WHERE run_id = ? AND {where}"
+        for sample in self._reader.sql(query, parameters=parameters).rows(RecordedSample):
             key = (sample["epoch"], sample["index"], sample["visit"])
             if key in wanted:
-                facts[key] = sample | {"stages": {}, "sources": []}
-        for row in self._reader.sql(_SOURCES.format(where=where), parameters=parameters).dicts():
+                facts[key] = RecordedVisit(**sample, stages={}, sources=[])
+        for row in self._reader.sql(_SOURCES.format(where=where), parameters=parameters).rows(SampleSourceRow):
             key = (row["epoch"], row["index"], row["visit"])
             if key in facts:
                 facts[key]["sources"].append(row)
-        query = f"SELECT epoch, index, visit, stage, digest FROM stage_outputs WHERE run_id = ? AND {where}"
+        query = f"SELECT {_DIGESTS} FROM stage_outputs WHERE run_id = ? AND {where}"
         for epoch, index, visit, stage, digest in self._reader.sql(query, parameters=parameters).fetchall():
             if (epoch, index, visit) in facts:
                 facts[epoch, index, visit]["stages"][stage] = digest

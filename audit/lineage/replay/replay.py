@@ -70,7 +70,7 @@ def replay(
 
 def _stage_number(run: Run, visits: RecordedVisits, stage: int | str | None) -> int:
     """Return the number of the stage that a number, or a name such as `Resize`, means."""
-    names: dict[int, str] = {int(number): str(row["name"]) for number, row in visits.stages.items()}
+    names: dict[int, str] = {number: found.name for number, found in visits.stages.items()}
     if isinstance(stage, str) and not stage.isdecimal():
         numbers = [number for number, name in names.items() if name.lower() == stage.lower()]
         if len(numbers) == 1:

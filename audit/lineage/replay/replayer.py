@@ -14,11 +14,12 @@ from audit import plainjson, values
 from audit.errors import NeedsTrust, NotFound
 from audit.lineage.error_text import is_same_error
 from audit.lineage.replay.reasons import Reasons
-from audit.lineage.replay.recorded_visits import Key, RecordedVisits
+from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVisits
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
 from audit.records import STALLED, Progress, Run
 from audit.store.read.reader import Reader
+from audit.tables import SampleSourceRow
 
 if TYPE_CHECKING:
     from audit.lineage.replay.model import ReplayModel
@@ -87,7 +88,7 @@ class Replayer:
                     wanted.progress(Progress(done, len(keys), doing="replaying"))
             self._compare_logits()
 
-    def _tasks(self, facts: dict[Key, dict[str, Any]]) -> list[Task]:
+    def _tasks(self, facts: dict[Key, RecordedVisit]) -> list[Task]:
         """What is to be made again; samples that the dataset no longer has are judged at once."""
         from audit.lineage.replay.pipeline import Task
 
@@ -107,7 +108,7 @@ class Replayer:
 
     # -- comparing -------------------------------------------------------------------------------
 
-    def _compare(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> None:
+    def _compare(self, outcome: ReplayedVisit, fact: RecordedVisit) -> None:
         self._count(fact, self._equal_outputs(outcome, fact))
         if self.wanted.export:
             self._export(outcome)
@@ -121,7 +122,7 @@ class Replayer:
         elif len(self.result.different) < MOST_LISTED:
             self._differs(self._explain(outcome, fact, *first))
 
-    def _count(self, fact: dict[str, Any], equal: int) -> None:
+    def _count(self, fact: RecordedVisit, equal: int) -> None:
         self.result.checked += 1
         self.result.stage_outputs += sum(self._is_wanted(stage) for stage in fact["stages"])
         self.result.identical_outputs += equal
@@ -135,16 +136,16 @@ class Replayer:
 
     def _stage(self, ordinal: int) -> tuple[str, str]:
         stage = self.visits.stages.get(ordinal)
-        return (stage["path"], stage["name"]) if stage else (str(ordinal), f"stage {ordinal}")
+        return (stage.path, stage.name) if stage else (str(ordinal), f"stage {ordinal}")
 
-    def _equal_outputs(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> int:
+    def _equal_outputs(self, outcome: ReplayedVisit, fact: RecordedVisit) -> int:
         return sum(
             outcome.digests.get(self._stage(ordinal)[0]) == digest
             for ordinal, digest in fact["stages"].items()
             if self._is_wanted(ordinal)
         )
 
-    def _first_difference(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> tuple[int | None, str] | None:
+    def _first_difference(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[int | None, str] | None:
         """(ordinal, name) of the first stage whose digest differs, or None when all are equal."""
         paths = set()
         for ordinal in sorted(fact["stages"]):
@@ -167,11 +168,11 @@ class Replayer:
             return None, more[0]
         return None
 
-    def _unread(self, outcome: ReplayedVisit, fact: dict[str, Any]) -> list[dict[str, Any]]:
+    def _unread(self, outcome: ReplayedVisit, fact: RecordedVisit) -> list[SampleSourceRow]:
         """The files of a sample that the replay has not hashed while it made the sample."""
         return [row for row in fact["sources"] if row["ordinal"] or outcome.source_digest is None]
 
-    def _explain(self, outcome: ReplayedVisit, fact: dict[str, Any], ordinal: int | None, name: str) -> VisitMismatch:
+    def _explain(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None, name: str) -> VisitMismatch:
         reason, detail = self.reasons.of(outcome, fact, ordinal)
         epoch, index, visit = _key(outcome.task)
         distance = self._distance(outcome, ordinal)

@@ -20,7 +20,7 @@ class VisitMismatch:
     index: int
     epoch: int
     visit: int
-    source: str
+    source: str | None
     stage: int | None
     name: str
     reason: Reason

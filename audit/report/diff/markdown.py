@@ -11,14 +11,14 @@ from typing import Any
 from audit.lineage.diff.diff import Diff
 from audit.lineage.diff.flips import CAUSES
 from audit.report.diff.text import (
-    DATA_LISTS,
     NOTHING_COMPARED,
     also_changed,
+    changed_data,
     has_predictions,
     label_text,
     p_text,
     percent,
-    predicted_label,
+    predicted_labels,
     size_text,
     stage_name,
 )
@@ -105,15 +105,11 @@ def _flips(diff: Diff, rows: int) -> list[str]:
     lines += [f"McNemar's exact test: p {p_text(flips.mcnemar_p)}", ""]
     for kind in ("regressions", "fixes"):
         shown = [
-            [code(cell) for cell in (row["source_b"], label_text(row), *_predicted(row), row["cause"])]
+            [code(cell) for cell in (row["source_b"], label_text(row), *predicted_labels(row), row["cause"])]
             for row in flips.lists[kind][:rows]
         ]
         lines += _folded(f"{flips.total(kind):,} {kind}", _table(("file", "label", "a", "b", "cause"), shown), shown)
     return lines
-
-
-def _predicted(row: dict[str, Any]) -> list[str]:
-    return [predicted_label(row, side) for side in "ab"]
 
 
 def _classes(diff: Diff, rows: int) -> list[str]:
@@ -135,8 +131,8 @@ def _classes(diff: Diff, rows: int) -> list[str]:
 
 def _data(diff: Diff, rows: int) -> list[str]:
     lines: list[str] = []
-    for name, described in DATA_LISTS.items():
-        shown = [f"- {code(described(row))}" for row in diff.lists[name][:rows]]
+    for name, found in changed_data(diff, rows):
+        shown = [f"- {code(line)}" for line in found]
         lines += _folded(f"{diff.counts[name]:,} {name.replace('_', ' ')}", [*shown, ""], shown)
     return lines
 

@@ -5,14 +5,15 @@ Everything that came from a file name, a label or an error is shown as text, nev
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from audit.lineage.diff.diff import Diff
+from audit.lineage.diff.diff import ChangedSample, Diff
 from audit.lineage.diff.first_divergence import Divergence
+from audit.lineage.diff.flips import FlippedPrediction
 from audit.report.text import clean
 
 _MOST = 10
@@ -85,29 +86,36 @@ def _data(diff: Diff) -> Text:
 
 def _lists(diff: Diff, rows: int) -> list[RenderableType]:
     shown: list[RenderableType] = []
-    for name, described in DATA_LISTS.items():
+    for name, lines in changed_data(diff, rows):
         title = (f"  {name.replace('_', ' '):<18}", "dim")
-        shown += [Text.assemble(title, clean(described(row))) for row in diff.lists[name][:rows]]
+        shown += [Text.assemble(title, clean(line)) for line in lines]
         if diff.counts[name] > rows:
             shown.append(Text(f"  … and {diff.counts[name] - rows:,} more {name.replace('_', ' ')}", "dim"))
     return shown
 
 
-def _label(row: dict[str, Any], side: str) -> str:
-    name = row.get(f"label_name_{side}")
-    return str(name if name is not None else row[f"label_{side}"])
-
-
-#: The text of one row of each list of changed data.
-DATA_LISTS: dict[str, Any] = {
-    "added": lambda row: f"{row['source']} (index {row['index']})",
-    "removed": lambda row: f"{row['source']} (index {row['index']})",
+#: The text of one row of each list of changed samples.
+_CHANGES: dict[str, Callable[[ChangedSample], str]] = {
     "renamed": lambda row: f"{row['source']} → {row['source_b']}",
     "reencoded": lambda row: f"{row['source']} → {row['source_b']}",
     "source_changed": lambda row: f"{row['source_b']} (index {row['index_b']})",
-    "label_changed": lambda row: f"{row['source_b']}: {_label(row, 'a')} → {_label(row, 'b')}",
+    "label_changed": lambda row: f"{row['source_b']}: {_label_change(row)}",
     "newly_failed": lambda row: f"{row['source_b']} (index {row['index_b']})",
 }
+
+
+def changed_data(diff: Diff, rows: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each list of changed data, and a line for each of its first rows."""
+    for name, found in (("added", diff.added), ("removed", diff.removed)):
+        yield name, [f"{row['source']} (index {row['index']})" for row in found[:rows]]
+    for name, describe in _CHANGES.items():
+        yield name, [describe(row) for row in diff.lists[name][:rows]]
+
+
+def _label_change(row: ChangedSample) -> str:
+    a = row["label_a"] if row["label_name_a"] is None else row["label_name_a"]
+    b = row["label_b"] if row["label_name_b"] is None else row["label_name_b"]
+    return f"{a} → {b}"
 
 
 def _stages(diff: Diff) -> list[RenderableType]:
@@ -194,23 +202,29 @@ def _predictions(diff: Diff, rows: int) -> list[RenderableType]:
     return [*shown, *_classes(diff, rows)]
 
 
-def flip_text(row: dict[str, Any]) -> str:
+def flip_text(row: FlippedPrediction) -> str:
     """Return one flip in a line: file, label, both predictions, cause."""
-    predicted = f"{predicted_label(row, 'a')} → {predicted_label(row, 'b')}"
-    return f"{row['source_b']}  label {label_text(row)}  {predicted}  {row['cause']}"
+    before, now = predicted_labels(row)
+    return f"{row['source_b']}  label {label_text(row)}  {before} → {now}  {row['cause']}"
 
 
-def label_text(row: dict[str, Any]) -> str:
+def label_text(row: FlippedPrediction) -> str:
     """Return the label of a flip, by name if it has one."""
     return str(row["label_name"] if row["label_name"] is not None else row["label"])
 
 
-def predicted_label(row: dict[str, Any], side: str) -> str:
-    """Return what one side predicted, by name if it has one; or that the sample failed."""
-    if row[f"predicted_{side}"] is None and row[f"failed_{side}"]:
+def predicted_labels(row: FlippedPrediction) -> tuple[str, str]:
+    """Return what both sides predicted, by name where it has one; or that the sample failed."""
+    return (
+        _predicted_label(row["predicted_a"], row["predicted_name_a"], row["failed_a"]),
+        _predicted_label(row["predicted_b"], row["predicted_name_b"], row["failed_b"]),
+    )
+
+
+def _predicted_label(predicted: int | None, name: str | None, failed: bool) -> str:
+    if predicted is None and failed:
         return "fails"
-    name = row[f"predicted_name_{side}"]
-    return str(name if name is not None else row[f"predicted_{side}"])
+    return str(predicted if name is None else name)
 
 
 def _classes(diff: Diff, rows: int) -> list[RenderableType]:

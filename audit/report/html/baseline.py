@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from audit.errors import NotFound
 from audit.lineage.diff.diff import Diff, diff
+from audit.lineage.diff.flips import FlippedPrediction
 from audit.lineage.trace import Trace, trace
 from audit.records import Run
 from audit.report.html.page_data import run_view
@@ -27,15 +28,22 @@ def against(reader: Reader, baseline: str, run: Run) -> dict[str, Any]:
     shown["flips"] = [
         {"kind": kind, **flip, **(_parting(reader, found, flip) if number < _PICTURED else _NOTHING)}
         for kind in ("regressions", "fixes")
-        for number, flip in enumerate(shown[kind])
+        for number, flip in enumerate(found.flips.lists[kind])
     ]
     return shown
 
 
-_NOTHING: dict[str, Any] = {"stage": None, "pictures": []}
+class PartingStage(TypedDict):
+    """The first stage whose outputs differ, with pictures of it: before, now, and the difference."""
+
+    stage: str | None
+    pictures: list[str]
 
 
-def _parting(reader: Reader, found: Diff, flip: dict[str, Any]) -> dict[str, Any]:
+_NOTHING: PartingStage = {"stage": None, "pictures": []}
+
+
+def _parting(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
     """Return the first stage whose output differs: in the first run, in the second, and the difference."""
     try:
         ours = trace(reader, found.a.run.run_id, index=flip["index_a"], epoch=found.a.epoch, visit=flip["visit_a"])
@@ -52,5 +60,5 @@ def _parting(reader: Reader, found: Diff, flip: dict[str, Any]) -> dict[str, Any
     return _NOTHING
 
 
-def _digests(found: Trace) -> dict[int, str]:
+def _digests(found: Trace) -> dict[int, str | None]:
     return {row["stage"]: row["digest"] for row in found.stages}

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-Row = dict[str, Any]
+from audit.lineage.queries.overview import ConfidenceBin, LossBin
 
 
 def _svg(width: float, height: float, body: Iterable[Markup], label: str, kind: str) -> Markup:
@@ -58,7 +58,7 @@ def sparkline(values: Sequence[float | None], width: float = 120, height: float 
 _W, _H, _PAD = 360.0, 150.0, 20.0
 
 
-def histogram(bins: Sequence[Row]) -> Markup:
+def histogram(bins: Sequence[ConfidenceBin]) -> Markup:
     """Return how often each confidence occurs: the share that was right below, what was wrong on top."""
     top = max((b["count"] for b in bins), default=0) or 1
     width = _W / max(1, len(bins))
@@ -79,12 +79,14 @@ def histogram(bins: Sequence[Row]) -> Markup:
     return _svg(_W, _H, body, "confidence histogram", "histogram")
 
 
-def reliability(bins: Sequence[Row]) -> Markup:
+def reliability(bins: Sequence[ConfidenceBin]) -> Markup:
     """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
     side, base = _H - _PAD - 10, _H - _PAD
     total = sum(b["count"] for b in bins) or 1
     points = [
-        (b["confidence"] * _W, base - b["accuracy"] * side, b) for b in bins if b["count"] and b["accuracy"] is not None
+        (b["confidence"] * _W, base - b["accuracy"] * side, b)
+        for b in bins
+        if b["count"] and b["accuracy"] is not None and b["confidence"] is not None
     ]
     body = [_line([(0, base), (_W, base - side)], "diagonal"), _line([(x, y) for x, y, _ in points], "line")]
     for x, y, b in points:
@@ -100,7 +102,7 @@ def reliability(bins: Sequence[Row]) -> Markup:
     return _svg(_W, _H, body, "reliability curve", "reliability")
 
 
-def losses(bins: Sequence[Row]) -> Markup:
+def losses(bins: Sequence[LossBin]) -> Markup:
     """Return how often each loss occurs, on a scale of powers of ten."""
     top = max((b["count"] for b in bins), default=0) or 1
     width = _W / max(1, len(bins))

@@ -11,10 +11,10 @@ import json
 import math
 import shlex
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
-from audit.lineage.queries.overview import calibration_error
-from audit.lineage.trace import Trace
+from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
+from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.html.previews import excerpt
 from audit.values import Preview
@@ -35,7 +35,7 @@ def run_view(run: Run) -> dict[str, Any]:
     return row
 
 
-def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
+def counts_view(counts: RunCounts) -> dict[str, Any]:
     """Counts of one epoch, with the confusion matrix in rows where it can be shown whole."""
     names = counts["classes"]
     wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
@@ -49,14 +49,11 @@ def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
         counts["per_class"], key=lambda row: (row["recall"] if row["recall"] is not None else 2.0, row["label"])
     )
     return {
-        **{
-            key: counts[key]
-            for key in ("predictions", "graded", "wrong", "accuracy", "confidence", "loss", "nonfinite")
-        },
+        **{key: value for key, value in counts.items() if key != "confusion"},
         "classes": len(names),
         "calibration_error": calibration_error(counts["confidence"]),
         "matrix": _matrix(counts["confusion"], present, columns, names) if 0 < len(present) <= MATRIX_CLASSES else None,
-        "confusions": [{**cell, **_named(cell, names), "where": _where(cell)} for cell in wrong[:_LISTED_CONFUSIONS]],
+        "confusions": [_confusion(cell, names) for cell in wrong[:_LISTED_CONFUSIONS]],
         "more_confusions": max(0, len(wrong) - _LISTED_CONFUSIONS),
         "per_class": [
             {
@@ -70,11 +67,22 @@ def counts_view(counts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(cell: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
-    return {
-        "label_name": names.get(cell["label"], str(cell["label"])),
-        "predicted_name": _predicted_name(cell["predicted"], names),
-    }
+class NamedConfusion(ConfusionCell):
+    """A cell of the confusion matrix with the names of its classes, and the SQL that picks its samples."""
+
+    label_name: str
+    predicted_name: str
+    where: str
+
+
+def _confusion(cell: ConfusionCell, names: dict[int, str]) -> NamedConfusion:
+    label, predicted = cell["label"], cell["predicted"]
+    return NamedConfusion(
+        **cell,
+        label_name=names.get(label, str(label)),
+        predicted_name=_predicted_name(predicted, names),
+        where=_where(label, predicted),
+    )
 
 
 def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
@@ -82,14 +90,13 @@ def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
     return "not finite" if predicted is None else names.get(predicted, str(predicted))
 
 
-def _where(cell: dict[str, Any]) -> str:
-    """Return the SQL condition that picks the samples of one cell."""
-    predicted = "IS NULL" if cell["predicted"] is None else f"= {cell['predicted']}"
-    return f"label = {cell['label']} AND predicted {predicted}"
+def _where(label: int, predicted: int | None) -> str:
+    """Return the SQL condition that picks the samples of one cell of the confusion matrix."""
+    return f"label = {label} AND predicted {'IS NULL' if predicted is None else f'= {predicted}'}"
 
 
 def _matrix(
-    cells: list[dict[str, Any]], present: list[int], columns: list[int | None], names: dict[int, str]
+    cells: list[ConfusionCell], present: list[int], columns: list[int | None], names: dict[int, str]
 ) -> dict[str, Any]:
     counted = {(cell["label"], cell["predicted"]): cell["count"] for cell in cells}
     rows = []
@@ -109,7 +116,7 @@ def _matrix(
                     "share": share,
                     "heat": heat,
                     "right": label == predicted,
-                    "where": _where({"label": label, "predicted": predicted}),
+                    "where": _where(label, predicted),
                 }
             )
         rows.append({"label": label, "name": names.get(label, str(label)), "cells": row, "total": total})
@@ -122,17 +129,14 @@ Picture = Callable[[int], str]
 def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any]:
     """Return one visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
     view = trace.as_json()
-    before: dict[str, Any] | None = None
+    before: _Shown | None = None
     for stage, row in zip(view["stages"], trace.stages, strict=True):
         preview = trace.preview(row["stage"])
-        stage.update(
-            {name: row.get(name) for name in ("mode", "zeros", "nonfinite", "bytes", "microseconds", "payload")}
-        )
         stage["drew"] = _drawn(stage["params"])
         stage.update(_preview(preview, row["stage"], picture))
-        stage["difference"] = _difference(before, stage, preview)
-        stage["moved"] = _moved(before, stage)
-        before = {**stage, "_preview": preview}
+        stage["difference"] = _difference(before, (row, preview))
+        stage["moved"] = _changes(before[0], row) if before else []
+        before = (row, preview)
     view["run"] = run_view(trace.run)
     view["bars"] = _bars(trace)
     view["command"] = _command(trace)
@@ -168,40 +172,52 @@ def _rounded(value: Any) -> Any:
     return {name: _rounded(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _difference(before: dict[str, Any] | None, stage: dict[str, Any], preview: Preview | None) -> float | None:
+#: A stage's output, and what was stored of it to show.
+_Shown = tuple[TracedStage, Preview | None]
+
+
+def _difference(before: _Shown | None, now: _Shown) -> float | None:
     """Return the difference of the small pictures before and after: 0 is equal, 1 is black against white."""
-    if before is None or before["_preview"] is None or preview is None:
+    if before is None or before[1] is None or now[1] is None:
         return None
-    if stage["shows"] != "picture" or before["shows"] != "picture":
+    if not (before[1].media_type.startswith("image/") and now[1].media_type.startswith("image/")):
         return None
-    if before["digest"] == stage["digest"]:
+    if before[0]["digest"] == now[0]["digest"]:
         return 0.0
     from PIL import Image, ImageChops, ImageStat
 
     try:
-        with Image.open(io.BytesIO(before["_preview"].data)) as x, Image.open(io.BytesIO(preview.data)) as y:
+        with Image.open(io.BytesIO(before[1].data)) as x, Image.open(io.BytesIO(now[1].data)) as y:
             first, second = x.convert("L").resize((32, 32)), y.convert("L").resize((32, 32))
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
     return float(ImageStat.Stat(ImageChops.difference(first, second)).mean[0]) / 255
 
 
-def _moved(before: dict[str, Any] | None, stage: dict[str, Any]) -> list[str]:
-    """Return what changed in kind, type, shape or range, in words."""
-    if before is None:
-        return []
-    words = []
-    for name, title in (("kind", ""), ("dtype", ""), ("mode", "mode ")):
-        if name == "mode" and stage["kind"] != before["kind"]:
-            continue  # modes of two kinds cannot be compared
-        if stage.get(name) != before.get(name) and stage.get(name) and before.get(name):
-            words.append(f"{title}{before[name]} → {stage[name]}")
+def _changes(before: TracedStage, stage: TracedStage) -> list[str]:
+    """Return what changed in kind, type, mode or shape, in words."""
+    pairs = [("", before["kind"], stage["kind"]), ("", before["dtype"], stage["dtype"])]
+    if stage["kind"] == before["kind"]:
+        # Modes of two kinds cannot be compared.
+        pairs.append(("mode ", before["mode"], stage["mode"]))
+    words = [f"{title}{old} → {new}" for title, old, new in pairs if old and new and old != new]
     if stage["shape"] != before["shape"] and stage["shape"] and before["shape"]:
         words.append("×".join(map(str, before["shape"])) + " → " + "×".join(map(str, stage["shape"])))
     return words
 
 
-def _bars(trace: Trace) -> list[dict[str, Any]]:
+class ProbabilityBar(TypedDict):
+    """One class of a prediction."""
+
+    number: int
+    name: str
+    share: float | None
+    logit: float | None
+    is_label: bool
+    is_predicted: bool
+
+
+def _bars(trace: Trace) -> list[ProbabilityBar]:
     """Return the likeliest classes, and always the label's class."""
     if trace.prediction is None:
         return []

@@ -17,6 +17,8 @@ from audit.store.manifest import Manifest, check_store, lock_path, read_manifest
 from audit.store.read.connection import Session, connect, scan, union
 from audit.store.read.duckdb_files import empty_part, older_version
 from audit.store.read.relation import Relation
+from audit.store.read.rows import Row, field_names
+from audit.tables import TABLE_NAMES
 
 __all__ = ["HasReader", "Reader", "Relation", "reader_of"]
 
@@ -91,9 +93,10 @@ class Reader:
         return Relation(session.connection.cursor(), session.files, query, list(parameters))
 
     def rows(
-        self, table: str, run_id: str, *, index: int | None = None, where: str = "", order: str = ""
-    ) -> list[dict[str, Any]]:
-        """Rows of one run's table, opening only the parts that can hold `index`."""
+        self, row: type[Row], run_id: str, *, index: int | None = None, where: str = "", order: str = ""
+    ) -> list[Row]:
+        """Return the rows of one run's table, given as its row class, opening only the parts that can hold `index`."""
+        table = TABLE_NAMES[row]
         session = self._session(None, where)
         found = [
             (name, part)
@@ -107,9 +110,12 @@ class Reader:
         conditions = [f"index = {int(index)}"] if index is not None else []
         if where:
             conditions.append(f"({where})")
-        query = f"FROM {_source(table, found)}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+        columns = ", ".join(f'"{name}"' for name in field_names(row))
+        query = f"SELECT {columns} FROM {_source(table, found)}" + (
+            f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        )
         query += f" ORDER BY {order}" if order else ""
-        return Relation(session.connection.cursor(), session.files, query, []).dicts()
+        return Relation(session.connection.cursor(), session.files, query, []).rows(row)
 
     def bytes_read(self) -> int:
         """How many bytes of parts have been read so far."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from audit.errors import MissingExtra, QueryError
 from audit.extras import EXTRAS
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem
+from audit.store.read.rows import Row, as_rows
 
 #: MULTI is what PIVOT becomes.
 _READ_ONLY = {"SELECT", "EXPLAIN", "MULTI"}
@@ -85,6 +86,12 @@ class Relation:
             result = self._run()
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+    def rows(self, row: type[Row]) -> list[Row]:
+        """All rows, as the TypedDict or dataclass that has exactly the result's columns."""
+        with translated(self._files):
+            result = self._run()
+            return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
         """The rows in pieces, for results larger than memory."""

@@ -8,12 +8,16 @@ the queries of this package's own modules and never a user's: those go through `
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NewType
 
 import duckdb
 
 from audit.store.read.reader import Reader
 from audit.store.read.relation import translated
+from audit.store.read.rows import Row, as_rows
+
+#: The name of a table that a Scratch keeps, as SQL.
+TempTable = NewType("TempTable", str)
 
 
 class Scratch:
@@ -25,17 +29,18 @@ class Scratch:
         self._files = session.files
         self._connection = session.connection.cursor()
 
-    def keep(self, name: str, query: str) -> None:
-        """Run a query and keep its rows as a table."""
+    def keep(self, name: str, query: str) -> TempTable:
+        """Run a query, keep its rows as a temporary table, and return the table."""
         self._execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}')
+        return TempTable(f'temp."{name}"')
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> None:
-        """Run an UPDATE of a table that was kept."""
+        """Run an UPDATE of a temporary table."""
         self._execute(statement, parameters)
 
-    def drop(self, name: str) -> None:
-        """Let go of a table that is no longer needed."""
-        self._execute(f'DROP TABLE IF EXISTS temp."{name}"')
+    def drop(self, table: TempTable) -> None:
+        """Remove a temporary table."""
+        self._execute(f"DROP TABLE IF EXISTS {table}")
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The answer to a query over the runs and the kept tables, as tuples."""
@@ -45,11 +50,10 @@ class Scratch:
         """The first row of an answer that always has one."""
         return self.rows(query, parameters)[0]
 
-    def dicts(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The answer as dictionaries."""
+    def typed_rows(self, row: type[Row], query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """The answer as rows of a TypedDict or dataclass that has exactly its columns."""
         result = self._execute(query, parameters)
-        names = [column[0] for column in result.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+        return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def _execute(self, query: str, parameters: Sequence[Any] = ()) -> duckdb.DuckDBPyConnection:
         with translated(self._files):

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from audit.errors import QueryError
 from audit.store.filesystem import local_path
+from audit.store.read.rows import Row, as_rows
 from audit.store.sandbox.worker import LENGTH, receive, receive_exactly, send
 
 Form = Literal["rows", "csv", "parquet"]
@@ -48,9 +49,9 @@ class Answer:
     #: Landlock's ABI in the child; 0 where the kernel has none and only DuckDB's lock-down and the limits held.
     confined: int = 0
 
-    def dicts(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+    def typed_rows(self, row: type[Row]) -> list[Row]:
+        """The rows as a TypedDict or dataclass that has exactly their columns."""
+        return as_rows(row, self.columns, self.rows)
 
 
 class Sandbox:

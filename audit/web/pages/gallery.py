@@ -30,7 +30,7 @@ def gallery(desk: AppState, request: Request) -> Page:
     stages = overview.stages(store, row)
     data: dict[str, Any] = {
         "run": run_view(row),
-        "stages": [{"stage": s["stage"], "path": s["path"], "name": s["name"]} for s in stages],
+        "stages": [{"stage": s.stage, "path": s.path, "name": s.name} for s in stages],
         "orders": list(browsing.ORDERS),
         **_asked(request, row),
     }
@@ -87,34 +87,34 @@ def _block(desk: AppState, store: Store, row: Run, request: Request) -> dict[str
     built = browsing.block(
         row, asked["where"], order=asked["order"], after=request.query_params.get("after"), limit=BLOCK
     )
-    rows = browsing.with_names(
-        row, desk.sandbox.query(*built.queries, parameters=built.parameters, limit=BLOCK).dicts()
-    )
+    answer = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=BLOCK)
+    rows = browsing.with_names(row, answer.typed_rows(browsing.GalleryRow))
     cursor = built.cursor(rows[-1]) if len(rows) == BLOCK else None
     shows = _shows(desk, store, row, asked["stage"], None)
     if shows == "picture":
         _expect(desk, store, row, rows, asked["stage"])
     texts = _texts(store, row, rows, asked["stage"]) if shows == "text" else {}
-    for sample in rows:
-        sample.pop("sort_key")
-        sample["text"] = texts.get(_key(sample))
-    return {"samples": rows, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
+    samples = [
+        {**{name: value for name, value in sample.items() if name != "sort_key"}, "text": texts.get(_key(sample))}
+        for sample in rows
+    ]
+    return {"samples": samples, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
 
 
 def _shows(desk: AppState, store: Store, row: Run, stage: int, wait: float | None) -> str | None:
     return desk.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
 
 
-def _key(sample: dict[str, Any]) -> browsing.Key:
+def _key(sample: browsing.GalleryRow) -> browsing.Key:
     return sample["epoch"], sample["index"], sample["visit"]
 
 
-def _texts(store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> dict[browsing.Key, str]:
+def _texts(store: Store, row: Run, samples: list[browsing.GalleryRow], stage: int) -> dict[browsing.Key, str]:
     found = browsing.previews(store, row, [_key(sample) for sample in samples], stage)
     return {key: excerpt(preview, _EXCERPT) for key, preview in found.items()}
 
 
-def _expect(desk: AppState, store: Store, row: Run, samples: list[dict[str, Any]], stage: int) -> None:
+def _expect(desk: AppState, store: Store, row: Run, samples: list[browsing.GalleryRow], stage: int) -> None:
     keys = [_key(sample) for sample in samples]
 
     def fetch() -> None:

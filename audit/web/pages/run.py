@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -36,7 +37,7 @@ def run(desk: AppState, request: Request) -> Page | Response:
             "last_epoch": desk.epoch(store, row),
             "counts": _panel(desk, store, row, epoch, "counts", wait),
             "timings": _panel(desk, store, row, epoch, "timings", wait),
-            "stages": overview.stages(store, row),
+            "stages": [asdict(stage) for stage in overview.stages(store, row)],
             "failures": overview.failures(store, row),
             "findings": overview.findings(store, row),
             "others": [run_view(other) for other in _others(store, row)],

@@ -61,7 +61,7 @@ def sql(desk: AppState, request: Request) -> Page | Response:
 
 def words(desk: AppState, request: Request) -> Page:
     """Return the words for completion: tables, their columns, and SQL keywords."""
-    return Page("error.html", vocabulary())
+    return Page("error.html", {**vocabulary()})
 
 
 def _file(desk: AppState, query: str, save: str) -> Response:
