@@ -11,22 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from audit import plainjson, values
-from audit.columns import columns_of
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
 from audit.records import Run, Stage
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
-from audit.tables import ActivationRow, PayloadRow, PredictionRow, SampleRow, SampleSourceRow, StageOutputRow, VisitRow
+from audit.tables import ActivationRow, PayloadRow, PredictionRow, SampleRow, SampleSourceRow, StageOutputRow
 
-#: What a prediction and a stage output say besides the visit that they belong to.
-_PREDICTION = tuple(name for name in columns_of(PredictionRow) if name not in columns_of(VisitRow))
-_STAGE = (
-    "stage",
-    "path",
-    *(name for name in columns_of(StageOutputRow) if name not in ("stage", *columns_of(VisitRow))),
+#: What `audit trace --json` shows of a prediction and of a stage: a contract with those who read it.
+_PREDICTION = (
+    *("predicted", "predicted_name", "confidence", "correct", "loss", "logits", "probabilities"),
+    *("model", "call", "operations", "target", "output"),
 )
+_STAGE = ("stage", "path", "name", "kind", "dtype", "shape", "digest", "changed", "params", "min", "max", "mean", "std")
 
 
 class TracedStage(StageOutputRow):

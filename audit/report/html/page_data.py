@@ -13,10 +13,12 @@ import shlex
 from collections.abc import Callable
 from typing import Any, TypedDict
 
+from audit.columns import columns_of
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
 from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.html.previews import excerpt
+from audit.tables import VisitRow
 from audit.values import Preview
 
 #: Beyond this many classes a matrix is no longer readable: the most frequent confusions are listed instead.
@@ -24,6 +26,7 @@ MATRIX_CLASSES = 24
 _LISTED_CONFUSIONS = 60
 _LISTED_CLASSES = 100
 _BARS = 8
+_VISIT = columns_of(VisitRow)
 
 
 def run_view(run: Run) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any
     before: _Shown | None = None
     for stage, row in zip(view["stages"], trace.stages, strict=True):
         preview = trace.preview(row["stage"])
+        stage.update({name: value for name, value in row.items() if name not in stage and name not in _VISIT})
         stage["drew"] = _drawn(stage["params"])
         stage.update(_preview(preview, row["stage"], picture))
         stage["difference"] = _difference(before, (row, preview))
