@@ -16,94 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._C import _pop_torch_function_stack, _push_on_torch_function_stack
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from audit.recorders.model import row_origins as rules
+from audit.recorders.model.function_modes import place_at_bottom, take_away
+from audit.recorders.model.operations import join_rules, value_rules
+from audit.recorders.model.operations.table import UNCHANGING, list_functions
 from audit.recorders.model.row_origins import Call, RowOrigins, Rule
-
-_KEPT = (
-    "to float double half bfloat16 int long short char bool type type_as cpu cuda clone contiguous detach pin_memory "
-    "requires_grad_ as_subclass alias interpolate upsample grid_sample avg_pool2d max_pool2d adaptive_avg_pool2d "
-    "one_hot normalize"
-)
-_ELEMENTWISE = (
-    "add sub subtract mul multiply div divide true_divide rsub __rsub__ __rdiv__ __radd__ __rmul__ neg negative abs pow "
-    "__rpow__ sqrt rsqrt square exp log log1p log2 log10 clamp clip clamp_min clamp_max round floor ceil trunc remainder "
-    "fmod floor_divide __floordiv__ __rfloordiv__ lerp where masked_fill nan_to_num maximum minimum "
-    "__add__ __sub__ __mul__ __truediv__ __rtruediv__ __iadd__ __isub__ __imul__ __itruediv__ __idiv__ __neg__ "
-    "bitwise_and __and__ bitwise_right_shift __rshift__ bitwise_left_shift __lshift__ addcmul addcdiv"
-)
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(_KEPT.split(), rules.keep),
-    **dict.fromkeys(_ELEMENTWISE.split(), rules.elementwise),
-    **dict.fromkeys((f"{name}_" for name in _ELEMENTWISE.split() if not name.startswith("_")), rules.elementwise),
-    **dict.fromkeys(
-        ["permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint"], rules.permute
-    ),
-    **dict.fromkeys(
-        ["view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel"],
-        rules.reshape,
-    ),
-    **dict.fromkeys(["expand", "expand_as", "broadcast_to"], rules.expand),
-    **dict.fromkeys(["flip"], rules.flip),
-    **dict.fromkeys(["chunk", "split", "tensor_split", "split_with_sizes"], rules.split),
-    **dict.fromkeys(["cat", "concat", "concatenate"], rules.concatenate),
-    "pad": rules.pad,
-    "conv2d": rules.depthwise,
-    "roll": rules.roll,
-    "index_select": rules.index_select,
-    "unbind": rules.unbind,
-    "narrow": rules.narrow,
-    "select": rules.select,
-    "repeat_interleave": rules.repeat_interleave,
-    "stack": rules.stack,
-    "copy_": rules.copy_,
-    "__getitem__": rules.getitem,
-    "__setitem__": rules.assign,
-}
-
-_IN_PLACE = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__setitem__"])
-#: Names with the ending of an operation in place, which change no value.
-_HARMLESS = frozenset(["requires_grad_", "share_memory_", "rename_", "resize_as_sparse_"])
-#: Operations that hand on each sample's values as they are.
-_UNCHANGING = frozenset(
-    [
-        "clone",
-        "contiguous",
-        "detach",
-        "alias",
-        "pin_memory",
-        "requires_grad_",
-        "as_subclass",
-        "cpu",
-        "cuda",
-        "cat",
-        "concat",
-        "concatenate",
-        "stack",
-        "copy_",
-    ]
-)
-
-
-def _list_functions() -> dict[Any, tuple[Rule, str, bool]]:
-    """Return every function that is followed: its rule, its name, and whether it changes its first argument."""
-    table: dict[Any, tuple[Rule, str, bool]] = {}
-    homes = (torch.Tensor, torch, functional)
-    for name, rule in _RULES.items():
-        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
-        for home in homes:
-            if (function := getattr(home, name, None)) is not None:
-                table[function] = (rule, name, in_place)
-    for name in dir(torch.Tensor):
-        if name.endswith("_") and not name.endswith("__") and name not in _RULES and name not in _HARMLESS:
-            table[getattr(torch.Tensor, name)] = (rules.overwrite, name, True)
-    for name, rule in (("T", rules.permute), ("mT", rules.permute), ("H", rules.permute), ("data", rules.keep)):
-        table[getattr(torch.Tensor, name).__get__] = (rule, name, False)
-    table[torch.Tensor.data.__set__] = (rules.overwrite, "data", True)  # type: ignore[attr-defined]
-    return table
 
 
 class _Memory:
@@ -134,7 +52,7 @@ class BatchTracker(TorchFunctionMode):
         super().__init__()
         self._entries: dict[int, _Entry] = {}
         self._local = threading.local()
-        self._table = _list_functions()
+        self._table = list_functions()
         #: Whether a tensor that is not known may be found by its content later: items of a recorded dataset.
         self.adopts = False
         self.closed = False
@@ -170,19 +88,19 @@ class BatchTracker(TorchFunctionMode):
         """Look at what this thread does from now on."""
         self._local.paused = 0
         if not self.closed:
-            _place_at_bottom(self)
+            place_at_bottom(self)
 
     def pause(self) -> None:
         """Look away, until `resume` was called as often."""
         self._local.paused = getattr(self._local, "paused", 0) + 1
-        self._local.resumes = _take_away(self) or getattr(self._local, "resumes", False)
+        self._local.resumes = take_away(self) or getattr(self._local, "resumes", False)
 
     def resume(self) -> None:
         """Look again."""
         self._local.paused = max(getattr(self._local, "paused", 0) - 1, 0)
         if not self._local.paused and getattr(self._local, "resumes", False) and not self.closed:
             self._local.resumes = False
-            _place_at_bottom(self)
+            place_at_bottom(self)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -196,7 +114,7 @@ class BatchTracker(TorchFunctionMode):
     def close(self) -> None:
         """Look at nothing any more."""
         self.closed = True
-        _take_away(self)
+        take_away(self)
         self._entries.clear()
 
     # -- one operation ---------------------------------------------------------------------------
@@ -209,7 +127,7 @@ class BatchTracker(TorchFunctionMode):
         if found is None or not (self._entries or self.adopts) or torch._C._get_tracing_state() is not None:
             return func(*args, **kwargs)
         rule, name, in_place = found
-        if self.adopts and not in_place and rule not in (rules.concatenate, rules.stack):
+        if self.adopts and not in_place and rule not in (join_rules.concatenate, join_rules.stack):
             self._adopt(args)
         if not self._is_about_known(args, kwargs):
             return func(*args, **kwargs)
@@ -247,7 +165,7 @@ class BatchTracker(TorchFunctionMode):
             return
         source = call.value if isinstance(call.value, torch.Tensor) else None
         is_changed = source is None or _is_changed(source, self.origins_of(source), result, origins, name)
-        if is_changed and name not in _UNCHANGING:
+        if is_changed and name not in UNCHANGING:
             origins = replace(origins, operations=(*origins.operations, name.strip("_")))
         self.add(result, origins, like=source)
 
@@ -268,7 +186,7 @@ class BatchTracker(TorchFunctionMode):
         else:
             entry.origins = origins
             for one in entry.memory.entries:
-                if rule is rules.copy_ and one is not entry:
+                if rule is value_rules.copy_ and one is not entry:
                     one.version = -1
                 one.origins = replace(one.origins, operations=(*one.origins.operations, *_operation_names(name)))
 
@@ -306,7 +224,7 @@ class Content:
 
 
 def _operation_names(name: str) -> tuple[str, ...]:
-    return () if name in _UNCHANGING else (name.strip("_"),)
+    return () if name in UNCHANGING else (name.strip("_"),)
 
 
 def _is_changed(
@@ -341,37 +259,6 @@ def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
         return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):
         return False
-
-
-# -- where the mode stands -------------------------------------------------------------------------
-
-
-def _stack() -> list[Any]:
-    return [_pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
-
-
-def _place_at_bottom(tracker: BatchTracker) -> None:
-    """Below the user's own modes, whose end takes away the topmost; but above a default device, which must be lowest."""
-    if tracker in _current():
-        return
-    stack = _stack()
-    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    bottom = 1 if stack and stack[0] is default else 0
-    for mode in (*stack[:bottom], tracker, *stack[bottom:]):
-        _push_on_torch_function_stack(mode)
-
-
-def _take_away(tracker: BatchTracker) -> bool:
-    if tracker not in _current():
-        return False
-    for mode in _stack():
-        if mode is not tracker:
-            _push_on_torch_function_stack(mode)
-    return True
-
-
-def _current() -> list[Any]:
-    return [torch._C._get_function_stack_at(n) for n in range(torch._C._len_torch_function_stack())]
 
 
 _TRACKERS: weakref.WeakSet[BatchTracker] = weakref.WeakSet()
