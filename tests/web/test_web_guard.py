@@ -130,7 +130,7 @@ def test_every_answer_carries_the_policy(local: TestClient, path: str) -> None:
     [
         "/static/../app.py",
         "/static/%2e%2e/app.py",
-        "/static/..%2f..%2fapi.py",
+        "/static/..%2f..%2fconfig.py",
         "/static//etc/passwd",
         "/static/pages/..%5c..%5capp.py",
     ],
