@@ -11,7 +11,8 @@ from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
 from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
 from audit.recorders.visit.file_readers import observing_readers
 from audit.recorders.visit.opened_files import noting_opened_files
-from audit.recorders.visit.visit import Visit, inside_stage
+from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
+from audit.recorders.visit.visit import Visit
 from audit.records import Level, Stage
 
 
@@ -89,8 +90,12 @@ class Instrument:
         """Return the stages of a visit that were not known before it, by their ordinals in the visit."""
         added: dict[int, Stage] = {}
         for ordinal, what in visit.added.items():
-            assert isinstance(what, str) or self._calls is not None
-            added[ordinal] = inside_stage(what) if isinstance(what, str) else self._calls.describe(what)  # type: ignore[union-attr]
+            if isinstance(what, RepeatedCall):
+                added[ordinal] = what.describe()
+            elif isinstance(what, str):
+                added[ordinal] = inside_stage(what)
+            elif self._calls is not None:
+                added[ordinal] = self._calls.describe(what)
         return added
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.visit import INSIDE, inside_stage
+from audit.recorders.visit.repeated_call import inside_stage
+from audit.recorders.visit.visit import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
 

@@ -10,14 +10,13 @@ from audit.values.base import Facts
 class Row:
     """What is known of one stage of one visit."""
 
-    __slots__ = ("calls", "changed", "facts", "full", "microseconds", "params", "preview", "shared")
+    __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared")
 
     def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float) -> None:
         self.facts = facts
         self.changed = changed
         self.params = params
         self.microseconds = microseconds
-        self.calls = 1
         #: The payload is that of the nearest earlier stage with the same digest.
         self.shared = False
         self.preview: values.Preview | None = None
@@ -33,8 +32,6 @@ class Row:
     def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
         """Append it to the tables."""
         facts, params = self.facts, self.params
-        if self.calls > 1:
-            params = f'{{"calls": {self.calls}}}' if params is None else f'{params[:-1]}, "calls": {self.calls}}}'
         add = outputs.data
         add["index"].append(index)
         add["stage"].append(stage)

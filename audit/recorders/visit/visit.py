@@ -7,6 +7,7 @@ visit, and the pipeline goes on. It keeps no reference to a value once the visit
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 import traceback
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls, argum
 from audit.recorders.stages import drawn
 from audit.recorders.stages.describe import name_of
 from audit.recorders.stages.discover import Pipeline, PipelineStep, looks_random
+from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
 from audit.recorders.visit.stage_row import Row
 from audit.records import Columns, Level, Stage
 from audit.values.base import Facts
@@ -42,8 +44,10 @@ class Visit:
         self._last: Row | None = None
         self._overhead = 0
         self._ran: list[int] = []
-        #: Stages that were not known before the visit: the name of one that the dataset's own code gives, or a call.
-        self.added: dict[int, str | ObservedCall] = {}
+        #: Stages that were not known before the visit: the name of one that the dataset's own code tells of, or a call.
+        self.added: dict[int, str | ObservedCall | RepeatedCall] = {}
+        #: By ordinal, what a stage of the pipeline was given and returned.
+        self._passed: dict[int, tuple[set[int], Any]] = {}
         #: Follows the calls that the dataset makes, where stages are found by them.
         self.calls: VisitCalls | None = None
         self.rows: dict[int, Row] = {}
@@ -135,9 +139,18 @@ class Visit:
         ran = self._ran[ran_before:]
         changed = bool(step.children) and not ran and self._digest_of(output) != came_in
         params = self._params(step, listener, ran, changed=changed)
-        self._note(step.stage.stage, output, came_in, spent, params, is_target=is_target)
+        ordinal = self._ordinal_of(step.stage)
+        self._note(ordinal, output, came_in, spent, params, is_target=is_target)
+        self._passed[ordinal] = (ids_in(value), output)
         self._ran.append(step.stage.stage)
         return output
+
+    def _ordinal_of(self, stage: Stage) -> int:
+        """The stage's ordinal; a new one where the stage has run before in this visit, as with two views of a picture."""
+        if stage.stage not in self.rows:
+            return stage.stage
+        number = 2 + sum(isinstance(what, RepeatedCall) and what.stage is stage for what in self.added.values())
+        return self._add(RepeatedCall(stage, number))
 
     def path_of(self, ordinal: int) -> str:
         """Return the path that names a stage in the run, for one of this visit's ordinals."""
@@ -171,6 +184,8 @@ class Visit:
         if ordinal < INSIDE:
             return self._pipeline.steps[ordinal].stage.is_target
         what = self.added[ordinal]
+        if isinstance(what, RepeatedCall):
+            return what.is_target or what.stage.is_target
         return not isinstance(what, str) and what.is_target
 
     @property
@@ -200,17 +215,11 @@ class Visit:
         """Note a stage that the dataset's own code names with `audit.stage`."""
         if 0 not in self.rows:
             self.note_loaded(value)
-        ordinal = next((known for known, what in self.added.items() if what == name), None)
-        self._note(self._add(name) if ordinal is None else ordinal, value, self._digest, nanoseconds, None)
+        before = [what for what in self.added.values() if what == name or _repeats(what, name)]
+        what = name if not before else RepeatedCall(inside_stage(name), len(before) + 1)
+        self._note(self._add(what), value, self._digest, nanoseconds, None)
 
-    def _add_again(self, what: str | ObservedCall) -> int:
-        """Return the ordinal of a stage that another call for the same sample ran."""
-        path = what if isinstance(what, str) else what.path
-        same = (n for n, known in self.added.items() if (known if isinstance(known, str) else known.path) == path)
-        ordinal = next(same, None)
-        return self._add(what) if ordinal is None else ordinal
-
-    def _add(self, what: str | ObservedCall) -> int:
+    def _add(self, what: str | ObservedCall | RepeatedCall) -> int:
         ordinal = INSIDE + len(self.added)
         self.added[ordinal] = what
         return ordinal
@@ -244,13 +253,40 @@ class Visit:
 
     def settle_calls(self, item_input: Any, others: Any) -> None:
         """Tell the calls that made the label from those that made the model's input, now that the item is there."""
-        if self.calls is None or not self.calls.made:
+        repeated = any(isinstance(what, RepeatedCall) for what in self.added.values())
+        if not repeated and (self.calls is None or not self.calls.made):
             return
-        self.calls.mark_targets(item_input, others)
+        if self.calls is not None:
+            self.calls.mark_targets(item_input, others)
+        if repeated:
+            self._mark_repeated(ids_in(item_input), ids_in(others))
         last = next((n for n in reversed(self.rows) if not self._is_target(n)), None)
         what = self.added.get(last) if last is not None else None
-        if last is not None and what is not None and not isinstance(what, str):
+        if last is None or isinstance(what, str):
+            return
+        if isinstance(what, ObservedCall):
             self._value, self._digest, self._last = what.output, self.rows[last].facts.digest, self.rows[last]
+        elif repeated and last in self._passed:
+            self._value, self._digest, self._last = (
+                self._passed[last][1],
+                self.rows[last].facts.digest,
+                self.rows[last],
+            )
+
+    def _mark_repeated(self, item_input: set[int], others: set[int]) -> None:
+        """Mark repeated stages that led to the label and not to the input, as a transform of picture and mask does."""
+        main, side = self._leading_to(item_input), self._leading_to(others)
+        for ordinal, what in self.added.items():
+            if isinstance(what, RepeatedCall) and ordinal in side and ordinal not in main:
+                what.is_target = True
+
+    def _leading_to(self, wanted: set[int]) -> set[int]:
+        found: set[int] = set()
+        for ordinal, (given, output) in reversed(self._passed.items()):
+            if ids_in(output) & wanted:
+                found.add(ordinal)
+                wanted = wanted | given
+        return found
 
     def fail(self, stage: str, error: BaseException) -> None:
         """Note where the sample failed; the innermost stage is the one that is noted."""
@@ -321,8 +357,6 @@ class Visit:
             is_known = facts.digest is not None and (came_in is not None or ordinal == 0)
             row = Row(facts, facts.digest != came_in if is_known else None, params, nanoseconds / 1000)
             self._keep(row, value)
-            if (before := self.rows.get(ordinal)) is not None:
-                row.calls += before.calls
             self.rows[ordinal] = row
             if not is_target:
                 self._value, self._digest, self._last = value, facts.digest, row
@@ -350,6 +384,7 @@ class Visit:
     def end(self) -> None:
         """Let go of the values, and fill in the stages that were passed over."""
         self._value = self._last = None
+        self._passed = {}
         self.route = list(self.rows)
         if self.calls is not None:
             self.calls.forget_values()
@@ -386,14 +421,29 @@ class Visit:
         return found
 
     def add_calls(self, earlier: Visit) -> None:
-        """Take in another call that was made for the same sample: of a stage that ran in both, the last output stays."""
-        for ordinal, row in earlier.rows.items():
-            if ordinal >= INSIDE:
-                ordinal = self._add_again(earlier.added[ordinal])
-            if (own := self.rows.get(ordinal)) is None or ordinal == 0:
-                self.rows[ordinal] = row
+        """Take in another call that was made for the same sample before: what ran in both is recorded twice."""
+        own, own_added, rows = self.rows, self.added, dict(earlier.rows)
+        self.added = dict(earlier.added)
+        known = {earlier.path_of(ordinal) for ordinal in rows}
+        for ordinal, row in own.items():
+            if ordinal == 0:
+                rows.setdefault(0, row)
+                continue
+            what = own_added[ordinal] if ordinal >= INSIDE else None
+            stage = self._pipeline.steps[ordinal].stage if what is None else None
+            path = stage.path if stage is not None else _path_of(what)
+            if path not in known:
+                rows[ordinal if what is None else self._add(what)] = row
+                continue
+            base = stage or inside_stage(path.removeprefix("inside."))
+            number = next(n for n in itertools.count(2) if f"{path}#{n}" not in known)
+            if isinstance(what, ObservedCall):
+                what.label = f"{what.label}#{number}"
+                rows[self._add(what)] = row
             else:
-                own.calls += row.calls
+                rows[self._add(RepeatedCall(base, number))] = row
+            known.add(f"{path}#{number}")
+        self.rows = rows
         self.source_digest = earlier.source_digest or self.source_digest
         self.source_bytes = earlier.source_bytes or self.source_bytes
         self.opened[:0] = earlier.opened
@@ -413,7 +463,17 @@ class Visit:
         if ordinal < INSIDE:
             return self._pipeline.steps[ordinal].stage.name
         what = self.added[ordinal]
+        if isinstance(what, RepeatedCall):
+            return what.stage.name
         return what if isinstance(what, str) else name_of(what.target)
+
+
+def _path_of(what: str | ObservedCall | RepeatedCall | None) -> str:
+    return inside_stage(what).path if isinstance(what, str) else what.path if what is not None else ""
+
+
+def _repeats(what: str | ObservedCall | RepeatedCall, name: str) -> bool:
+    return isinstance(what, RepeatedCall) and what.stage.path == inside_stage(name).path
 
 
 @dataclass(slots=True)
@@ -429,11 +489,6 @@ class CallToken:
         """Stop listening to what the callable draws."""
         if self.listener is not None:
             self.listener.detach()
-
-
-def inside_stage(name: str) -> Stage:
-    """Return the row of `stages` for a stage that the dataset's own code names with `audit.stage`."""
-    return Stage(0, f"inside.{name}", name, f"audit.stage.{name}", "{}")
 
 
 def _only_digest(value: Any) -> Facts:
