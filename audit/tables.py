@@ -52,7 +52,10 @@ class SampleRow(VisitRow):
     error: Annotated[str | None, VARCHAR("the error's type and message", null="status is ok")]
     worker: Annotated[int | None, INTEGER("the loader's worker", null="made in the main process")]
     rank: Annotated[int | None, INTEGER("the process of a distributed run", null="not distributed")]
-    batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
+    batch: Annotated[
+        int | None,
+        BIGINT("number of the batch in its epoch, from 0; loaders of one epoch share the numbers", null="not batched"),
+    ]
     position: Annotated[int | None, INTEGER("place in the batch", null="not batched")]
 
 
@@ -170,7 +173,10 @@ class PredictionRow(VisitRow):
             null="unknown",
         ),
     ]
-    batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
+    batch: Annotated[
+        int | None,
+        BIGINT("number of the batch in its epoch, from 0; loaders of one epoch share the numbers", null="not batched"),
+    ]
     position: Annotated[int | None, INTEGER("place in the batch", null="not batched")]
     step: Annotated[
         int | None, BIGINT("number of the step, which all calls with the same samples share", null="unknown")
@@ -269,7 +275,10 @@ class StepRow(TypedDict):
     run_id: Annotated[str, RUN_ID]
     epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
     step: Annotated[int, BIGINT("number of the model's call")]
-    batch: Annotated[int | None, BIGINT("number of the batch in its epoch", null="not batched")]
+    batch: Annotated[
+        int | None,
+        BIGINT("number of the batch in its epoch, from 0; loaders of one epoch share the numbers", null="not batched"),
+    ]
     phase: Annotated[str, VARCHAR("`train` or `eval`: the mode the model was in")]
     loss: Annotated[float | None, DOUBLE("mean of the predictions' losses", null="nothing was graded")]
     learning_rate: Annotated[float | None, DOUBLE("of the optimizer's step that followed", null="no training step")]
@@ -283,7 +292,7 @@ class ParentRow(TypedDict):
 
     run_id: Annotated[str, RUN_ID]
     epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
-    batch: Annotated[int, BIGINT("number of the batch in its epoch")]
+    batch: Annotated[int, BIGINT("number of the batch in its epoch, from 0; loaders of one epoch share the numbers")]
     position: Annotated[int, INTEGER("place in the batch")]
     parent_index: Annotated[int, BIGINT("a sample that went into it")]
     weight: Annotated[float | None, DOUBLE("its share", null="unknown")]

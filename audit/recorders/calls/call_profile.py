@@ -12,9 +12,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from audit.recorders.calls.callables import is_library_file
+from audit.recorders.calls.callables import is_library_file, is_own_file
 from audit.recorders.calls.data_values import carries_data
 from audit.recorders.calls.function_slot import FunctionSlot
+from audit.recorders.calls.operators import is_held, is_new_array, operator_lines
 
 #: Packages whose C functions change values.
 _PACKAGES = {"numpy", "torch", "cv2", "PIL", "scipy", "skimage"}
@@ -34,6 +35,12 @@ class CallProfile:
     def __init__(self) -> None:
         #: (function, file, first line) of the user's own code to the names of its calls, with their lines.
         self.calls: dict[tuple[str, str, int], list[str]] = {}
+        #: Code of the user's own that ran and returned values of the sample.
+        self._codes: dict[CodeType, None] = {}
+        #: Values that functions of libraries returned to the user's own code, by identity.
+        self._returned: dict[int, Any] = {}
+        #: Whether values were made by functions in C, whose results are not seen.
+        self._makes_unseen = False
         #: Whether another profiler kept this one from running.
         self.is_blocked = False
 
@@ -50,8 +57,13 @@ class CallProfile:
 
     def _event(self, frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call":
-            if not is_library_file(frame.f_code.co_filename) and _changes_values(function):
-                self._add(frame, _name_of(function))
+            if not is_library_file(frame.f_code.co_filename):
+                if _changes_values(function):
+                    self._add(frame, _name_of(function))
+                elif _makes_values(function):
+                    self._makes_unseen = True
+        elif event == "return":
+            self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
             code = frame.f_code
             if (
@@ -64,6 +76,32 @@ class CallProfile:
             ):
                 self._add(frame.f_back, code.co_qualname)
 
+    def _return(self, frame: FrameType, value: Any) -> None:
+        code = frame.f_code
+        if not is_library_file(code.co_filename):
+            if carries_data(value):
+                self._codes[code] = None
+        elif (
+            frame.f_back is not None
+            and not is_own_file(code.co_filename)
+            and not is_library_file(frame.f_back.f_code.co_filename)
+            and carries_data(value)
+        ):
+            self._returned[id(value)] = value
+
+    def is_changed_by_operators(self, value: Any, dataset: Any) -> bool:
+        """Return whether a value is new, though nothing but operators of the user's own code can have made it."""
+        if self.is_blocked or self._makes_unseen or not is_new_array(value) or id(value) in self._returned:
+            return False
+        return bool(self._operators()) and not is_held(value, dataset)
+
+    def _operators(self) -> dict[CodeType, list[int]]:
+        return {code: lines for code in self._codes if (lines := operator_lines(code))}
+
+    def forget_values(self) -> None:
+        """Let go of the values of the visit."""
+        self._returned = {}
+
     def _add(self, caller: FrameType, name: str) -> None:
         code = caller.f_code
         calls = self.calls.setdefault((code.co_qualname, code.co_filename, code.co_firstlineno), [])
@@ -73,10 +111,24 @@ class CallProfile:
 
     def describe(self) -> list[str]:
         """Return a sentence part for each function of the user's that changes values, with its file and line."""
+        found = {key: list(calls) for key, calls in self.calls.items()}
+        for code, lines in self._operators().items():
+            listed = ", ".join(map(str, lines[:_MOST_CALLS]))
+            found.setdefault((code.co_qualname, code.co_filename, code.co_firstlineno), []).append(
+                f"operators (line {listed})"
+            )
         return [
             f"{name} ({os.path.relpath(file)}:{line}): {', '.join(calls)}"
-            for (name, file, line), calls in self.calls.items()
+            for (name, file, line), calls in found.items()
         ]
+
+
+def _makes_values(function: Any) -> bool:
+    """Return whether a function in C makes a value out of none."""
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
+    package = str(module).lstrip("_").partition(".")[0]
+    return getattr(function, "__name__", "") in _NO_CHANGES and package in _PACKAGES
 
 
 def _changes_values(function: Any) -> bool:

@@ -91,6 +91,11 @@ def is_library_file(path: str) -> bool:
     return path.startswith(("<frozen", _OWN_FOLDER)) or os.path.realpath(path).startswith(_LIBRARY)
 
 
+def is_own_file(path: str) -> bool:
+    """Return whether a file of code belongs to audit itself."""
+    return path.startswith(_OWN_FOLDER)
+
+
 def is_standard_library(value: Any) -> bool:
     """Return whether a module, or what defines `__module__`, belongs to Python itself."""
     name = value.__name__ if is_a(value, ModuleType) else getattr(value, "__module__", None)

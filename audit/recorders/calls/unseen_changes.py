@@ -15,6 +15,7 @@ from audit.recorders.calls.callables import find_in_class, is_library_file, unwr
 _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
 #: How a text ends that a run was marked with already, when the batch came.
 WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
+_NO_STAGE = "no stage was seen, and `load` is the finished item"
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
 
 
@@ -26,6 +27,7 @@ class UnseenChanges:
         self._profile: CallProfile | None = None
         self._gaps: dict[str, str] = {}
         self._sent: set[str] = set()
+        self._is_load_checked = False
 
     def run(self, make: Callable[[], Any]) -> Any:
         """Make an item; the first of the process with its calls listed."""
@@ -44,7 +46,17 @@ class UnseenChanges:
     def add_no_stage(self) -> None:
         """Note that an item was made without any stage; that says something only where values were changed."""
         if self._profile is not None and self._profile.calls:
-            self._gaps.setdefault("", "no stage was seen, and `load` is the finished item")
+            self._gaps.setdefault("", _NO_STAGE)
+
+    def check_load(self, value: Any, *, is_load_only: bool) -> None:
+        """Note where the value that became `load` had been changed by operators before. Once in each process."""
+        if self._profile is None or self._is_load_checked:
+            return
+        self._is_load_checked = True
+        if self._profile.is_changed_by_operators(value, self._dataset):
+            text = _NO_STAGE if is_load_only else "the value changes before the first stage"
+            self._gaps.setdefault("" if is_load_only else "load", text)
+        self._profile.forget_values()
 
     def take(self) -> list[str]:
         """Return what has not been reported yet."""

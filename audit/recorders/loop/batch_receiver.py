@@ -48,7 +48,7 @@ class BatchReceiver:
             return
         with self._state.guarded():
             self._state.write(self._mixes.take_rows(self._batches.newest))
-            number = self._numbers.take_batch()
+            number = self._numbers.take_batch(iteration.epoch)
             batch = self._take_in(id(loader), envelope, iteration.epoch, number, iteration)
             if batch is None:
                 return
@@ -115,7 +115,7 @@ class BatchReceiver:
         last = self._batches.newest
         epoch = last.epoch if last is not None else self._state.epoch
         if number is None:
-            number = last.batches[0] if last is not None else self._numbers.batch
+            number = last.batches[0] if last is not None else self._numbers.next_batch(epoch)
         return self._mixes.make_rows(epoch, [number] * len(parents), [*range(len(parents))], parents)
 
     def remove_hooks(self) -> None:

@@ -37,7 +37,7 @@ def logged_rows(logged: LoggedPredictions, state: RecordingState, visits: VisitC
     predictions = prediction_columns(logits, labels, state.run.classes)
     with state.lock:
         numbers = [visits.next(epoch, index) for index in logged.indices]
-        batch, step = state.numbers.take_batch(), state.numbers.take_step()
+        batch, step = state.numbers.take_batch(epoch), state.numbers.take_step()
     shared: dict[str, Any] = {
         "run_id": [state.run.run_id] * count,
         "epoch": [epoch] * count,

@@ -116,7 +116,7 @@ class CallRecorder:
 
     def _number_loose(self, rows: list[Place]) -> None:
         """Give samples of a recorded dataset the number of the batch that they are called in."""
-        number = self._numbers.take_batch()
+        number = self._numbers.take_batch(rows[0][0].epoch)
         for position, (batch, place) in enumerate(rows):
             batch.batches[place], batch.positions[place] = number, position
 

@@ -104,7 +104,7 @@ class ItemRecorder:
 
     def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
         """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
-        made = self._maker.make(request, fetch, self.level.get())
+        made = self._maker.make(request, lambda: self._changes.run(fetch), self.level.get())
         self._add_rows(request.index, made, None)
         return made
 
@@ -190,6 +190,7 @@ class ItemRecorder:
             self._unseen = type(self.dataset).__name__
         if made.is_load_only:
             self._changes.add_no_stage()
+        self._changes.check_load(visit.take_load(), is_load_only=made.is_load_only)
         for before, after in made.gaps:
             self._changes.add_gap(before, after)
         added = self.instrument.describe(visit)

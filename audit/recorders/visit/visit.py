@@ -40,6 +40,7 @@ class Visit:
         self.refuse_none = refuse_none
         self._level = level
         self._value: Any = None
+        self._load: Any = None
         self._digest: str | None = None
         self._last: Row | None = None
         self._overhead = 0
@@ -104,7 +105,13 @@ class Visit:
 
     def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
         """Note stage 0."""
+        self._load = value
         self._note(0, value, None, nanoseconds, None)
+
+    def take_load(self) -> Any:
+        """Return the value of stage 0, and let go of it."""
+        value, self._load = self._load, None
+        return value
 
     def run(self, step: PipelineStep, target: Any, args: Any, kwargs: Any) -> Any:
         """Call one stage, and note what it returned."""

@@ -1,0 +1,107 @@
+"""Operators in a dataset's own code are no calls: what they change is told all the same."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import audit
+
+
+class Rows(Dataset):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        self.rows = torch.arange(48.0).reshape(4, 12)
+        self.array = np.arange(48.0).reshape(4, 12)
+        self.listed = list(self.rows.clone().unbind())
+        self.tf = nn.Flatten(0)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index), index % 2
+
+    def make(self, index: int) -> Any:
+        return self.rows[index]
+
+
+class Scaled(Rows):
+    def make(self, index: int) -> Any:
+        return self.rows[index] / 255 - 0.5
+
+
+class ScaledArray(Rows):
+    def make(self, index: int) -> Any:
+        x = self.array[index]
+        x = x / 255
+        return -x
+
+
+class ScaledBefore(Rows):
+    def make(self, index: int) -> Any:
+        return self.tf((self.rows[index] / 255)[None])
+
+
+class ScaledAfter(Rows):
+    def make(self, index: int) -> Any:
+        return self.tf(self.rows[index][None]) * 2
+
+
+class Listed(Rows):
+    def make(self, index: int) -> Any:
+        return self.listed[index + 1 - 1]
+
+
+class Stacked(Rows):
+    def make(self, index: int) -> Any:
+        return torch.full((3,), float(index) * 2)
+
+
+def unrecorded(store: Path, dataset: Any) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(store, strict=True) as run:
+            list(run.loader(DataLoader(dataset, batch_size=2)))
+    return list(run.run.unrecorded or [])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "what", "line"),
+    [
+        (Scaled, "`load` is the finished item", "return self.rows[index] / 255"),
+        (ScaledArray, "`load` is the finished item", "x = x / 255"),
+        (ScaledAfter, "and the item", ".tf(self.rows[index][None]) * 2"),
+    ],
+)
+def test_they_are_told(dataset: Any, what: str, line: str, tmp_path: Path) -> None:
+    (text,) = unrecorded(tmp_path / "lineage", dataset())
+    number = next(n for n, found in enumerate(Path(__file__).read_text().splitlines(), 1) if line in found)
+    assert what in text
+    assert f"operators (line {number}" in text
+    assert f"{dataset.__name__}.make" in text
+    with audit.open(tmp_path / "lineage") as store:
+        found = store.check()
+        assert found.outcome("stage_coverage").status == "fail"
+
+
+@pytest.mark.parametrize(
+    "dataset", [Rows(), Listed(), Stacked(), TensorDataset(torch.rand(4, 2), torch.zeros(4).long())]
+)
+def test_what_was_not_changed_is_not_told(dataset: Any, tmp_path: Path) -> None:
+    assert unrecorded(tmp_path / "lineage", dataset) == []
+
+
+def test_the_run_command_tells_it_too(tmp_path: Path) -> None:
+    (tmp_path / "pipe.py").write_text(
+        "import torch\nclass D:\n    x = torch.ones(2, 3)\n    def __len__(self): return 2\n"
+        "    def __getitem__(self, i): return self.x[i] * 3, i\ndef dataset(root): return D()\n"
+    )
+    run = audit.run(dataset=str(tmp_path), pipeline=str(tmp_path / "pipe.py"), store=str(tmp_path / "lineage"))
+    assert "operators (line 5)" in (run.unrecorded or [""])[0]
