@@ -60,7 +60,7 @@ def try_python(python: str, folder: Path, *, tests: bool) -> None:
     run([*audit, "run", *digits, "--store", folder / "store"], cwd=unpacked)
     run([*audit, "replay", "latest", "--store", folder / "store"], cwd=unpacked)
     if tests:
-        run([inside, "-m", "pytest", "-q", "-m", QUICK, *TESTS], cwd=unpacked)
+        run([inside, "-m", "pytest", "-q", "-m", QUICK, "--ignore=tests/store/bucket", *TESTS], cwd=unpacked)
 
 
 def newest(pattern: str) -> Path:

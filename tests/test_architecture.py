@@ -245,3 +245,16 @@ def test_reading_a_store_loads_no_torch(tmp_path: Path) -> None:
         f"store = audit.open({str(tmp_path / 'lineage')!r}); store.sql('FROM lineage').fetchall(); store.close()"
     )
     assert not {"torch", "torchvision"} & loaded_after(code)
+
+
+def test_tests_lie_where_the_modules_lie_that_they_test() -> None:
+    tests = Path(__file__).parent
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    # The ready-made pipelines are not part of the package.
+    missing = [str(folder) for folder in sorted(folders) if not (ROOT / folder).is_dir() and folder.name != "pipelines"]
+    assert missing == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

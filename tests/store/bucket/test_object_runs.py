@@ -32,7 +32,7 @@ pytestmark = pytest.mark.buckets
 
 boto3 = pytest.importorskip("boto3")
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REPOSITORY = Path(__file__).resolve().parents[3]
 DIGITS = REPOSITORY / "fixtures" / "digits" / "test"
 
 

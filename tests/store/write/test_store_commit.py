@@ -27,8 +27,8 @@ from audit.store.write.background import BackgroundWriter
 from audit.store.write.writer import RunWriter
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-SUPPORT = HERE.parent / "support"
+ROOT = HERE.parents[2]
+SUPPORT = HERE.parents[1] / "support"
 
 # Processes are forked from one that has imported everything and started no thread: quick, and safe.
 _PROCESSES = multiprocessing.get_context("forkserver")
