@@ -15,6 +15,8 @@ Level = Literal["digest", "preview", "full"]
 
 #: How much of a stage's output is kept, from least to most.
 LEVELS: tuple[Level, ...] = ("digest", "preview", "full")
+#: How many bytes of outputs a run may store, unless it is told otherwise.
+DEFAULT_BUDGET = 2 * 2**30
 #: The recipe of digests that new runs are recorded with. Version 1 left out what a tv_tensor means beside its numbers,
 #: pickled sparse, quantised and nested tensors, and knew what cannot be pickled by its text.
 DIGEST_VERSION = 2

@@ -25,6 +25,7 @@ LAYERS = [
         "config",
         "registry",
         "plainjson",
+        "output_file",
         "usercode",
         "extras",
         "provenance",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from audit.config import store_location
-from audit.records import Progress, Run
+from audit.records import DEFAULT_BUDGET, Progress, Run
 
 if TYPE_CHECKING:
     from audit.lineage.diff.diff import Diff
@@ -31,7 +31,7 @@ def record(
     *,
     name: str | None = None,
     capture: str = "auto",
-    capture_budget: int = 2 * 2**30,
+    capture_budget: int = DEFAULT_BUDGET,
     capture_where: str | None = None,
     strict: bool = False,
     tags: Mapping[str, str] | None = None,
@@ -70,7 +70,7 @@ def run(
     trust: bool = False,
     mode: str | None = None,
     capture: str = "auto",
-    capture_budget: int = 2 * 2**30,
+    capture_budget: int = DEFAULT_BUDGET,
     capture_where: str | None = None,
     workers: int | None = None,
     start_method: str | None = None,

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
-from audit.checks.context import literal
 from audit.errors import NotFound, UsageError
+from audit.output_file import write_text
 from audit.records import Run, Stage
 from audit.store.read.reader import Reader
 from audit.store.read.rows import field_names
+from audit.store.sql_literal import literal
 
 FORMAT = "audit-baseline"
 VERSION = 1
@@ -123,15 +124,7 @@ def export_baseline(reader: Reader, reference: str | None, path: str | os.PathLi
         + ",\n".join(f" {json.dumps(key)}: {_lines(value)}" for key, value in baseline.as_json().items())
         + "\n}\n"
     )
-    part = f"{os.fspath(path)}.part"
-    try:
-        with open(part, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-        os.replace(part, path)
-    except OSError as error:
-        raise UsageError(
-            f"{os.fspath(path)} could not be written: {error.strerror}.", hint="Choose another file with -o."
-        ) from error
+    write_text(path, text)
     return baseline
 
 

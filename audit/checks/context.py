@@ -20,6 +20,7 @@ from audit.records import Run, Stage
 from audit.store.bucket.location import is_remote
 from audit.store.read.reader import Reader
 from audit.store.read.rows import Row
+from audit.store.sql_literal import literal
 
 if TYPE_CHECKING:
     from audit.checks.baseline import Baseline
@@ -427,12 +428,3 @@ def _is_here(file: SourceFields) -> bool:
     except (OSError, AuditError):
         return False
     return True
-
-
-def literal(value: object) -> str:
-    """Return a value as SQL text."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, (bool, int, float)):
-        return str(value)
-    return "'" + str(value).replace("'", "''") + "'"

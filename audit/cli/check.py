@@ -110,13 +110,14 @@ def show(
     text: str | None = None,
 ) -> int:
     """Print or write a report and return the exit code. `err` prints text on standard error; `text` is made already."""
-    from audit.report.findings.formats import FORMS, append_summary, write_text
+    from audit.output_file import write_text
+    from audit.report.findings.formats import FORMS, append_summary
     from audit.report.findings.text import text_lines
 
     if form == "github" and os.environ.get(_SUMMARY):
         append_summary(report, os.environ[_SUMMARY])
     if output:
-        write_text(FORMS[form](report) if text is None else text, output)
+        write_text(output, FORMS[form](report) if text is None else text)
         _lines(text_lines(report, verbose=verbose), err=True)
         click.echo(f"Wrote {output}", err=True)
     elif form == "text":

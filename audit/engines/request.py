@@ -9,11 +9,10 @@ from typing import Any
 
 from audit.engines.failure_limit import FailureLimit
 from audit.errors import UsageError
-from audit.records import LEVELS, Progress
+from audit.records import DEFAULT_BUDGET, LEVELS, Progress
 
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
 ENGINES = ("local", "ray")
-DEFAULT_BUDGET = 2 * 2**30
 DEFAULT_STALL_TIMEOUT = 600.0
 #: The options that decide what a sample becomes, and so belong to the recipe. No other key of one becomes an option.
 _RECIPE = (

@@ -38,10 +38,9 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
             f"{path} is {kind} that cannot be loaded: {reason}", hint="Export it again with this version of torch."
         ) from error
     loaded = LoadedModel(module=module, spec=spec, digest=digest, format="exported")
-    loaded.batch_size = _fixed_batch(program)
-    if loaded.batch_size is not None:
+    if (fixed := _fixed_batch(program)) is not None:
         loaded.notes.append(
-            f"The program was exported for batches of exactly {loaded.batch_size} samples. Export it with a dynamic first "
+            f"The program was exported for batches of exactly {fixed} samples. Export it with a dynamic first "
             "dimension to use other batch sizes."
         )
     return complete_model(loaded, *identify(module, options.arch), device=options.device)

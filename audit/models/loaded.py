@@ -35,6 +35,5 @@ class LoadedModel:
     classes: list[str] | None = None
     num_classes: int | None = None
     preset: object | None = None  # the preprocessing of that architecture, for `presets.flatten_preset`
-    batch_size: int | None = None  # the one batch size that the model accepts, where it accepts one only
     notes: list[str] = field(default_factory=list)  # messages for the user
     extras: dict[str, object] = field(default_factory=dict)  # plain facts that the checkpoint holds, such as its epoch

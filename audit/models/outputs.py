@@ -98,11 +98,6 @@ def probabilities_of(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=1)
 
 
-def predicted_of(probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the most probable class (N,), the first of equals: for a single logit class 1 only over 0.5."""
-    return probabilities.argmax(dim=1)
-
-
 def _kind(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"a {tuple(value.shape)} tensor of {str(value.dtype).removeprefix('torch.')}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TextIO
 
 from audit import plainjson
 from audit.errors import UsageError
+from audit.output_file import replace_file
 from audit.report.text import clean
 
 _SHOWN_ROWS = 100
@@ -45,7 +44,7 @@ def write_file(answer: QueryResult, path: str, form: str) -> int:
             f"The ending of {path} does not name a known format.",
             hint=f"Use one of the endings {', '.join(f'.{name}' for name in sorted(known))}, or pass --format.",
         )
-    with _replacing(path) as part:
+    with replace_file(path) as part:
         if ending == "parquet":
             from audit.store.tabular import write_table
 
@@ -54,27 +53,6 @@ def write_file(answer: QueryResult, path: str, form: str) -> int:
             return int(table.num_rows)
         with open(part, "w", encoding="utf-8", newline="") as out:
             return write_stream(answer, out, chosen.get(ending, form))
-
-
-@contextlib.contextmanager
-def _replacing(path: str) -> Iterator[str]:
-    """Yield a temporary path next to the target, and rename it at the end. Write directly to a device or a pipe."""
-    # Write to the target of a link, so that the link is kept.
-    target = os.path.realpath(path)
-    plain = not os.path.exists(target) or os.path.isfile(target)
-    folder, name = os.path.split(target)
-    part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part") if plain else target
-    try:
-        yield part
-        if plain:
-            os.replace(part, target)
-    except OSError as error:
-        raise UsageError(
-            f"{path} could not be written: {error.strerror}.", hint="Choose another file with -o."
-        ) from error
-    finally:
-        if plain and os.path.exists(part):
-            os.unlink(part)
 
 
 def _csv(answer: QueryResult, out: TextIO) -> int:

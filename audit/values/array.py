@@ -30,9 +30,9 @@ class ArrayKind(ValueKind):
         digest = hashing.of(self.name, dtype_text(value.dtype), value.shape, raw_bytes(value))
         return digest, int(value.nbytes)
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
-        stats = statistics.of_array(value, exact=exact)
+        stats = statistics.of_array(value)
         return Facts(self.name, dtype_text(value.dtype), value.shape, None, digest, *stats, size)
 
     def preview(self, value: Any) -> Preview | None:

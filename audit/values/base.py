@@ -75,8 +75,8 @@ class ValueKind(ABC):
         """Whether this kind describes `value` exactly; never raises."""
 
     @abstractmethod
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
-        """The facts of `value`; `exact=False` allows estimated statistics where exact ones are dear."""
+    def observe(self, value: Any) -> Facts:
+        """The facts of `value`."""
 
     @abstractmethod
     def fingerprint(self, value: Any) -> tuple[str | None, int]:

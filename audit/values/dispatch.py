@@ -31,10 +31,10 @@ def kind_of(value: object) -> ValueKind:
     return KINDS.get("other")
 
 
-def observe(value: object, *, exact: bool = True) -> Facts:
+def observe(value: object) -> Facts:
     """The facts of any value; never raises, never changes it."""
     try:
-        return kind_of(value).observe(value, exact=exact)
+        return kind_of(value).observe(value)
     except Exception:
         return KINDS.get("other").observe(value)
 

@@ -18,7 +18,6 @@ from audit.values import native as loops
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 
-_ESTIMATE = 8_192  # pixels looked at when statistics may be estimated
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
 _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 _WIDTHS = {"I": 4, "F": 4}
@@ -36,7 +35,7 @@ class ImageKind(ValueKind):
     def fingerprint(self, value: Any) -> tuple[str, int]:
         return self._digest(value), _size(value)
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         if value.mode == "RGB":
             width, height = value.size
             shape, size = (height, width, 3), 3 * width * height
@@ -45,9 +44,9 @@ class ImageKind(ValueKind):
             if sums is not None:
                 stats = statistics.of_sums(size, sums)
             else:
-                stats = _exact(value) if exact else _estimate(value, words)
+                stats = _statistics(value)
             return Facts(self.name, "uint8", shape, "RGB", digest, *stats, size)
-        digest, stats = self._digest(value), _exact(value)
+        digest, stats = self._digest(value), _statistics(value)
         dtype = _DTYPES.get(value.mode) or ("uint16" if value.mode.startswith("I;16") else "uint8")
         return Facts(self.name, dtype, _shape(value), value.mode, digest, *stats, _size(value))
 
@@ -153,20 +152,7 @@ def _palette(image: Image.Image) -> tuple[str, bytes] | None:
     return mode, bytes(image.im.getpalette(mode, mode))
 
 
-def _exact(image: Image.Image) -> statistics.Statistics:
+def _statistics(image: Image.Image) -> statistics.Statistics:
     if image.mode in _BYTE_MODES:
         return statistics.of_histogram(image.histogram(), len(image.getbands()))
     return statistics.of_array(np.asarray(image))
-
-
-def _estimate(image: Image.Image, words: Any) -> statistics.Statistics:
-    """Of an RGB picture, from evenly spaced rows; exact for a small one."""
-    step = image.width * image.height // _ESTIMATE
-    if step < 2:
-        return _exact(image)
-    rows = np.ascontiguousarray(words.reshape(image.height, image.width)[step // 2 :: step])
-    if not rows.size:
-        return _exact(image)
-    sample = Image.frombuffer("RGBX", (image.width, rows.shape[0]), rows, "raw", "RGBX", 0, 1)
-    stats = statistics.of_histogram(sample.histogram(), 3)
-    return stats._replace(zeros=round((stats.zeros or 0) * image.height / rows.shape[0]))

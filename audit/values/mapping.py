@@ -36,7 +36,7 @@ class MappingKind(ValueKind):
         items = _items(value)
         return composite.fingerprint(self.name, _mode(value), len(items), itertools.chain.from_iterable(items))
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         shape = (len(_items(value)),)
         return Facts(self.name, None, shape, _mode(value), digest, None, None, None, None, None, None, size)

@@ -35,7 +35,7 @@ class NumberKind(ValueKind):
         raw = _raw(value)
         return hashing.of(self.name, _dtype(value), (), raw), len(raw)
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         return Facts(self.name, _dtype(value), (), None, digest, *_statistics(value), size)
 

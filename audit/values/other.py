@@ -42,7 +42,7 @@ class OtherKind(ValueKind):
         # The class is inside the pickle, which is not opened to look.
         return self.fingerprint(None)[0] if encoded.encoding == "null" else None
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         mode = _type(value) if value is None or _pickled(value) is not None else "unpicklable"
         return Facts(self.name, _type(value), None, mode, digest, None, None, None, None, None, None, size)

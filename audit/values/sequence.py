@@ -27,7 +27,7 @@ class SequenceKind(ValueKind):
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
         return composite.fingerprint(self.name, _mode(value), len(value), _children(value))
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         return Facts(self.name, None, (len(value),), _mode(value), digest, None, None, None, None, None, None, size)
 

@@ -16,7 +16,6 @@ from PIL import Image
 
 from audit.values import native as loops
 
-_ESTIMATE = 16_384  # elements looked at when an estimate will do
 _ROW = 1024  # float32 elements per partial sum: short enough to keep 1e-6, long enough that calls cost nothing
 _SAFE = 1e-2  # below this share of E[x²] a variance from two sums has lost too many digits
 _MOMENTS = np.vander(np.arange(256, dtype=np.float64), 3, increasing=True).T.copy()
@@ -58,12 +57,8 @@ def of_sums(count: int, sums: tuple[int, int, int, int, int]) -> Statistics:
     return Statistics(float(low), float(high), first / count, math.sqrt(variance), zeros, 0)
 
 
-def of_array(values: Any, *, exact: bool = True) -> Statistics:
-    """Of any numeric numpy array; arrays of other things have no statistics.
-
-    `exact=False` estimates mean, std and zeros of a large float32 array from evenly spaced stretches of it; its
-    extremes, and whether all of it is finite, are exact all the same.
-    """
+def of_array(values: Any) -> Statistics:
+    """Return the statistics of any numeric numpy array; arrays of other things have none."""
     flat = values.reshape(-1)
     code = flat.dtype.kind
     if code not in "biufc":
@@ -83,7 +78,7 @@ def of_array(values: Any, *, exact: bool = True) -> Statistics:
     if flat.dtype == np.float32 and flat.dtype.isnative:
         if loops.native is not None and flat.flags.c_contiguous:
             return Statistics._make(loops.native.f32(flat))
-        return _of_float32(flat, exact)
+        return _of_float32(flat)
     return _of_float64(flat.astype(np.float64), int(flat.size - np.count_nonzero(flat)))
 
 
@@ -95,7 +90,7 @@ def _of_booleans(flat: Any) -> Statistics:
     )
 
 
-def _of_float32(flat: Any, exact: bool) -> Statistics:
+def _of_float32(flat: Any) -> Statistics:
     low, high = float(np.minimum.reduce(flat)), float(np.maximum.reduce(flat))
     # NaN and infinities show in one of the two, so finite extremes prove that all elements are finite.
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -103,18 +98,11 @@ def _of_float32(flat: Any, exact: bool) -> Statistics:
     reach = max(-low, high)
     if reach > 1e15 or reach < 1e-15:  # squares would leave float32's range
         return _of_float64(flat.astype(np.float64), int(np.count_nonzero(flat == 0)))
-    size = flat.size
-    step = 1 if exact else size // _ESTIMATE
-    if step > 1:
-        # Copied once, and small enough to stay in the cache for the passes below.
-        flat = np.ascontiguousarray(flat[: size - size % _ROW].reshape(-1, _ROW)[step // 2 :: step]).reshape(-1)
     zeros = int(np.count_nonzero(flat == 0)) if low <= 0 <= high else 0
     mean, variance, safe = _moments(flat)
     if not safe:
-        return _of_float64(flat.astype(np.float64), zeros)._replace(
-            min=low, max=high, zeros=round(zeros * size / flat.size)
-        )
-    return Statistics(low, high, mean, math.sqrt(variance), round(zeros * size / flat.size), 0)
+        return _of_float64(flat.astype(np.float64), zeros)
+    return Statistics(low, high, mean, math.sqrt(variance), zeros, 0)
 
 
 def _moments(flat: Any) -> tuple[float, float, bool]:

@@ -55,13 +55,13 @@ class TensorKind(ValueKind):
             return hashing.of(self.name, dtype, shape, raw)
         return hashing.of(self.name, dtype, shape, raw, tv.meaning(metadata))
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         if _is_in_parts(value):
             return self._observe_parts(value)
         plain = _plain(value)
         dtype, shape, raw = _dtype(plain), tuple(plain.shape), _memory(plain)
         digest = self._digest(dtype, shape, raw, tv.metadata_of(value))
-        stats = statistics.of_array(_numbers(dtype, raw, plain), exact=exact)
+        stats = statistics.of_array(_numbers(dtype, raw, plain))
         return Facts(self.name, dtype, shape, tv.mode_of(value), digest, *stats, raw.size)
 
     def _observe_parts(self, value: Any) -> Facts:

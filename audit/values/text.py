@@ -28,7 +28,7 @@ class TextKind(ValueKind):
         raw = _raw(value)
         return hashing.of(self.name, type(value).__name__, (len(value),), raw), len(raw)
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         kind = type(value).__name__
         mode = None if kind == "str" else kind

@@ -31,7 +31,7 @@ class TokensKind(ValueKind):
         dtype, raw = _raw(value)
         return hashing.of(self.name, f"{type(value).__name__}[{dtype}]", (len(value),), raw), len(raw)
 
-    def observe(self, value: Any, *, exact: bool = True) -> Facts:
+    def observe(self, value: Any) -> Facts:
         mode = type(value).__name__
         dtype, raw = _raw(value)
         digest = hashing.of(self.name, f"{mode}[{dtype}]", (len(value),), raw)

@@ -71,23 +71,14 @@ def test_pictures(mode: str) -> None:
     expect(values.observe(image), np.asarray(image))
 
 
-def test_estimate_is_close_and_the_digest_is_not_estimated() -> None:
-    image = make.image("RGB", 60, 40, 0).resize((900, 600))
-    exact, quick = values.observe(image), values.observe(image, exact=False)
-    assert quick.digest == exact.digest
-    assert quick.mean == pytest.approx(exact.mean, rel=0.05)
-    assert quick.std == pytest.approx(exact.std, rel=0.05)
-    assert values.observe(image.resize((50, 50)), exact=False) == values.observe(image.resize((50, 50)))
-
-
-def test_estimate_of_floats_keeps_extremes_and_non_finite_values_exact() -> None:
+def test_one_odd_element_of_a_large_array_is_seen() -> None:
     sample = np.random.default_rng(0).normal(3, 2, 150_528).astype(np.float32)
     sample[77] = 900
-    exact, quick = values.observe(sample), values.observe(sample, exact=False)
-    assert (quick.digest, quick.min, quick.max, quick.nonfinite) == (exact.digest, exact.min, exact.max, 0)
-    assert quick.mean == pytest.approx(exact.mean, rel=0.05)
+    facts = values.observe(sample)
+    assert (facts.max, facts.nonfinite) == (900, 0)
+    assert facts.mean == pytest.approx(float(sample.mean(dtype=np.float64)), rel=1e-6)
     sample[77] = math.nan
-    assert values.observe(sample, exact=False).nonfinite == 1
+    assert values.observe(sample).nonfinite == 1
 
 
 def test_bytes_of_an_rgb_picture_are_three_per_pixel() -> None:

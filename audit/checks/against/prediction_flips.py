@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.baseline import Baseline, Item
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
 from audit.checks.shared.matched import lookup, matched
+from audit.store.sql_literal import literal
 
 
 class PredictionFlips(Check):

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.base import Finding
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
 from audit.checks.integrity import ranks
 from audit.checks.shared.fingerprint import distinct_indices
 from audit.records import Run
+from audit.store.sql_literal import literal
 
 
 @dataclass(slots=True)

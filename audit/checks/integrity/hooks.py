@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Skip
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
+from audit.store.sql_literal import literal
 
 _SILENT = re.compile(r"hook on layer (.+) never fired")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Finding
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
 from audit.records import Run
+from audit.store.sql_literal import literal
 
 #: The same name as in recorders.ranks, which checks cannot import because it imports torch.
 _GROUP = "distributed"

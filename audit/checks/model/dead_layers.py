@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
+from audit.store.sql_literal import literal
 
 
 class DeadLayers(Check):

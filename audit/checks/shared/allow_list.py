@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from audit.checks.base import Finding
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
 from audit.checks.shared.content import contents
+from audit.store.sql_literal import literal
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
+from audit.store.sql_literal import literal
 
 #: At most this many repeated contents are listed in a query; for more, all rows are read.
 _FEW = 10_000

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import GRIDS, Context, literal
+from audit.checks.context import GRIDS, Context
 from audit.errors import UsageError
 from audit.records import Stage
+from audit.store.sql_literal import literal
 
 _KEYS = {"kind": str, "dtype": str, "mode": str, "shape": list, "min": (int, float), "max": (int, float)}
 

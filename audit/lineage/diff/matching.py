@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from audit.errors import NotFound
 from audit.records import Run, Stage
 from audit.store.comparison import matching
-from audit.store.read.connection import literal
 from audit.store.read.rows import field_names
 from audit.store.read.scratch import Scratch, TempTable
+from audit.store.sql_literal import literal
 
 
 @dataclass(frozen=True, slots=True)

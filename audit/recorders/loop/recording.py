@@ -45,7 +45,7 @@ from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names
 from audit.recorders.visit.stage_register import StageRegister
-from audit.records import Run
+from audit.records import DEFAULT_BUDGET, Run
 from audit.sources.builder import Builder, describe_builder
 from audit.sources.trust import sign_recipe
 
@@ -61,7 +61,7 @@ class Recording:
         *,
         name: str | None = None,
         capture: str = "auto",
-        capture_budget: int = 2 * 2**30,
+        capture_budget: int = DEFAULT_BUDGET,
         capture_where: str | None = None,
         strict: bool = False,
         tags: Mapping[str, str] | None = None,

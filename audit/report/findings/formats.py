@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from audit import plainjson
 from audit.checks.report import Report
 from audit.errors import UsageError
+from audit.output_file import write_text
 from audit.report.findings.github import as_annotations
 from audit.report.findings.junit import as_junit
 from audit.report.findings.markdown import as_markdown
@@ -32,23 +32,7 @@ FORMS: dict[str, Callable[[Report], str]] = {
 
 def write_report(report: Report, path: str, form: str) -> None:
     """Write one format to a file, which appears only when it is complete."""
-    write_text(FORMS[form](report), path)
-
-
-def write_text(text: str, path: str) -> None:
-    """Write a file, which appears only when it is complete."""
-    part = f"{path}.part"
-    try:
-        with open(part, "w", encoding="utf-8", errors="backslashreplace") as out:
-            out.write(text)
-        os.replace(part, path)
-    except OSError as error:
-        raise UsageError(
-            f"{path} could not be written: {error.strerror}.", hint="Choose another file with -o."
-        ) from error
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
+    write_text(path, FORMS[form](report))
 
 
 def append_summary(report: Report, path: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +16,7 @@ from audit.errors import NotFound, UsageError
 from audit.lineage.queries import overview
 from audit.lineage.queries.browsing import worst
 from audit.lineage.trace import Trace, trace
+from audit.output_file import write_text
 from audit.records import Run
 from audit.report.html.baseline import against
 from audit.report.html.environment import render, style
@@ -60,20 +60,7 @@ def write_report(
     reader: Reader, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES
 ) -> int:
     """Write the report to a file, which appears only when it is complete; return its size."""
-    data = report(reader, run, baseline=baseline, mistakes=mistakes).encode("utf-8", "backslashreplace")
-    part = f"{path}.part"
-    try:
-        with open(part, "wb") as out:
-            out.write(data)
-        os.replace(part, path)
-    except OSError as error:
-        raise UsageError(
-            f"{path} could not be written: {error.strerror}.", hint="Choose another file with -o."
-        ) from error
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
-    return len(data)
+    return write_text(path, report(reader, run, baseline=baseline, mistakes=mistakes))
 
 
 def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from audit.errors import StoreError
 from audit.records import Part
 from audit.store.filesystem import Filesystem
 from audit.store.manifest import Manifest
-from audit.store.read.connection import literal
 from audit.store.read.duckdb_files import PartFilesystem
+from audit.store.sql_literal import literal
 
 #: By index first: it is what a trace asks for, and all epochs of a sample lie together.
 ORDER = ("index", "epoch", "visit", "stage")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +23,7 @@ from audit.store.manifest import Manifest
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, older_version
 from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, schema_at
+from audit.store.sql_literal import literal
 from audit.store.task_views import VIEWS as TASK_VIEWS
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.store.views import MACROS, VIEWS, latest_view
@@ -112,15 +112,6 @@ def scan(names: str | list[str]) -> str:
     """The SQL that reads parts by the names DuckDB knows them by."""
     # The names carry run_id=…, so that a condition on the run leaves other runs' files closed.
     return f"read_parquet({literal(names)}, hive_partitioning = true, hive_types = {{'run_id': VARCHAR}})"
-
-
-def literal(value: Any) -> str:
-    """A Python value as SQL."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ", ".join(literal(item) for item in value) + "]"
-    return "'" + str(value).replace("'", "''") + "'"
 
 
 @cache
