@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from audit.lineage.diff.diff import Diff
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
+    from audit.store.maintain.clean import Cleaned
     from audit.store.maintain.compact import Compacted
     from audit.store.maintain.stats import StoreStats
     from audit.store.maintain.verify import Damage
@@ -250,6 +251,15 @@ class Store:
         from audit.store.maintain.compact import compact
 
         return compact(self.reader, run)
+
+    def clean(self) -> Cleaned:
+        """Delete what killed processes left behind: temporary files, parts that no commit lists, removals that were cut off.
+
+        Nothing of a living writer is deleted. A reader that was opened before may have to be refreshed.
+        """
+        from audit.store.maintain.clean import clean
+
+        return clean(self.reader)
 
     def remove(self, run: str) -> Run:
         """Delete one run."""

@@ -11,7 +11,7 @@ from audit.cli.options import common, console, json_option
 
 @click.group(cls=CommandGroup)
 def store() -> None:
-    """Maintain a store: show sizes, find damage, merge parts, delete runs."""
+    """Maintain a store: show sizes, find damage, merge parts, delete runs and leftovers."""
 
 
 @store.command()
@@ -93,6 +93,25 @@ def compact(run: str | None, store: str | None, as_json: bool) -> int:
     if as_json:
         click.echo(plainjson.dumps(merged))
     return 1 if failed else 0
+
+
+@store.command()
+@json_option
+@common
+def clean(store: str | None, as_json: bool) -> None:
+    """Delete what killed processes left behind: temporary files, parts that no commit lists, removals that were cut off.
+    Nothing of a running writer is deleted; in a bucket, nothing that is younger than a day."""
+    from audit import plainjson
+    from audit.api import open as open_store
+
+    with open_store(store, allow_damaged=True) as opened:
+        cleaned = opened.clean()
+    if as_json:
+        click.echo(plainjson.dumps(cleaned.as_json()))
+        return
+    click.echo(f"{cleaned.files} files ({cleaned.bytes:,} bytes) and {cleaned.folders} folders deleted")
+    for run_id, reason in cleaned.skipped.items():
+        click.echo(f"{run_id} was left as it is: {reason}", err=True)
 
 
 @store.command()

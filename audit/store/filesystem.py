@@ -8,18 +8,24 @@ that a reader never sees half of one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from audit.errors import StoreBusy, StoreError, StoreReadOnly
+
+#: Set to 0, it lets a store be written on a file system that has no locks.
+LOCKS_VARIABLE = "AUDIT_LOCKS"
 
 
 class RandomReader(ABC):
@@ -74,6 +80,10 @@ class Filesystem(ABC):
     def stamp(self, path: str) -> tuple[int, ...] | None:
         """What changes when the file does, cheaply asked; None where only reading it would tell."""
         return None
+
+    @abstractmethod
+    def age(self, path: str) -> float | None:
+        """Seconds since the file was written, by the clock of the place it lies in; None where there is none."""
 
     @abstractmethod
     def list(self, path: str) -> list[str]:
@@ -146,6 +156,12 @@ class LocalFilesystem(Filesystem):
         status = os.stat(f"{self.location}/{path}")
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
+    def age(self, path: str) -> float | None:
+        try:
+            return time.time() - self._at(path).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def list(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(self._at(path)))
@@ -156,7 +172,12 @@ class LocalFilesystem(Filesystem):
         target = self._at(path)
         with self._temporary(target, data) as temporary:
             # link, unlike rename, fails when the name is taken: check-then-rename loses commits.
-            os.link(temporary, target)
+            try:
+                os.link(temporary, target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _rename_if_absent(temporary, target)
 
     def replace(self, path: str, data: bytes | memoryview) -> None:
         target = self._at(path)
@@ -187,7 +208,8 @@ class LocalFilesystem(Filesystem):
         target = self._at(path)
         try:
             if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
+                # Another process may be deleting the same folder.
+                shutil.rmtree(target, onerror=_unless_gone)
             else:
                 target.unlink(missing_ok=True)
         except OSError as error:
@@ -217,14 +239,24 @@ class LocalFilesystem(Filesystem):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    if os.environ.get(LOCKS_VARIABLE) == "0":
+                        yield
+                        return
                     raise StoreError(
                         f"The file system of the store {self.location} cannot lock files: {error.strerror}.",
-                        hint="Mount it with locks (for NFS, a running lock service), or record to a local folder or a bucket.",
+                        hint="Mount it with locks (for NFS, a running lock service), or record to a local folder or a "
+                        f"bucket. If only one process writes to this store at a time, set {LOCKS_VARIABLE}=0.",
                     ) from error
                 raise StoreBusy(
                     f"Another process is writing {target.parent.name} in the store {self.location}.",
                     hint="Wait until it has finished, or stop it, and try again.",
                 ) from error
+            if not _is_at(descriptor, target):
+                # Its folder was removed between the opening and the locking: this lock keeps nobody away.
+                raise StoreBusy(
+                    f"Another process has just removed {target.parent.name} from the store {self.location}.",
+                    hint="Try again.",
+                )
             yield
         finally:
             os.close(descriptor)
@@ -275,6 +307,47 @@ def _make_folder(path: Path) -> None:
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         _flush_directory(folder.parent)
+
+
+#: What file systems without hard links answer: FAT, exFAT, some network and FUSE mounts.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+
+
+def _renameat2() -> Any:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def _rename_if_absent(temporary: Path, target: Path) -> None:
+    """Give a file its name where there are no hard links, or FileExistsError.
+
+    Linux can rename without replacing. Where it cannot either, the name is looked at first: of two writers one could
+    then replace the other's file, but all that is created is created under the lock of its run.
+    """
+    rename = _renameat2()
+    if rename is not None:
+        names = os.fsencode(temporary), os.fsencode(target)
+        if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (*_NO_LINKS, errno.EINVAL):
+            raise OSError(code, os.strerror(code), str(target))
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    os.rename(temporary, target)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _unless_gone(_: object, __: str, raised: Any) -> None:
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def _flush_directory(path: Path) -> None:

@@ -31,6 +31,8 @@ from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 MARKER = "audit.json"
 #: A file in a run's folder that says: this run is being removed.
 TOMBSTONE = ".removed"
+#: How the name of a run's folder begins that is being removed, in a directory.
+HIDDEN = ".removed-"
 #: How often a manifest is read again that is replaced while it is being read.
 _MOST_LOOKS = 50
 

@@ -123,6 +123,12 @@ class ObjectFilesystem(Filesystem):
     def size(self, path: str) -> int:
         return repeated(partial(self._client.size, self._key(path)), self._cannot("read", path))
 
+    def age(self, path: str) -> float | None:
+        try:
+            return repeated(partial(self._client.get_range, self._key(path), -1, 0), self._cannot("read", path)).age
+        except FileNotFoundError:
+            return None
+
     def list(self, path: str) -> list[str]:
         return repeated(partial(self._client.names, self._folder(path)), self._cannot("listed", path))
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
-from audit.store.commits import commit_whole, manifest_path, run_folder
-from audit.store.filesystem import LocalFilesystem
+from audit.store.commits import commit_whole, run_folder
+from audit.store.maintain.clean import remove_run
 from audit.store.maintain.sorting import ORDER, SORTED, in_order, ordered
 from audit.store.manifest import Manifest, lock_path, locked_manifest, unlisted, withdraw
 from audit.store.part_file import part_of
@@ -34,12 +34,7 @@ def remove(reader: Reader, reference: str) -> Run:
     run = reader.run(reference)
     filesystem = reader.filesystem
     with filesystem.lock(lock_path(run.run_id)):
-        if isinstance(filesystem, LocalFilesystem):
-            # In one step: killed later, it leaves a hidden folder and no run without a manifest.
-            filesystem.remove(filesystem.hide(run_folder(run.run_id)))
-        else:
-            filesystem.remove(manifest_path(run.run_id))
-            filesystem.remove(run_folder(run.run_id))
+        remove_run(filesystem, run.run_id)
     reader.refresh()
     return run
 

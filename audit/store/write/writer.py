@@ -18,7 +18,8 @@ from audit.errors import NotFound, StoreError, plainly
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
-from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
+from audit.store.maintain.clean import Cleaned, clean_interrupted, remove_leftovers
 from audit.store.manifest import (
     Manifest,
     check_run_id,
@@ -91,6 +92,7 @@ class RunWriter:
         except BaseException:
             held.close()
             raise
+        clean_interrupted(filesystem, [m.run.run_id for m in manifests if m.run.status == "running"])
         return writer
 
     @classmethod
@@ -107,6 +109,8 @@ class RunWriter:
         try:
             # Read under the lock: another writer may have committed until just now.
             manifest = read_manifest(filesystem, run_id)
+            if isinstance(filesystem, LocalFilesystem):
+                remove_leftovers(filesystem, run_id, Cleaned())
         except FileNotFoundError:
             held.close()
             raise missing from None
