@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from audit.lineage.diff.diff import Diff
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
-    from audit.store.maintain.clean import Cleaned
+    from audit.store.leftovers import Cleaned
     from audit.store.maintain.compact import Compacted
     from audit.store.maintain.stats import StoreStats
     from audit.store.maintain.verify import Damage
@@ -257,9 +257,11 @@ class Store:
 
         Nothing of a living writer is deleted. A reader that was opened before may have to be refreshed.
         """
-        from audit.store.maintain.clean import clean
+        from audit.store.leftovers import clean
 
-        return clean(self.reader)
+        cleaned = clean(self.reader.filesystem)
+        self.reader.refresh()
+        return cleaned
 
     def remove(self, run: str) -> Run:
         """Delete one run."""

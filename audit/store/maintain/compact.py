@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
 from audit.store.commits import commit_whole, run_folder
-from audit.store.maintain.clean import remove_run
+from audit.store.leftovers import remove_run
 from audit.store.maintain.sorting import ORDER, SORTED, in_order, ordered
 from audit.store.manifest import Manifest, lock_path, locked_manifest, unlisted, withdraw
 from audit.store.part_file import part_of

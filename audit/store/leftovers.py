@@ -9,15 +9,12 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from audit.errors import StoreBusy, StoreError
 from audit.store.commits import LOG_FOLDER, RUNS_FOLDER, manifest_path, remove_old_records, run_folder
 from audit.store.filesystem import Filesystem, LocalFilesystem
 from audit.store.manifest import HIDDEN, TOMBSTONE, has_lost_manifest, lock_path, read_manifest, unlisted
-
-if TYPE_CHECKING:
-    from audit.store.read.reader import Reader
 
 #: A temporary file outside of any run belongs to nobody once it is this old, in seconds.
 _ABANDONED = 3600.0
@@ -41,9 +38,8 @@ class Cleaned:
         return asdict(self)
 
 
-def clean(reader: Reader) -> Cleaned:
+def clean(filesystem: Filesystem) -> Cleaned:
     """Delete leftovers in the whole store."""
-    filesystem = reader.filesystem
     cleaned = Cleaned()
     for name in filesystem.list(""):
         _remove_abandoned(filesystem, name, cleaned)
@@ -54,7 +50,6 @@ def clean(reader: Reader) -> Cleaned:
             _remove_abandoned(filesystem, f"{RUNS_FOLDER}/{name}", cleaned)
         else:
             _clean_run(filesystem, name, cleaned)
-    reader.refresh()
     return cleaned
 
 
