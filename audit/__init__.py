@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 #: Where each public name lives.
 _HOMES = {
     "AuditError": "audit.errors",
+    "AveragePrecision": "audit.metrics.average_precision",
     "Baseline": "audit.checks.baseline",
     "Compacted": "audit.store.maintain.compact",
     "Damage": "audit.store.maintain.verify",
@@ -61,6 +62,7 @@ _HOMES = {
 }
 __all__ = [
     "AuditError",
+    "AveragePrecision",
     "Baseline",
     "Compacted",
     "Damage",

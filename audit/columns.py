@@ -43,7 +43,8 @@ RUN_ID = VARCHAR("the run")
 def columns_of(row: type) -> dict[str, Column]:
     """Return the columns that a row class annotates, in order; `run_id` is first even if the class leaves it out."""
     annotated = {
-        name: column
+        # A name that is a word of Python ends with an underscore there.
+        name.rstrip("_"): column
         for name, hint in get_type_hints(row, include_extras=True).items()
         for column in getattr(hint, "__metadata__", ())
         if isinstance(column, Column)

@@ -31,6 +31,9 @@ OUTPUT_TASKS = {
     "multilabel": "multilabel",
     "regression": "regression",
     "embedding": "embedding",
+    "boxes": "detection",
+    "masks": "segmentation",
+    "tokens": "tokens",
 }
 #: What the row of a sample that took too long says; without a number, so that a replay can give the same.
 STALLED = "the sample took longer than --stall-timeout allows and was given up"

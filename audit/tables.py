@@ -298,6 +298,82 @@ class ParentRow(TypedDict):
     weight: Annotated[float | None, DOUBLE("its share", null="unknown")]
 
 
+class TaskRow(VisitRow):
+    """The key of a prediction, with which the tables of single tasks begin."""
+
+    model: Annotated[str | None, VARCHAR("the name of the model", null="it has none")]
+    call: Annotated[int, INTEGER("which of the visit's predictions, as in `predictions`")]
+
+
+class BoxRow(TaskRow):
+    """One row for each target box and each predicted box of a detector's prediction.
+
+    Boxes are matched by COCO's rule at an overlap of 0.5: within a class, from the highest score down.
+    """
+
+    box: Annotated[int, INTEGER("its place among the targets, or among the predicted boxes, of the visit")]
+    kind: Annotated[str, VARCHAR("`target` or `predicted`")]
+    class_: Annotated[int, BIGINT("class number")]
+    class_name: Annotated[str | None, VARCHAR("its name", null="names unknown, or the number is beyond them")]
+    score: Annotated[float | None, DOUBLE("the model's confidence", null="a target")]
+    x1: Annotated[float, DOUBLE("left, in pixels of the model's input")]
+    y1: Annotated[float, DOUBLE("top")]
+    x2: Annotated[float, DOUBLE("right")]
+    y2: Annotated[float, DOUBLE("bottom")]
+    sx1: Annotated[
+        float | None, DOUBLE("left, in pixels of the decoded source", null="the stages between are not known")
+    ]
+    sy1: Annotated[float | None, DOUBLE("top", null="as above")]
+    sx2: Annotated[float | None, DOUBLE("right", null="as above")]
+    sy2: Annotated[float | None, DOUBLE("bottom", null="as above")]
+    matched: Annotated[int | None, INTEGER("`box` of the partner", null="it has none")]
+    iou: Annotated[float | None, DOUBLE("overlap with the partner", null="it has none")]
+    outcome: Annotated[
+        str | None,
+        VARCHAR(
+            "`tp`: matched; `fp`: a predicted box without a target; `fn`: a target that was not found",
+            null="the sample has no target boxes recorded, a crowd, or a box with NaN or a negative size",
+        ),
+    ]
+    crowd: Annotated[bool | None, BOOLEAN("the target stands for many objects (COCO's iscrowd)", null="not said")]
+
+
+class MaskScoreRow(TaskRow):
+    """One row for each class that the target or the predicted mask of a visit has. Pixels of class 255 are left out."""
+
+    class_: Annotated[int, BIGINT("class number")]
+    class_name: Annotated[str | None, VARCHAR("its name", null="names unknown, or the number is beyond them")]
+    target_pixels: Annotated[int, BIGINT("pixels of this class in the target")]
+    predicted_pixels: Annotated[int, BIGINT("pixels that are predicted as this class")]
+    shared_pixels: Annotated[int, BIGINT("pixels that are both")]
+    iou: Annotated[float, DOUBLE("shared pixels, divided by those that are either")]
+    accuracy: Annotated[float | None, DOUBLE("share of the target's pixels that is found", null="the target has none")]
+
+
+class MaskRow(TaskRow):
+    """The target and the predicted mask of a visit."""
+
+    kind: Annotated[str, VARCHAR("`target` or `predicted`")]
+    height: Annotated[int, INTEGER("in pixels of the model's output")]
+    width: Annotated[int, INTEGER("in pixels of the model's output")]
+    digest: Annotated[str, VARCHAR("as of a tensor of 64-bit numbers (H, W)")]
+    form: Annotated[str | None, VARCHAR("`full`, or `preview`: made smaller", null="the capture level is digest")]
+    data: Annotated[bytes | None, BLOB("a PNG of class numbers, of 8 or 16 bits", null="the capture level is digest")]
+
+
+class TokenRow(TaskRow):
+    """One row for each token of a sequence; positions whose target is to be ignored (-100) have none."""
+
+    position: Annotated[int, INTEGER("place in the sequence of outputs")]
+    target: Annotated[int | None, BIGINT("the token that was wanted", null="there is no target")]
+    predicted: Annotated[int | None, BIGINT("the most probable token", null="a logit is not finite")]
+    probability: Annotated[
+        float | None, DOUBLE("of the wanted token; without a target, of the predicted", null="as above")
+    ]
+    loss: Annotated[float | None, DOUBLE("cross entropy", null="no target, or it is beyond the outputs")]
+    correct: Annotated[bool | None, BOOLEAN("predicted = target", null="there is no target")]
+
+
 class FindingRow(TypedDict):
     """What checks found."""
 
@@ -334,6 +410,10 @@ TABLES: dict[str, type] = {
     "payloads": PayloadRow,
     "predictions": PredictionRow,
     "calls": CallRow,
+    "boxes": BoxRow,
+    "mask_scores": MaskScoreRow,
+    "masks": MaskRow,
+    "tokens": TokenRow,
     "activations": ActivationRow,
     "steps": StepRow,
     "parents": ParentRow,

@@ -35,7 +35,7 @@ def reference() -> str:
     pages += [_function("audit.doctor", audit.doctor)]
     for found in (audit.Relation, audit.Trace, audit.Replay, audit.Diff, audit.Report, audit.Baseline, audit.Exported):
         pages += _class(found.__name__, found)
-    for found in (audit.StoreStats, audit.Damage, audit.Compacted):
+    for found in (audit.AveragePrecision, audit.StoreStats, audit.Damage, audit.Compacted):
         pages += _class(found.__name__, found)
     pages += ["## Errors\n", "`from audit import errors` has all of them; `AuditError` is in `audit` too.\n"]
     pages += [*_errors(errors), _entry("RecordingWarning", "", audit.RecordingWarning)]

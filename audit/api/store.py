@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from audit.lineage.diff.diff import Diff
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
+    from audit.metrics.average_precision import AveragePrecision
     from audit.store.leftovers import Cleaned
     from audit.store.maintain.compact import Compacted
     from audit.store.maintain.stats import StoreStats
@@ -84,6 +85,12 @@ class Store:
         found = trace(self.reader, run, index=index, source=source, epoch=epoch, visit=visit)
         found.trust = trust
         return found
+
+    def mean_average_precision(self, run: str | None = None) -> AveragePrecision:
+        """Return COCO's mean average precision of a run's boxes, over all thresholds, at 0.5, at 0.75, and of each class."""
+        from audit.lineage.detection import measure_detection
+
+        return measure_detection(self.reader, run)
 
     def replay(
         self,

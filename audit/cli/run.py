@@ -20,6 +20,7 @@ from audit.records import LEVELS, OUTPUT_TASKS, Run, Stage
 if TYPE_CHECKING:
     from audit.checks.config import Configuration
     from audit.lineage.failures import FailureGroup
+    from audit.metrics.average_precision import AveragePrecision
 
 #: Options that may differ when a run is resumed; the others come from its recipe.
 _WHEN_RESUMED = (
@@ -202,12 +203,13 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
         mistakes = confident_mistakes(opened.reader, recorded.run_id) if recorded.wrong else []
         stages = [stage.name for stage in opened.reader.rows(Stage, recorded.run_id, order="stage")]
         location = opened.location
+        precision = opened.mean_average_precision(recorded.run_id) if recorded.task == "detection" else None
     if as_json:
         from audit import plainjson
 
-        click.echo(plainjson.dumps(run_json(recorded, location, stages, failures)))
+        click.echo(plainjson.dumps(run_json(recorded, location, stages, failures, precision)))
     else:
-        console().print(run_summary(recorded, location, stages, failures, mistakes))
+        console().print(run_summary(recorded, location, stages, failures, mistakes, precision))
     if recorded.status == "interrupted":
         click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
         return INTERRUPTED
@@ -227,9 +229,16 @@ def _judge(recorded: Run, place: str, as_json: bool, configuration: Configuratio
     return show(run_checks(place, recorded.run_id, config=configuration), err=as_json)
 
 
-def run_json(recorded: Run, location: str, stages: list[str], failures: Sequence[FailureGroup]) -> dict[str, Any]:
+def run_json(
+    recorded: Run,
+    location: str,
+    stages: list[str],
+    failures: Sequence[FailureGroup],
+    precision: AveragePrecision | None = None,
+) -> dict[str, Any]:
     """Return what `audit run --json` prints."""
-    return {
+    measured = {} if precision is None else {"mean_average_precision": asdict(precision)}
+    return measured | {
         "run_id": recorded.run_id,
         "name": recorded.name,
         "store": location,

@@ -15,12 +15,14 @@ from torchvision.transforms import v2
 from audit.engines.request import RunRequest
 from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError
 from audit.models import LoadedModel, compare_classes, load
-from audit.models.presets import ConvertRGB, expand_preset, flatten_preset
+from audit.models.presets import ConvertRGB, expand_preset, flatten_preset, mask_transform
 from audit.recorders.stages.discover import Chain, Pipeline, child_slots, find_pipeline
 from audit.recorders.visit.origin import class_names
 from audit.sources import FileDataset, Options, dataset_digest, open_dataset
+from audit.sources.annotated import AnnotatedPictures
 from audit.sources.builder import file_of
 from audit.sources.huggingface import HuggingFaceItems
+from audit.sources.mask_folders import MaskedPictures
 from audit.sources.python import build
 from audit.usercode import CodeFiles, collecting_code, load_module
 
@@ -123,11 +125,12 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
         error = PipelineError(f"There is no pipeline file {path}.", hint="Give --pipeline FILE.py or FILE.py:name.")
         raise error.as_usage()
     module = load_module(path, PipelineError)
-    chosen = name or next((n for n in ("transform", "dataset") if hasattr(module, n)), None)
+    chosen = name or next((n for n in ("transform", "transforms", "dataset") if hasattr(module, n)), None)
     if chosen is None or not hasattr(module, chosen):
         raise PipelineError(
             f"{path} defines no {name or 'transform and no dataset'}.",
-            hint="Define `transform` (a callable, a Compose or a list of stages), or `dataset(root)`.",
+            hint="Define `transform` (a callable, a Compose or a list of stages), `transforms` (one that takes picture and "
+            "target), or `dataset(root)`.",
         )
     return module, chosen
 
@@ -153,6 +156,8 @@ def _dataset(request: RunRequest, module: ModuleType | None, name: str | None, m
         found = getattr(module, name)
         if name == "dataset" or _builds_dataset(name, found):
             return build(found, f"{request.pipeline}:{name}", Options(), root=request.dataset)
+        if name == "transforms":
+            return _with_joint_transform(request.dataset, found)
         dataset = open_dataset(request.dataset, transform=_as_transform(found, name), target_transform=target_transform)
         if (request.mode or getattr(module, "mode", None) or "rgb") == "rgb":
             _convert_first(dataset)
@@ -162,13 +167,28 @@ def _dataset(request: RunRequest, module: ModuleType | None, name: str | None, m
     if model.preset is not None:
         # The conversion that torchvision's folder hides in its loader is a stage of its own here.
         stages = [ConvertRGB(), *(stage for _, stage in flatten_preset(model.preset))]
-        return open_dataset(request.dataset, transform=Chain(stages))
+        dataset = open_dataset(request.dataset, transform=Chain(stages))
+        if isinstance(dataset, MaskedPictures):
+            dataset.target_transform = mask_transform(stages)
+        return dataset
     dataset = open_dataset(request.dataset)
     if hasattr(dataset, "read"):
         raise ModelError(
             f"No preprocessing is known for {request.model}.",
             hint="Say how pictures become tensors with --pipeline FILE.py (see pipelines/imagenet_eval.py).",
         )
+    return dataset
+
+
+def _with_joint_transform(spec: str, transforms: Any) -> Any:
+    """Return a dataset whose pictures and targets are transformed together."""
+    dataset = open_dataset(spec)
+    if not isinstance(dataset, AnnotatedPictures):
+        raise PipelineError(
+            f"The pipeline has `transforms`, which take picture and target, but {spec} has no boxes and no masks.",
+            hint="Define `transform`, which takes the picture alone; or give coco:, voc:, yolo: or masks: as --dataset.",
+        )
+    dataset.transforms = transforms
     return dataset
 
 

@@ -6,13 +6,12 @@ import contextlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-import torch
-
 from audit.engines.assemble import compare_width
 from audit.engines.failure_limit import FailureLimit
-from audit.engines.forward import Forward, labels_outside
+from audit.engines.forward import Forward, ModelOutput, labels_outside
 from audit.engines.plan import Plan
 from audit.errors import RecordingError, StoreError
+from audit.models.meaning import OutputMeaning
 from audit.recorders.calls.unseen_changes import describe_unrecorded
 from audit.recorders.capture import Budget, Decision, decide
 from audit.recorders.envelope import RecordedBatch
@@ -40,21 +39,27 @@ class BatchCounts:
     failures: list[str] = field(default_factory=list)
     #: Changes of the values that no stage explains.
     unrecorded: list[str] = field(default_factory=list)
+    #: Sentences on predictions that could not be graded.
+    ungraded: list[str] = field(default_factory=list)
+    #: What the model's numbers mean, once it has run.
+    meaning: OutputMeaning | None = None
 
     @classmethod
-    def of(
-        cls, batch: RecordedBatch, logits: torch.Tensor | None = None, forward: Forward | None = None
-    ) -> BatchCounts:
+    def of(cls, batch: RecordedBatch, output: ModelOutput | None = None, forward: Forward | None = None) -> BatchCounts:
         """Return the counts of one batch, and of what the model made of it."""
+        logits = output.values if output is not None else None
+        meaning = forward.reader.meaning if forward is not None else None
         return cls(
             samples=batch.count,
             failed=batch.failed,
             payload_bytes=batch.payload_bytes,
-            outside=labels_outside(batch, logits, forward) if logits is not None and forward is not None else 0,
+            outside=labels_outside(batch, logits, forward) if forward is not None else 0,
             outputs=int(logits.shape[1]) if logits is not None else None,
             problems=batch.problems,
             failures=batch.failures,
             unrecorded=batch.unrecorded,
+            ungraded=list(output.task.problems) if output is not None and output.task is not None else [],
+            meaning=meaning,
         )
 
     def add(self, other: BatchCounts) -> None:
@@ -66,6 +71,8 @@ class BatchCounts:
         self.outputs = other.outputs if other.outputs is not None else self.outputs
         self.problems = [*self.problems, *other.problems][:_MOST_KEPT]
         self.failures = [*self.failures, *other.failures][:_MOST_KEPT]
+        self.ungraded = [*dict.fromkeys([*self.ungraded, *other.ungraded])][:_MOST_KEPT]
+        self.meaning = self.meaning or other.meaning
         self.unrecorded = [*dict.fromkeys([*self.unrecorded, *other.unrecorded])][:_MOST_KEPT]
 
 
@@ -152,6 +159,7 @@ class RunExecutor(ABC):
         self.outside += counts.outside
         self.problems.extend(counts.problems)
         self._add_unrecorded(counts.unrecorded)
+        self._note_meaning(counts)
         if self.outputs is None and counts.outputs is not None:
             self._compare_outputs(counts.outputs)
         spent = self.budget.spent(counts.payload_bytes)
@@ -162,6 +170,19 @@ class RunExecutor(ABC):
                 hint="See it with: audit sql 'FROM failures'. Without --strict the run would have gone on.",
             )
         return spent
+
+    def _note_meaning(self, counts: BatchCounts) -> None:
+        """Keep on the run's row what the model's output means, and why predictions could not be graded."""
+        run, meaning = self.writer.run, counts.meaning
+        name = self.assembly.model.name if self.assembly.model is not None else "model"
+        if run.output is None and meaning is not None:
+            run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
+            if meaning.doubt is not None:
+                self.warn(f"The output of the model {name}: {meaning.doubt}")
+        for problem in counts.ungraded:
+            text = f"The output of the model {name}: {problem}"
+            if text not in run.warnings:
+                self.warn(text)
 
     def _add_unrecorded(self, texts: list[str]) -> None:
         known = self.writer.run.unrecorded

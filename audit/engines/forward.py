@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from audit import values
 from audit.errors import AuditError, ModelError
 from audit.models import LoadedModel
+from audit.models.task_outputs import TaskOutput, join_outputs
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.model.source_space import SourceSpace, spaces_by_visit
+from audit.recorders.model.step import TASK_KEY, task_tables
+from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
 from audit.recorders.visit.stage_register import StageRegister, StagesByPath
 from audit.store import wire as rows
 from audit.store.write.payload_filter import Selection
 
 #: The key of the one pipeline of a run.
 ONLY_PIPELINE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """What a model gave for the samples of a batch that did not fail: numbers (N, C), or rows of another task."""
+
+    values: torch.Tensor | None = None
+    task: TaskRows | None = None
+    #: Targets (N, …) that are numbers, where every sample has one.
+    targets: torch.Tensor | None = None
 
 
 class Forward:
@@ -28,29 +44,57 @@ class Forward:
         """The architecture, else the name of the class."""
         return self._model.arch or type(self._model.module).__name__
 
-    def __init__(self, model: LoadedModel, named: str | None, device: str, output: str | None = None) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        named: str | None,
+        device: str,
+        output: str | None = None,
+        classes: list[str] | None = None,
+    ) -> None:
         self.reader = OutputReader(model.module, model.arch or type(model.module).__name__, output, None)
         self._model = model
         self._named = named
         self._device = device
+        self._classes = classes
 
-    def __call__(self, fetched: RecordedBatch) -> torch.Tensor:
-        """Return the logits (N, C) of the batch's samples that did not fail."""
+    def __call__(self, fetched: RecordedBatch, level: str = "digest") -> ModelOutput:
+        """Return what the model gives for the batch's samples that did not fail."""
         inputs = fetched.data
+        wanted = fetched.of_ok(fetched.item_targets) if fetched.item_targets else [None] * len(fetched.ok)
         if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
             # Samples of different shapes cannot share a batch: each goes alone.
-            values = torch.cat([self._call(value[None], 1) for value in inputs])
+            parts = [self._call(value[None], wanted[place : place + 1]) for place, value in enumerate(inputs)]
         else:
-            values = self._call(inputs, len(fetched.ok))
-        self.reader.find_meaning(values, fetched.of_ok(fetched.labels), None)
-        return values
+            parts = [self._call(inputs, wanted)]
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        if not tensors:
+            task = join_outputs([part for part in parts if not isinstance(part, torch.Tensor)])
+            return ModelOutput(task=self._task_rows(fetched, task, wanted, level))
+        values = torch.cat(tensors)
+        targets = _stacked(wanted)
+        self.reader.find_meaning(values, fetched.of_ok(fetched.labels), targets)
+        return ModelOutput(values, targets=targets)
+
+    def _task_rows(self, fetched: RecordedBatch, output: TaskOutput, wanted: list[Any], level: str) -> TaskRows:
+        self.reader.note_task(output.kind)
+        inputs = fetched.data
+        context = TaskContext(
+            inputs=range(len(fetched.ok)),
+            targets=wanted,
+            classes=self._classes,
+            level=level,
+            spaces=_spaces_of(fetched) if output.kind == "boxes" else (),
+            tokens=inputs if output.kind == "tokens" and isinstance(inputs, torch.Tensor) else None,
+        )
+        return make_task_rows(output, context)
 
     @property
     def kind(self) -> str:
         """What the numbers mean."""
         return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
 
-    def _call(self, inputs: Any, count: int) -> torch.Tensor:
+    def _call(self, inputs: Any, wanted: list[Any]) -> torch.Tensor | TaskOutput:
         moved = inputs.to(self._device, non_blocking=True) if isinstance(inputs, torch.Tensor) else inputs
         try:
             output = self._model.module(moved)
@@ -63,7 +107,21 @@ class Forward:
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
                 hint="Check that the pipeline makes what this model expects.",
             ) from error
-        return self.reader.values(output, count).float().cpu()
+        task = self.reader.read_task(output, len(wanted), wanted)
+        return task if task is not None else self.reader.values(output, len(wanted)).float().cpu()
+
+
+def _stacked(wanted: list[Any]) -> torch.Tensor | None:
+    """Return targets that are numbers as one tensor; None unless every sample has one, of the same shape."""
+    if not wanted or not all(isinstance(one, np.ndarray) for one in wanted) or len({one.shape for one in wanted}) > 1:
+        return None
+    return torch.from_numpy(np.stack(wanted))
+
+
+def _spaces_of(fetched: RecordedBatch) -> list[SourceSpace | None]:
+    """Return where each sample's input lies in its source; None where that is not known."""
+    spaces = spaces_by_visit(rows.unpack(fetched.records.numpy()).get("stage_outputs"))
+    return [spaces.get((index, 0)) for index in fetched.of_ok(fetched.indices)]
 
 
 class Rows:
@@ -85,7 +143,7 @@ class Rows:
         self._selection = selection
 
     def tables(
-        self, fetched: RecordedBatch, number: int, logits: torch.Tensor | None, digests: list[str | None]
+        self, fetched: RecordedBatch, number: int, output: ModelOutput | None, digests: list[str | None]
     ) -> dict[str, Any]:
         """Return all rows of batch `number`."""
         unpacked = rows.unpack(fetched.records.numpy())
@@ -94,8 +152,8 @@ class Rows:
         tables = stamp.apply(unpacked)
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages
-        if logits is not None:
-            tables["predictions"] = self._predictions(fetched, number, logits, digests)
+        if output is not None:
+            tables |= self._predictions(fetched, number, output, digests)
             tables["calls"] = self._call(fetched, number)
         return self._selection.apply(tables) if self._selection else tables
 
@@ -114,27 +172,35 @@ class Rows:
         }
         return rows.table_of("calls", {name: [value] for name, value in facts.items()})
 
-    def _predictions(self, fetched: RecordedBatch, number: int, logits: torch.Tensor, digests: list[str | None]) -> Any:
+    def _predictions(
+        self, fetched: RecordedBatch, number: int, output: ModelOutput, digests: list[str | None]
+    ) -> dict[str, Any]:
         count = len(fetched.ok)
         kind = self._forward.kind if self._forward is not None else "logits"
-        columns = prediction_columns(logits, fetched.of_ok(fetched.labels), self._classes, kind)
-        return rows.table_of(
-            "predictions",
-            columns
-            | {
-                "run_id": [self._run_id] * count,
-                "epoch": [0] * count,
-                "index": fetched.of_ok(fetched.indices),
-                "visit": [0] * count,
-                "input_digest": digests,
-                "batch": [number] * count,
-                "position": fetched.ok,
-                "step": [number] * count,
-                "model": [self.model] * count,
-                "call": [0] * count,
-                "number": [number] * count,
-            },
-        )
+        labels = fetched.of_ok(fetched.labels)
+        columns: dict[str, Any] = {"label": labels}
+        if output.values is not None:
+            columns = prediction_columns(output.values, labels, self._classes, kind, output.targets)
+        elif output.task is not None:
+            columns |= output.task.columns
+        columns |= {
+            "run_id": [self._run_id] * count,
+            "epoch": [0] * count,
+            "index": fetched.of_ok(fetched.indices),
+            "visit": [0] * count,
+            "input_digest": digests,
+            "batch": [number] * count,
+            "position": fetched.ok,
+            "step": [number] * count,
+            "model": [self.model] * count,
+            "call": [0] * count,
+            "number": [number] * count,
+        }
+        found = {"predictions": rows.table_of("predictions", columns)}
+        if output.task is not None:
+            keys = {place: {name: columns[name][place] for name in TASK_KEY} for place in range(count)}
+            found |= task_tables(output.task, keys)
+        return found
 
 
 def input_digests(fetched: RecordedBatch) -> list[str | None]:
@@ -147,8 +213,10 @@ def input_digests(fetched: RecordedBatch) -> list[str | None]:
     return [values.digest(inputs)] * len(fetched.ok)
 
 
-def labels_outside(fetched: RecordedBatch, logits: torch.Tensor, forward: Forward) -> int:
+def labels_outside(fetched: RecordedBatch, logits: torch.Tensor | None, forward: Forward) -> int:
     """Count the labels that no output of the model stands for."""
+    if logits is None:
+        return 0
     if forward.reader.meaning is not None and forward.reader.meaning.task != "classification":
         return 0
     width = max(int(logits.shape[1]), 2)

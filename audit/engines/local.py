@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from audit.engines.executor import PROBED, BatchCounts, RunExecutor
-from audit.engines.forward import ONLY_PIPELINE, Forward, Rows, input_digests
+from audit.engines.forward import ONLY_PIPELINE, Forward, ModelOutput, Rows, input_digests
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.request import RunRequest
 from audit.engines.resilient_loader import ResilientLoader
@@ -49,7 +49,9 @@ class LocalRun(RunExecutor):
         self.background: BackgroundWriter | None = None
         model = self.assembly.model
         request = self.request
-        self.forward = Forward(model, request.model, request.device, request.output) if model else None
+        self.forward = (
+            Forward(model, request.model, request.device, request.output, self.assembly.classes) if model else None
+        )
         self.stages = StageRegister(self.writer.run.run_id)
         self.stages.add(ONLY_PIPELINE, self.assembly.pipeline)
         if plan.stages:
@@ -154,33 +156,20 @@ class LocalRun(RunExecutor):
         assert self.background is not None
         if self.background.error is not None:
             raise self.background.error
-        logits = self._predict(fetched)
-        digests = input_digests(fetched) if logits is not None else []
+        output = self.forward(fetched, self.level.get()) if self.forward is not None and fetched.ok else None
+        digests = input_digests(fetched) if output is not None else []
         number, made = next(self.numbers), self.rows
 
         def write(writer: RunWriter) -> None:
-            writer.append(made.tables(fetched, number, logits, digests))
+            writer.append(made.tables(fetched, number, output, digests))
 
         self.background.submit(write, fetched.records.numel())
-        self._count(fetched, logits)
+        self._count(fetched, output)
 
-    def _predict(self, fetched: RecordedBatch) -> torch.Tensor | None:
-        if self.forward is None or not fetched.ok:
-            return None
-        is_first = self.forward.reader.meaning is None
-        values = self.forward(fetched)
-        meaning = self.forward.reader.meaning
-        if is_first and meaning is not None:
-            run = self.writer.run
-            run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
-            if meaning.doubt is not None:
-                self.warn(f"The output of the model {self.forward.model_name}: {meaning.doubt}")
-        return values
-
-    def _count(self, fetched: RecordedBatch, logits: torch.Tensor | None) -> None:
+    def _count(self, fetched: RecordedBatch, output: ModelOutput | None) -> None:
         if self.undecided:
             self._settle(fetched)
-        counts = BatchCounts.of(fetched, logits, self.forward)
+        counts = BatchCounts.of(fetched, output, self.forward)
         if self.count(counts) and self.level.get() == "full":
             self.level.lower("preview")
             self.warn("The capture budget was reached: later outputs are kept as previews.")

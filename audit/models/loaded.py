@@ -37,3 +37,8 @@ class LoadedModel:
     preset: object | None = None  # the preprocessing of that architecture, for `presets.flatten_preset`
     notes: list[str] = field(default_factory=list)  # messages for the user
     extras: dict[str, object] = field(default_factory=dict)  # plain facts that the checkpoint holds, such as its epoch
+
+    @property
+    def name(self) -> str:
+        """Return the architecture, else the name of the class."""
+        return self.arch or type(self.module).__name__

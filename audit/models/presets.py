@@ -128,6 +128,33 @@ def flatten_preset(preset: Any) -> list[Stage]:
     return [("ToTensor" if name == "MaybeToTensor" else name, preset)]
 
 
+class ResizeMask(nn.Module):
+    """A mask, resized with its picture: each pixel keeps a class number, none is a mean of two."""
+
+    def __init__(self, size: list[int]) -> None:
+        super().__init__()
+        self.size = list(size)
+
+    def forward(self, mask: torch.Tensor) -> torch.Tensor:
+        from torchvision.transforms import InterpolationMode, functional
+
+        plain = mask.as_subclass(torch.Tensor)[None]
+        resized: torch.Tensor = functional.resize(plain, self.size, InterpolationMode.NEAREST)
+        return resized[0]
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
+
+def mask_transform(stages: Iterable[Any]) -> ResizeMask | None:
+    """Return what resizes a mask as these stages resize its picture; None if none of them does."""
+    for stage in stages:
+        if type(stage).__name__ == "Resize":
+            size = stage.size
+            return ResizeMask([int(size)] if isinstance(size, int) else [int(side) for side in size])
+    return None
+
+
 def expand_preset(value: Any) -> list[Stage] | None:
     """Return the stages inside a torchvision preset; None for anything else."""
     known = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")

@@ -46,7 +46,7 @@ class RecordedDataset:
         )
         #: Samples that took too long, with the stage and the reason: they are not tried again.
         self.given_up = given_up if given_up is not None else {}
-        self._recorder = ItemRecorder(maker, level)
+        self._recorder = ItemRecorder(maker, level, all_targets=want_inputs)
         self.want_inputs = want_inputs
         self.epoch = epoch
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from audit.config import store_location
 from audit.lineage.failures import FailureGroup
 from audit.lineage.mistakes import Mistake
+from audit.metrics.average_precision import AveragePrecision
 from audit.records import Run
 from audit.report.text import clean
 
@@ -25,6 +26,7 @@ def run_summary(
     stages: list[str],
     failures: Sequence[FailureGroup] = (),
     mistakes: Sequence[Mistake] = (),
+    precision: AveragePrecision | None = None,
 ) -> RenderableType:
     """Show the result of a run, why samples failed, and the next commands."""
     table = Table.grid(padding=(0, 2))
@@ -38,6 +40,9 @@ def run_summary(
             Text("accuracy", "dim"),
             Text.assemble((f"{run.accuracy:.2%}", "bold"), f"  ({run.wrong:,} of {run.graded:,} wrong)"),
         )
+    if precision is not None and precision.all is not None:
+        at_50 = f"  ({precision.at_50:.1%} at an overlap of 0.5)" if precision.at_50 is not None else ""
+        table.add_row(Text("mean average precision", "dim"), Text.assemble((f"{precision.all:.1%}", "bold"), at_50))
     if stages:
         table.add_row(Text("stages", "dim"), Text(clean(" → ".join(stages))))
     table.add_row(Text("capture", "dim"), Text(clean(run.capture or "")))
@@ -82,6 +87,10 @@ def _add_next(table: Table, run: Run, location: str, mistakes: Sequence[Mistake]
     if mistakes:
         reference = f"{run.run_id} " if run.status != "complete" else ""
         commands.append(f"audit trace {reference}{mistakes[0].index}{place}")
+    if run.task == "detection":
+        commands.append(f"audit sql 'FROM missed_objects' --run {run.run_id}{place}")
+    if run.task == "segmentation":
+        commands.append(f"audit sql 'FROM worst_masks' --run {run.run_id}{place}")
     if run.samples > run.failed:
         commands.append(f"audit ui{place}")
     for number, command in enumerate(commands):

@@ -27,4 +27,64 @@ VIEWS: dict[str, str] = {
         JOIN runs r ON r.run_id = s.run_id WHERE r.task = 'regression' AND p.target IS NOT NULL
         ORDER BY p.loss DESC, s.index
     """,
+    # Objects that the detector did not find, the largest first.
+    "missed_objects": """
+        SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, b.model, b.box, b.class, b.class_name,
+               b.x1, b.y1, b.x2, b.y2, b.sx1, b.sy1, b.sx2, b.sy2, (b.x2 - b.x1) * (b.y2 - b.y1) AS area
+        FROM samples s JOIN boxes b USING (run_id, epoch, index, visit)
+        WHERE b.call = 0 AND b.kind = 'target' AND b.outcome = 'fn' ORDER BY area DESC, s.index, b.box
+    """,
+    # Boxes where there is no object of their class, the surest first.
+    "false_alarms": """
+        SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, b.model, b.box, b.class, b.class_name, b.score,
+               b.x1, b.y1, b.x2, b.y2, b.sx1, b.sy1, b.sx2, b.sy2
+        FROM samples s JOIN boxes b USING (run_id, epoch, index, visit)
+        WHERE b.call = 0 AND b.kind = 'predicted' AND b.outcome = 'fp' ORDER BY b.score DESC, s.index, b.box
+    """,
+    # What a detector found of each class, with every box that it gave.
+    "per_object_class": """
+        SELECT run_id, epoch, class, any_value(class_name) AS class_name,
+               count(*) FILTER (kind = 'target' AND outcome IS NOT NULL) AS objects,
+               count(*) FILTER (kind = 'predicted' AND outcome = 'tp') AS tp,
+               count(*) FILTER (kind = 'predicted' AND outcome = 'fp') AS fp,
+               count(*) FILTER (kind = 'target' AND outcome = 'fn') AS fn,
+               tp / nullif(tp + fp, 0) AS precision, tp / nullif(tp + fn, 0) AS recall
+        FROM boxes WHERE call = 0 GROUP BY run_id, epoch, class ORDER BY run_id, epoch, class
+    """,
+    # The masks of each visit, the worst first.
+    "worst_masks": """
+        SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, any_value(m.model) AS model,
+               avg(m.iou) AS mean_iou, sum(m.shared_pixels) / nullif(sum(m.target_pixels), 0) AS pixel_accuracy,
+               min(m.iou) AS worst_iou, arg_min(m.class, m.iou) AS worst_class,
+               arg_min(m.class_name, m.iou) AS worst_class_name
+        FROM samples s JOIN mask_scores m USING (run_id, epoch, index, visit) WHERE m.call = 0
+        GROUP BY s.run_id, s.epoch, s.index, s.visit, s.split, s.source ORDER BY mean_iou, s.index
+    """,
+    # The IoU of each class over all pixels of an epoch.
+    "per_mask_class": """
+        SELECT run_id, epoch, class, any_value(class_name) AS class_name, count(*) AS masks,
+               sum(target_pixels)::BIGINT AS target_pixels, sum(predicted_pixels)::BIGINT AS predicted_pixels,
+               sum(shared_pixels)::BIGINT AS shared_pixels,
+               sum(shared_pixels) / nullif(sum(target_pixels + predicted_pixels - shared_pixels), 0) AS iou,
+               sum(shared_pixels) / nullif(sum(target_pixels), 0) AS accuracy
+        FROM mask_scores WHERE call = 0 GROUP BY run_id, epoch, class ORDER BY run_id, epoch, class
+    """,
+    # Sequences with what they cost, the worst first.
+    "sequences": """
+        SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, any_value(t.model) AS model,
+               count(t.target) AS tokens, avg(t.loss) AS loss, exp(avg(t.loss)) AS perplexity,
+               avg(t.correct::INT) AS accuracy
+        FROM samples s JOIN tokens t USING (run_id, epoch, index, visit) WHERE t.call = 0
+        GROUP BY s.run_id, s.epoch, s.index, s.visit, s.split, s.source ORDER BY loss DESC, s.index
+    """,
+    # Tokens that were expected least, with the wanted tokens before and after them.
+    "worst_tokens": """
+        SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, t.* EXCLUDE (run_id, epoch, index, visit, call)
+        FROM samples s JOIN (
+            SELECT *, list(target) OVER (near ROWS BETWEEN 8 PRECEDING AND 1 PRECEDING) AS before,
+                   list(target) OVER (near ROWS BETWEEN 1 FOLLOWING AND 8 FOLLOWING) AS after
+            FROM tokens WHERE call = 0
+            WINDOW near AS (PARTITION BY run_id, epoch, index, visit ORDER BY position)
+        ) t USING (run_id, epoch, index, visit) WHERE t.loss IS NOT NULL ORDER BY t.loss DESC, s.index, t.position
+    """,
 }

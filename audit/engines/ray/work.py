@@ -145,7 +145,7 @@ class WorkerContext:
             model = load_model(request)
             assert model is not None
             self._job.check("model", model.digest)
-            self._forward = Forward(model, request.model, request.device, request.output)
+            self._forward = Forward(model, request.model, request.device, request.output, self._job.classes)
         return self._forward
 
     def write(self, batches: Iterable[tuple[int, RecordedBatch]]) -> TaskResult:
@@ -161,11 +161,11 @@ class WorkerContext:
         with torch.inference_mode():
             for number, fetched in batches:
                 writer = writer or BlockWriter(job.location, job.run_id, number)
-                logits = forward(fetched) if forward is not None and fetched.ok else None
-                digests = input_digests(fetched) if logits is not None else []
-                writer.append(rows.tables(fetched, number, logits, digests))
+                output = forward(fetched, job.level) if forward is not None and fetched.ok else None
+                digests = input_digests(fetched) if output is not None else []
+                writer.append(rows.tables(fetched, number, output, digests))
                 numbers.append(number)
-                total.add(BatchCounts.of(fetched, logits, forward))
+                total.add(BatchCounts.of(fetched, output, forward))
         assert writer is not None, "a task was given no batch"
         return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.added)
 

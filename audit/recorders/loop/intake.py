@@ -99,7 +99,7 @@ class Intake:
             if self._problems.strict:
                 raise RuntimeError(problem)
             self._problems.mark(f"A value could not be recorded: {problem}")
-        has_labels = any(label is not None for label in envelope.labels)
+        has_labels = any(label is not None for label in (*envelope.labels, *envelope.item_targets))
         if envelope.unlabelled and not has_labels and _batch_targets(envelope.data, envelope.count) is None:
             self._problems.mark(
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
@@ -133,10 +133,14 @@ def _second(data: Any) -> Any:
 def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
     """Return targets that are not class numbers: real numbers, or a row of them for each sample."""
     found = _second(data)
-    if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2) or found.shape[0] != count:
+    if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2, 3, 4) or found.shape[0] != count:
         return None
+    is_float = found.is_floating_point()
+    if found.dim() == 4:  # masks (N, 1, H, W)
+        return found[:, 0].detach().to("cpu", copy=True) if found.shape[1] == 1 and not is_float else None
     # As they are now: the loop may change them.
-    return found.detach().to("cpu", copy=True) if found.is_floating_point() or found.dim() == 2 else None
+    is_target = found.dim() == 2 or is_float == (found.dim() == 1)
+    return found.detach().to("cpu", copy=True) if is_target else None
 
 
 def _batch_labels(data: Any, count: int) -> list[int | None]:

@@ -91,7 +91,13 @@ class Recording:
         self._channels: list[Channel] = []
         self._receiver = BatchReceiver(state, problems, self._intake, self._draws)
         self._recorder = CallRecorder(
-            run, problems, numbers=state.numbers, batches=state.batches, mixes=state.mixes, tracker=state.tracker
+            run,
+            problems,
+            numbers=state.numbers,
+            batches=state.batches,
+            mixes=state.mixes,
+            tracker=state.tracker,
+            level=self._plan.level,
         )
         self._calls = CallReceiver(state, problems, self._recorder, self._channels)
 

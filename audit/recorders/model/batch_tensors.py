@@ -22,6 +22,19 @@ def all_tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from all_tensors(item)
 
 
+def is_list_of_tensors(value: Any) -> bool:
+    """Return whether it is a list or tuple of tensors, and of nothing else."""
+    return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(one, torch.Tensor) for one in value)
+
+
+def listed_samples(data: Any, count: int) -> Iterator[list[torch.Tensor]]:
+    """Yield the lists of a batch that may have one tensor for each of its `count` samples."""
+    parts = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, (tuple, list)) else []
+    for part in (data, *parts):
+        if is_list_of_tensors(part) and len(part) == count:
+            yield list(part)
+
+
 def object_references(data: Any) -> Iterator[weakref.ref[Any]]:
     """Yield a weak reference to each object of a batch that is not a tensor: a graph, a structure of the user's own."""
     parts = [data, *data] if isinstance(data, (tuple, list)) else [data]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from audit.models.meaning import OutputMeaning
+from audit.models.task_outputs import TaskOutput, is_losses
+from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.match import BatchMatch, BatchMatcher, Unmatched
@@ -16,8 +18,10 @@ from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
+from audit.recorders.model.source_space import SourceSpace, spaces_by_visit
 from audit.recorders.model.step import ModelStep, Place
-from audit.recorders.model.unpredicted_batch import BatchRows, targets_of
+from audit.recorders.model.task_rows import TaskContext, make_task_rows
+from audit.recorders.model.unpredicted_batch import BatchRows, item_targets_of, targets_of
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
@@ -36,6 +40,7 @@ class CallRecorder:
         batches: WaitingBatches,
         mixes: MixRecorder,
         tracker: BatchTracker,
+        level: CaptureLevel,
     ) -> None:
         self._run = run
         self._problems = problems
@@ -43,6 +48,7 @@ class CallRecorder:
         self._batches = batches
         self._mixes = mixes
         self._tracker = tracker
+        self._level = level
         self._matcher = BatchMatcher(batches, tracker)
         self._calls = ModelCalls(run.run_id)
         self._models: list[RecordedModel] = []
@@ -80,7 +86,7 @@ class CallRecorder:
             return None
         step = self._make_step(watched, phase, match)
         step.call = self._calls.add(
-            **facts,
+            **(facts | {"rows": len(match.rows)}),
             epoch=step.epoch,
             step=step.number,
             samples=len(step.rows),
@@ -142,8 +148,11 @@ class CallRecorder:
         self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any
     ) -> list[BatchRows]:
         """Make predictions of what a call returned. Return those of batches that are written already."""
-        if not watched.reader.is_read:
+        if not watched.reader.is_read or is_losses(output):
             return []
+        task = watched.reader.read_task(output, step.size, item_targets_of(step.rows))
+        if task is not None:
+            return self._read_task(watched, step, given, task)
         values = watched.reader.values(output, step.size)[step.inputs].float().cpu().clone()
         labels = [batch.labels[place] for batch, place in step.rows]
         targets = targets_of(step.rows)
@@ -154,12 +163,34 @@ class CallRecorder:
         step.predict(values, labels, digests, meaning.kind, targets)
         return self._add_predictions(step)
 
+    def _read_task(
+        self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: TaskOutput
+    ) -> list[BatchRows]:
+        """Make predictions of boxes, masks or tokens."""
+        meaning, is_new = watched.reader.note_task(output.kind)
+        if is_new:
+            self._note_meaning(watched, meaning)
+        context = TaskContext(
+            inputs=step.inputs,
+            targets=item_targets_of(step.rows),
+            classes=step.rows[0][0].classes,
+            level=self._level.get(),
+            spaces=_spaces_of(step) if output.kind == "boxes" else (),
+            tokens=given if output.kind == "tokens" else None,
+        )
+        task = make_task_rows(output, context)
+        for problem in task.problems:
+            self._problems.mark(f"The output of the model {watched.name}: {problem}")
+        labels = [batch.labels[place] for batch, place in step.rows]
+        step.predict_task(task, labels, step.digests or row_digests(given, step.rows, step.inputs))
+        return self._add_predictions(step)
+
     def _add_predictions(self, step: ModelStep) -> list[BatchRows]:
         rows: list[BatchRows] = []
         for batch in {id(batch): batch for batch, _ in step.rows}.values():
             if batch.written:
                 # The loop came back to a batch that it had left.
-                rows.append(BatchRows(tables={"predictions": step.predictions_of(batch)}))
+                rows.append(BatchRows(tables=step.tables_of(batch)))
             else:
                 batch.predictions.append(step)
         return rows
@@ -179,3 +210,14 @@ class CallRecorder:
     def take_rest(self) -> list[BatchRows]:
         """Return the rows of `calls` that are left."""
         return self._calls.take_rows(least=1)
+
+
+def _spaces_of(step: ModelStep) -> list[SourceSpace | None]:
+    """Return where each sample's input lies in its source; None where that is not known."""
+    if step.operations:
+        return [None] * len(step.rows)
+    known: dict[int, dict[tuple[int, int], SourceSpace | None]] = {}
+    for batch, _ in step.rows:
+        if id(batch) not in known:
+            known[id(batch)] = spaces_by_visit(batch.tables.get("stage_outputs"))
+    return [known[id(batch)].get((batch.indices[place], batch.visits[place])) for batch, place in step.rows]

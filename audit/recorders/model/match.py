@@ -7,13 +7,13 @@ better than another sample's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from audit.recorders.model.batch_tensors import all_tensors, viewed_rows
+from audit.recorders.model.batch_tensors import all_tensors, is_list_of_tensors, listed_samples, viewed_rows
 from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
 from audit.recorders.model.row_digests import FORMS, digest_row, row_digests
 from audit.recorders.model.row_origins import RowOrigins
@@ -39,10 +39,43 @@ class Unmatched(Exception):
 
 def track_batch(tracker: BatchTracker, data: Any, batch: UnpredictedBatch) -> None:
     """Follow the tensors of a batch that is about to be given to the loop."""
+    for tensors in listed_samples(data, len(batch.ok)):
+        batch.singles |= {tensor.data_ptr(): place for tensor, place in _places_in(tensors, batch) if tensor.numel()}
     for tensor in all_tensors(data):
         origins = batch.origins(tensor)
         if origins is not None:
             tracker.add(tensor, origins)
+
+
+def _places_in(tensors: Sequence[torch.Tensor], batch: UnpredictedBatch) -> list[tuple[torch.Tensor, int]]:
+    """Return the place of each tensor of a list, where each is one sample; nothing where that is not certain.
+
+    A collate function may have sorted them: their content decides where it is known.
+    """
+    expected = [batch.digests[place] for place in batch.ok]
+    found = list(map(_whole_digest, tensors, expected))
+    if None not in found and sorted(map(str, found)) == sorted(map(str, expected)):
+        left = list(batch.ok)
+        pairs = []
+        for tensor, digest in zip(tensors, found, strict=True):
+            place = next(place for place in left if batch.digests[place] == digest)
+            left.remove(place)
+            pairs.append((tensor, place))
+        return pairs
+    if any(tensor.dim() and tensor.shape[0] == len(batch.ok) for tensor in tensors):
+        return []  # these may be whole batches, side by side
+    return list(zip(tensors, batch.ok, strict=True))
+
+
+def _whole_digest(tensor: torch.Tensor, expected: str | None) -> str | None:
+    """Return the digest of a tensor, in the form in which it is the expected one if there is such a form."""
+    value = tensor.detach().cpu()
+    return expected if is_content(value, expected) else digest_row(FORMS[0], value)
+
+
+def is_content(value: torch.Tensor, digest: str | None) -> bool:
+    """Return whether a tensor, in any form that collating may have changed, has this digest."""
+    return digest is not None and any(digest_row(form, value) == digest for form in FORMS)
 
 
 class BatchMatcher:
@@ -56,6 +89,9 @@ class BatchMatcher:
         """Return the samples that a model is called with. Raises `Unmatched` when nothing proves which they are."""
         if given is None:
             return self._match_object(arguments)
+        listed = next((one for one in arguments if is_list_of_tensors(one)), None)
+        if listed is not None and (match := self._match_list(listed)) is not None:
+            return match
         origins, evidence = self._tracker.origins_of(given), "batch"
         if origins is None:
             origins, evidence = self._find_view(given), "view"
@@ -72,6 +108,30 @@ class BatchMatcher:
         if origins.operations or origins.axis != 0:
             return BatchMatch(rows, evidence if evidence == "view" else "operations", operations=origins.operations)
         return self._match_whole_batch(given, rows)
+
+    def _match_list(self, listed: Sequence[torch.Tensor]) -> BatchMatch | None:
+        """Match a list in which each tensor is one sample, as detectors take it; None if that is not what it is."""
+        rows: list[Place | None] = []
+        operations: dict[str, None] = {}
+        taken: set[tuple[int, int]] = set()
+        for tensor in listed:
+            origins = self._tracker.origins_of(tensor)
+            row: Place | None = None
+            if origins is not None and origins.axis is None and len(origins.rows) == 1:
+                row = origins.rows[0]
+                operations |= dict.fromkeys(origins.operations)
+            elif origins is None:
+                content = (digest_row(form, tensor.detach().cpu()) for form in FORMS)
+                row = next((place for digest in content if (place := self._next_place(digest, taken))), None)
+            if row is not None:
+                taken.add((id(row[0]), row[1]))
+            rows.append(row)
+        if all(row is None for row in rows):
+            return None
+        expected = [None if row is None else row[0].digests[row[1]] for row in rows]
+        digests = [_whole_digest(tensor, digest) for tensor, digest in zip(listed, expected, strict=True)]
+        evidence = "operations" if operations else "batch"
+        return BatchMatch(rows, evidence, digests, tuple(operations))
 
     def _match_object(self, arguments: list[Any]) -> BatchMatch:
         """Match a batch that is an object of the user's own, where the model was given that very object."""

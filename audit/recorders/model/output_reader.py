@@ -11,6 +11,17 @@ from torch import nn
 from audit.errors import UnclearOutput, UsageError
 from audit.models.meaning import OutputMeaning, check_kind, find_meaning
 from audit.models.outputs import logits_of
+from audit.models.task_outputs import (
+    TASK_KINDS,
+    TaskOutput,
+    describe_output,
+    looks_like_boxes,
+    looks_like_masks,
+    pixel_scores,
+    read_boxes,
+    read_masks,
+    read_tokens,
+)
 
 #: A key, a position or a function that picks the tensor out of what a model returns; False for none at all.
 Picker = str | int | bool | Callable[[Any], Any] | None
@@ -33,6 +44,41 @@ class OutputReader:
     def is_read(self) -> bool:
         """Whether anything of the output is recorded."""
         return self._pick is not False
+
+    def read_task(self, output: Any, size: int, targets: list[Any]) -> TaskOutput | None:
+        """Return boxes, masks or tokens; None where the output is to be one row of numbers for each sample."""
+        picked = self._picked(output)
+        kind = self._task_kind(picked, targets)
+        if kind == "boxes":
+            return read_boxes(picked, size, self._name)
+        if kind == "masks":
+            return read_masks(picked, size, self._name)
+        if kind == "tokens":
+            lengths = {len(target) for target in targets if getattr(target, "ndim", 0) == 1}
+            return read_tokens(picked, size, self._name, lengths.pop() if len(lengths) == 1 else None)
+        return None
+
+    def _task_kind(self, picked: Any, targets: list[Any]) -> str | None:
+        if self._declared is not None:
+            return self._declared if self._declared in TASK_KINDS else None
+        evident = "boxes" if looks_like_boxes(picked) else "masks" if looks_like_masks(picked, targets) else None
+        known = self.meaning.kind if self.meaning is not None else None
+        if known == "masks" and pixel_scores(picked) is not None:
+            return known  # this time there are no targets beside it
+        if known is not None and known != evident and (known in TASK_KINDS or evident is not None):
+            raise UnclearOutput(
+                f"The output of the model {self._name} was {known}, and now it returned {describe_output(picked)}: this is "
+                "not recorded.",
+                hint="Say what the output is with output=, or pick one that keeps its form with logits=.",
+            )
+        return evident
+
+    def note_task(self, kind: str) -> tuple[OutputMeaning, bool]:
+        """Return the meaning of an output that is boxes, masks or tokens, and whether that was found out just now."""
+        is_new = self.meaning is None
+        if self.meaning is None:
+            self.meaning = OutputMeaning(kind, "It was declared." if self._declared is not None else TASK_KINDS[kind])
+        return self.meaning, is_new
 
     def values(self, output: Any, size: int) -> torch.Tensor:
         """Return the values (N, C) that are recorded."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.model.task_rows import TaskRows
 from audit.store import wire as tables
 
 if TYPE_CHECKING:
     from audit.recorders.model.layers import LayerHooks, Seen
     from audit.recorders.model.unpredicted_batch import UnpredictedBatch
+
+#: The key of a prediction, with which the tables of single tasks begin.
+TASK_KEY = ("run_id", "epoch", "index", "visit", "model", "call")
 
 #: A batch, and a place in it.
 Place = tuple["UnpredictedBatch", int]
@@ -55,6 +59,8 @@ class ModelStep:
     #: Which of all calls of recorded models it is.
     call: int | None = None
     written: bool = False
+    #: What a prediction of boxes, masks or tokens consists of.
+    task: TaskRows | None = None
 
     def __post_init__(self) -> None:
         count = len(self.rows)
@@ -75,7 +81,15 @@ class ModelStep:
     ) -> None:
         """Take the output of the model, and compute the columns that follow from it."""
         classes = self.rows[0][0].classes if self.rows else None
-        self.columns = prediction_columns(logits, labels, classes, kind, targets) | self.columns
+        self._complete(prediction_columns(logits, labels, classes, kind, targets), digests)
+
+    def predict_task(self, task: TaskRows, labels: Sequence[int | None], digests: list[str | None]) -> None:
+        """Take boxes, masks or tokens as the prediction."""
+        self.task = task
+        self._complete({"label": list(labels), **task.columns}, digests)
+
+    def _complete(self, columns: dict[str, Any], digests: list[str | None]) -> None:
+        self.columns = columns | self.columns
         self.columns |= {
             "input_digest": digests,
             "batch": [pending.batches[place] for pending, place in self.rows],
@@ -96,8 +110,8 @@ class ModelStep:
             found.append(None if is_same or not self.operations else list(self.operations))
         return found
 
-    def predictions_of(self, pending: UnpredictedBatch) -> Any:
-        """Return the rows of `predictions` that belong to one of the step's batches, numbered among those of their visit."""
+    def tables_of(self, pending: UnpredictedBatch) -> dict[str, Any]:
+        """Return the rows of predictions that belong to one of the step's batches, numbered among those of their visit."""
         own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
         columns = self.columns
         if len(own) < len(self.rows):
@@ -106,7 +120,11 @@ class ModelStep:
                 for name, column in columns.items()
             }
         columns = columns | {"call": [pending.next_call(self.rows[row][1]) for row in own]}
-        return tables.table_of("predictions", columns)
+        found = {"predictions": tables.table_of("predictions", columns)}
+        if self.task is not None:
+            keys = [{name: columns[name][place] for name in TASK_KEY} for place in range(len(own))]
+            found |= task_tables(self.task, dict(zip(own, keys, strict=True)))
+        return found
 
     def table(self) -> Any:
         """Return the row of `steps`."""
@@ -123,3 +141,14 @@ class ModelStep:
             "rank": self.rank,
         }
         return tables.table_of("steps", {name: [value] for name, value in columns.items()})
+
+
+def task_tables(task: TaskRows, keys: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tables of those samples, by their number in the call, that have a key here."""
+    found = {}
+    for name, every in task.tables.items():
+        own = [{**row, **keys[row["sample"]]} for row in every if row["sample"] in keys]
+        if own:
+            columns = dict.fromkeys(column for row in own for column in row if column != "sample")
+            found[name] = tables.table_of(name, {column: [row.get(column) for row in own] for column in columns})
+    return found

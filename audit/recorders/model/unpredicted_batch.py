@@ -57,6 +57,8 @@ class UnpredictedBatch(RecordedBatch):
     written: bool = False
     #: What the model's output is to be, a row for each sample that did not fail: real numbers, or several for each.
     targets: torch.Tensor | None = None
+    #: The memory of tensors that are one sample each, and its place.
+    singles: dict[int, int] = field(default_factory=dict)
     #: Objects of the batch that are not tensors: a graph, a structure of the user's own.
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
@@ -81,6 +83,8 @@ class UnpredictedBatch(RecordedBatch):
 
     def origins(self, tensor: torch.Tensor) -> RowOrigins | None:
         """Return the samples of one of its own tensors; None for the labels, which say nothing of a model's input."""
+        if (place := self.singles.get(tensor.data_ptr())) is not None and tensor.numel():
+            return RowOrigins(((self, place),), None)
         count = len(self.ok)
         is_aligned = tensor.dim() > 0 and tensor.shape[0] == count
         labels = [self.labels[place] for place in self.ok]
@@ -96,7 +100,9 @@ class UnpredictedBatch(RecordedBatch):
             tables["samples"] = wire.placed(tables["samples"], self.batches, self.positions)
         if self.predictions:
             ordered = sorted(self.predictions, key=lambda step: step.order)
-            tables["predictions"] = wire.joined([step.predictions_of(self) for step in ordered])
+            made = [step.tables_of(self) for step in ordered]
+            for name in dict.fromkeys(name for one in made for name in one):
+                tables[name] = wire.joined([one[name] for one in made if name in one])
             self.predictions = []
         leading = [step.table() for step in self.steps if not step.follows]
         if leading:
@@ -127,3 +133,14 @@ def targets_of(rows: list[tuple[UnpredictedBatch, int]]) -> torch.Tensor | None:
             return None
         found.append(batch.targets[batch.ok.index(place)])
     return torch.stack(found) if found and len({one.shape for one in found}) == 1 else None
+
+
+def item_targets_of(rows: list[tuple[UnpredictedBatch, int]]) -> list[Any]:
+    """Return the target of each sample: that of its item, or its row of the batch's targets; None where there is none."""
+    found: list[Any] = []
+    for batch, place in rows:
+        target = batch.item_targets[place] if batch.item_targets else None
+        if target is None and batch.targets is not None and place in batch.ok:
+            target = batch.targets[batch.ok.index(place)].numpy()
+        found.append(target)
+    return found

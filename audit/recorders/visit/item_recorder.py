@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from audit.metrics.boxes import Boxes
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
@@ -21,6 +22,7 @@ from audit.recorders.visit.origin import Origin, class_names, find_source, named
 from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
+from audit.recorders.visit.targets import Target, find_boxes, find_target
 from audit.recorders.visit.visit import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
@@ -40,6 +42,7 @@ _OWN = frozenset(
         "_ok",
         "_digests",
         "_labels",
+        "_targets",
         "problems",
         "_failures",
         "_routes",
@@ -57,7 +60,13 @@ class ItemRecorder:
     """Gathers the rows of items until they are put into a batch."""
 
     def __init__(
-        self, maker: VisitMaker, level: CaptureLevel, *, label: LabelFinder = None, source: SourceFinder = None
+        self,
+        maker: VisitMaker,
+        level: CaptureLevel,
+        *,
+        label: LabelFinder = None,
+        source: SourceFinder = None,
+        all_targets: bool = False,
     ) -> None:
         self.dataset = dataset = maker.dataset
         self.level = level
@@ -67,6 +76,8 @@ class ItemRecorder:
         self.source = source
         #: Whether an iterable dataset was seen to read files of other samples than the one that it gives.
         self.reads_ahead = False
+        #: Send masks and measured values too: a loop of the user's own has them in its batches.
+        self.all_targets = all_targets
         self.classes = class_names(dataset)
         self.clear()
         self._ids = StageIds()
@@ -90,6 +101,7 @@ class ItemRecorder:
         self._ok: list[int] = []
         self._digests: list[str | None] = []
         self._labels: list[int | None] = []
+        self._targets: list[Target | None] = []
         self.problems: list[str] = []
         self._failures: list[str] = []
         #: The stages that each visit ran, in order.
@@ -182,9 +194,10 @@ class ItemRecorder:
 
     def _add_visit(self, index: int, made: MadeVisit, origin: Origin) -> None:
         visit, position = made.visit, len(self.indices)
-        label = self._label_of(made)
+        target = self._target_of(index, made)
+        label = None if isinstance(target, Boxes) else self._label_of(made)
         label = origin.label if label is None else label
-        if label is None and visit.error is None and self._unlabelled is None:
+        if label is None and target is None and visit.error is None and self._unlabelled is None:
             self._unlabelled = _form(made.item)
         if not made.is_seen:
             self._unseen = type(self.dataset).__name__
@@ -202,6 +215,7 @@ class ItemRecorder:
         self.indices.append(index)
         self._digests.append(visit.last_digest)
         self._labels.append(label)
+        self._targets.append(target)
         if visit.error is None:
             self._ok.append(position)
             self._last_kind = visit.last_kind
@@ -243,12 +257,27 @@ class ItemRecorder:
                 for column in table.data.values():
                     column.pop()
                 table.rows -= 1
-        for column in (self.indices, self._digests, self._labels, self._routes):
+        for column in (self.indices, self._digests, self._labels, self._targets, self._routes):
             column.pop()
         if self._ok and self._ok[-1] == position:
             self._ok.pop()
         else:
             self._failures.pop()
+
+    def _target_of(self, index: int, made: MadeVisit) -> Target | None:
+        """Return what is to be predicted of an item, where it is more than a class number."""
+        if made.item is None or made.visit.error is not None:
+            return None
+        try:
+            label = made.label
+            if self.label is not None:
+                label = self.label(made.item) if callable(self.label) else made.item[self.label]
+            return find_target(made.item, label) if self.all_targets else find_boxes(made.item, label)
+        except ValueError as error:
+            self.problems.append(f"sample {index}: {error}")
+        except Exception:
+            return None  # where the label cannot be found, `_label_of` says so
+        return None
 
     def _label_of(self, made: MadeVisit) -> int | None:
         item = made.item
@@ -304,6 +333,7 @@ class ItemRecorder:
             ok=self._ok,
             digests=self._digests,
             labels=self._labels,
+            item_targets=self._targets if any(target is not None for target in self._targets) else [],
             last_kind=self._last_kind,
             payload_bytes=payload_bytes,
             problems=self.problems,

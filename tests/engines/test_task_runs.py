@@ -1,0 +1,64 @@
+"""`audit run` on datasets with boxes and masks: one command, with torchvision's own networks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from annotated_pictures import PIECES, make_coco, make_masks
+from click.testing import CliRunner
+from torchvision import models
+
+import audit
+from audit.cli.main import cli
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    module = models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
+    path = tmp_path_factory.mktemp("detector") / "detector.pt"
+    torch.save(module.state_dict(), path)
+    return path
+
+
+def test_a_detector_on_a_coco_file_is_one_command(tmp_path: Path, detector: Path) -> None:
+    data, store = make_coco(tmp_path / "data"), tmp_path / "lineage"
+    command = ["run", "--dataset", f"coco:{data}", "--model", str(detector), "--store", str(store), "--workers", "0"]
+    done = CliRunner().invoke(cli, [*command, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["status"], found["samples"], found["failed"]) == ("complete", 4, 0)
+    assert found["stages"] == ["load", "ConvertRGB", "ToTensor"]
+    assert 0 <= found["mean_average_precision"]["all"] <= 1
+    with audit.open(store) as opened:
+        targets = opened.sql("SELECT index, class, x1, y1, x2, y2 FROM boxes WHERE kind = 'target' ORDER BY index, box")
+        assert targets.fetchall() == [
+            (at, kind, *box) for at, (_, _, objects) in enumerate(PIECES) for kind, *box in objects
+        ]
+        same = "SELECT count(*) FROM boxes WHERE x1 IS DISTINCT FROM sx1 OR y2 IS DISTINCT FROM sy2"
+        assert opened.sql(same).fetchall() == [(0,)], "no stage moves a pixel"
+        assert opened.sql("SELECT output, task, arch FROM runs").fetchall() == [
+            ("boxes", "detection", "ssdlite320_mobilenet_v3_large")
+        ]
+        assert opened.sql("SELECT count(*) FROM predictions").fetchall() == [(4,)]
+        assert opened.replay().different == []
+
+
+def test_a_segmentation_network_on_a_folder_of_masks(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
+    torch.save(module.state_dict(), tmp_path / "network.pt")
+    store = tmp_path / "lineage"
+    run = audit.run(
+        f"masks:{make_masks(tmp_path / 'data')}", model=str(tmp_path / "network.pt"), store=store, workers=0
+    )
+    assert (run.status, run.failed, run.output, run.task) == ("complete", 0, "masks", "segmentation")
+    assert run.warnings == []
+    with audit.open(store) as opened:
+        assert opened.sql("SELECT count(*), count(DISTINCT index) FROM worst_masks").fetchall() == [(4, 4)]
+        pixels = "SELECT DISTINCT sum(target_pixels) FROM mask_scores GROUP BY index"
+        assert opened.sql(pixels).fetchall() == [(520 * 780,)], "the mask was resized with its picture"
+        assert opened.replay().different == []
