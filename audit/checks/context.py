@@ -31,6 +31,8 @@ MOST_FETCHED = 2_000
 MOST_WITH_EXCUSES = 100_000
 #: Kinds of stage outputs that are numbers in a grid.
 GRIDS = "('image', 'tensor', 'array')"
+#: Names of splits that a model is evaluated on.
+EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
 
 
 @dataclass(frozen=True, slots=True)

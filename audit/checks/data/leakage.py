@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import Context
+from audit.checks.context import EVALUATION, Context, RunFacts
+from audit.checks.data.near_duplicates import splits_of
 from audit.checks.shared.content import contents, contents_of, recurring
+from audit.checks.shared.copies import Copy, copies, copies_of
 
 
 class Leakage(Check):
@@ -14,8 +16,14 @@ class Leakage(Check):
 
     name = "leakage"
     group = "data"
-    description = "Content that is in several splits, or also in another run (such as the one on training data)."
-    options = settings(other=Option("", "Another run of the store; its content must not be in this run."))
+    description = (
+        "Content that is in several splits, or also in another run (such as the one on training data); "
+        "pictures that are changed copies are warnings."
+    )
+    options = settings(
+        other=Option("", "Another run of the store; its content must not be in this run."),
+        pictures=Option(10_000, "Look for changed copies among at most this many pictures; 0 compares all."),
+    )
 
     def run(self, context: Context) -> Iterable[Finding]:
         splits = [row["split"] for row in context.facts.epochs if row["split"] is not None]
@@ -26,6 +34,56 @@ class Leakage(Check):
             yield from _splits(context)
         if other:
             yield from _other(context, context.reader.run(other).run_id)
+        if any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
+            yield from self._changed_copies(context, other, len(splits) > 1)
+
+    def _changed_copies(self, context: Context, other: str, several: bool) -> Iterable[Finding]:
+        most = context.options["pictures"]
+        try:
+            if several:
+                yield from _copies_between_splits(context, copies(context, most))
+            if other:
+                run = context.reader.run(other)
+                there = Context(RunFacts(context.reader, run), context.options)
+                yield from _copies_of_another_run(context, copies_of(context, there, most), run.run_id)
+        except Skip as skipped:
+            context.note(f"changed copies were not looked for: {skipped}")
+
+
+def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Finding]:
+    split = splits_of(context, found)
+    for copy in found:
+        sides = [(copy.picture, split.get(copy.picture.source)), (copy.original, split.get(copy.original.source))]
+        if sides[0][1] == sides[1][1] or None in (sides[0][1], sides[1][1]):
+            continue
+        # What is evaluated must be new: the finding is at the picture of the evaluation split.
+        sides.sort(key=lambda side: str(side[1]).lower() not in EVALUATION)
+        (one, one_split), (two, two_split) = sides
+        yield Finding(
+            f"{one.source} (index {one.index}, split {one_split}) {copy.said} {two.source} (index {two.index}, "
+            f"split {two_split}).",
+            index=one.index,
+            source=one.source,
+            stage=0,
+            value=copy.similarity,
+            sql=f"SELECT index, source, split, label FROM samples WHERE run_id = {context.run_literal} "
+            f"AND index IN ({one.index}, {two.index})",
+            severity="warning",
+        )
+
+
+def _copies_of_another_run(context: Context, found: list[Copy], other: str) -> Iterable[Finding]:
+    for copy in found:
+        here, there = copy.picture, copy.original
+        yield Finding(
+            f"{here.source} (index {here.index}) {copy.said} {there.source} (index {there.index}) of the run {other}.",
+            index=here.index,
+            source=here.source,
+            stage=0,
+            value=copy.similarity,
+            sql=context.evidence("samples", here.index),
+            severity="warning",
+        )
 
 
 def _splits(context: Context) -> Iterable[Finding]:

@@ -3,83 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import Context
-from audit.checks.shared.pictures import Picture, pictures
-
-_THUMB = 16
+from audit.checks.context import Context, literal
+from audit.checks.shared.copies import Copy, copies
 
 
 class NearDuplicates(Check):
-    """Find candidates by a perceptual hash and compare their thumbnails. Pictures without detail are skipped."""
+    """Compare small grey pictures, aligned with each other. Pictures without detail are skipped."""
 
     name = "near_duplicates"
     group = "data"
-    description = "Pictures that look the same as another: resized, recompressed, slightly changed."
+    description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored."
     severity = "warning"
     needs = ("pictures",)
     options = settings(
-        distance=Option(3, "How many of the 64 bits of the hash may differ."),
-        difference=Option(5.0, "How much the thumbnails may differ, in levels of 255 on average."),
+        distance=Option(3, "With more than 20,000 pictures: how many of the 64 bits of their hashes may differ."),
         pictures=Option(10_000, "Compare at most this many pictures, evenly chosen; 0 compares all."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        import numpy as np
-
-        from audit.checks.shared.hashes import near_pairs
-
-        seen, hashes, thumbs = _looked_at(context)
-        if len(seen) < 2:
-            return
-        pairs = near_pairs(np.array(hashes, dtype=np.uint64), context.options["distance"])
-        if not len(pairs):
-            return
-        stack = np.stack(thumbs).astype(np.int16)
-        # In blocks: the thumbnails of all candidates together could take gigabytes.
-        pieces = np.array_split(pairs, -(-len(pairs) // 50_000))
-        apart = np.concatenate([np.abs(stack[p[:, 0]] - stack[p[:, 1]]).mean(axis=1) for p in pieces])
-        close = apart <= context.options["difference"]
-        yield from self._findings(context, seen, pairs[close], apart[close])
-
-    def _findings(self, context: Context, seen: list[Picture], pairs: Any, apart: Any) -> Iterable[Finding]:
-        first: dict[int, tuple[int, float]] = {}
-        for (older, newer), difference in zip(pairs.tolist(), apart.tolist(), strict=True):
-            first.setdefault(newer, (older, difference))
-        for place, (other, difference) in sorted(first.items()):
-            newer, older = seen[place], seen[other]
-            if newer.digest is not None and newer.digest == older.digest:
-                continue  # the check `duplicates` reports those
+        found = copies(context, context.options["pictures"], context.options["distance"])
+        split = splits_of(context, found)
+        told: set[int] = set()
+        for copy in found:
+            newer, older = copy.picture, copy.original
+            # The check `leakage` reports copies in different splits.
+            if newer.index in told or split.get(newer.source) != split.get(older.source):
+                continue
+            told.add(newer.index)
             yield Finding(
-                f"{newer.source} (index {newer.index}) looks the same as {older.source} (index {older.index}).",
+                f"{newer.source} (index {newer.index}) {copy.said} {older.source} (index {older.index}).",
                 index=newer.index,
                 source=newer.source,
                 stage=0,
-                value=difference,
-                threshold=context.options["difference"],
+                value=copy.similarity,
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({older.index}, {newer.index})",
             )
 
 
-def _looked_at(context: Context) -> tuple[list[Picture], list[int], list[Any]]:
-    """Return the pictures with enough detail to compare, without their pixels, in order of index."""
-    import numpy as np
-    from PIL import Image
-
-    from audit.checks.shared.hashes import dhash
-
-    seen: list[tuple[Picture, int, Any]] = []
-    for picture in pictures(context, context.options["pictures"]):
-        grey = picture.image.convert("L")
-        thumb = np.asarray(grey.resize((_THUMB, _THUMB), Image.Resampling.BOX), dtype=np.uint8).reshape(-1)
-        if thumb.std() >= 6:
-            seen.append((replace(picture, image=None), dhash(grey), thumb))
-    seen.sort(key=lambda found: found[0].index)
-    return [found[0] for found in seen], [found[1] for found in seen], [found[2] for found in seen]
+def splits_of(context: Context, found: list[Copy]) -> dict[str, str | None]:
+    """Return the split of each source that occurs in some copies."""
+    sources = {one.source for copy in found for one in (copy.picture, copy.original)}
+    if not sources:
+        return {}
+    rows = context.rows(
+        f"SELECT source, min(split) AS split FROM {context.samples} "
+        f"WHERE source IN ({', '.join(map(literal, sorted(sources)))}) GROUP BY source"
+    )
+    return {row["source"]: row["split"] for row in rows}
 
 
 CHECK = NearDuplicates

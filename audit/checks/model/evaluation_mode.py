@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Skip
-from audit.checks.context import Context
-
-_EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
+from audit.checks.context import EVALUATION, Context
 
 
 class EvaluationMode(Check):
@@ -30,7 +28,7 @@ class EvaluationMode(Check):
         )
         trained = context.value(f"SELECT count(coalesce(learning_rate, gradient_norm)) FROM {steps}")
         for row in context.rows(query):
-            is_evaluation = str(row["split"]).lower() in _EVALUATION
+            is_evaluation = str(row["split"]).lower() in EVALUATION
             if not row["in_training"] or (trained and not is_evaluation):
                 continue
             where = f" of the split {row['split']}" if row["split"] is not None else ""

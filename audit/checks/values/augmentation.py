@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import Context
+from audit.checks.context import EVALUATION, Context
 from audit.records import Stage
 
-_EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
 #: A value with this many decimals is continuous, and does not repeat by chance.
 _CONTINUOUS = r"\d\.\d{5,}"
 
@@ -106,7 +105,7 @@ class Augmentation(Check):
             )
 
     def _evaluation(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
-        splits = ", ".join(f"'{name}'" for name in _EVALUATION)
+        splits = ", ".join(f"'{name}'" for name in EVALUATION)
         query = (
             f"SELECT s.split, min(o.index) AS index, count(*) AS visits FROM {rows} o "
             f"JOIN {context.samples} s USING (epoch, index, visit) "

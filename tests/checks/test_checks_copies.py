@@ -1,0 +1,126 @@
+"""Changed copies of pictures: each kind of change is found, and pictures that are merely alike are not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checks_contracts import check_outcome, outcome_of
+from checks_pictures import picture
+from PIL import Image, ImageEnhance, ImageOps
+
+from audit.checks.shared.lookalikes import find_lookalikes, thumbnail
+
+
+def _jpeg(image: Image.Image) -> Image.Image:
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=60)
+    return Image.open(io.BytesIO(out.getvalue()))
+
+
+def _crop(image: Image.Image) -> Image.Image:
+    """Without 3 % of the width and height, from one corner, at its old size."""
+    width, height = image.size
+    return image.resize(image.size, Image.Resampling.BICUBIC, box=(0.03 * width, 0.03 * height, width, height))
+
+
+CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "jpeg": _jpeg,
+    "resized": lambda image: image.resize((image.width * 3 // 4, image.height * 3 // 4), Image.Resampling.BICUBIC),
+    "brighter": lambda image: image.point(lambda level: min(255, level + 6)),
+    "cropped": _crop,
+    "contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.4),
+    "mirrored": ImageOps.mirror,
+}
+
+
+@pytest.fixture(scope="module")
+def photographs() -> list[Image.Image]:
+    """Tiles of the photographs that scikit-learn brings along, those with some detail."""
+    from sklearn.datasets import load_sample_images
+
+    tiles = [
+        Image.fromarray(photograph[top : top + 64, left : left + 64])
+        for photograph in load_sample_images().images
+        for top in range(0, photograph.shape[0] - 63, 64)
+        for left in range(0, photograph.shape[1] - 63, 64)
+    ]
+    return [tile for tile in tiles if thumbnail(tile).std() >= 6]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_copies_of_photographs_are_found(photographs: list[Image.Image], change: str) -> None:
+    before = [thumbnail(tile) for tile in photographs]
+    after = [thumbnail(CHANGES[change](tile)) for tile in photographs]
+    found = find_lookalikes(np.stack([*before, *after]))
+    count = len(photographs)
+    assert count > 80
+    right = [pair for pair in found if pair.second - pair.first == count]
+    assert len(right) >= 0.95 * count
+    assert len(found) == len(right)
+    if change == "mirrored":
+        assert all(pair.mirrored for pair in right if pair.similarity > 0.999)
+
+
+def test_different_pictures_are_no_copies(photographs: list[Image.Image]) -> None:
+    assert find_lookalikes(np.stack([thumbnail(tile) for tile in photographs])) == []
+    assert find_lookalikes(np.stack([thumbnail(picture(seed)) for seed in range(300)])) == []
+
+
+def test_different_digits_of_one_kind_are_no_copies() -> None:
+    """1,797 digits of 8×8 pixels: hundreds of them are nearly alike, so much more must agree. Of 1.6 million pairs, two
+    cannot be told from copies."""
+    from sklearn.datasets import load_digits
+
+    digits = [Image.fromarray((image * 15.9).astype(np.uint8)) for image in load_digits().images]
+    assert len(find_lookalikes(np.stack([thumbnail(digit) for digit in digits]))) <= 2
+
+
+def _split(folder: Path, name: str, seeds: range) -> None:
+    (folder / name).mkdir(parents=True)
+    for seed in seeds:
+        picture(seed, (96, 80)).save(folder / name / f"{seed:03d}.png")
+
+
+@pytest.fixture(scope="module")
+def leaked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two splits in one run, and a run of each: one picture of `test` is a brighter, one a mirrored one of `train`."""
+    from audit.api import run
+
+    folder = tmp_path_factory.mktemp("leaked")
+    _split(folder, "train", range(20))
+    _split(folder, "test", range(100, 112))
+    CHANGES["brighter"](picture(3, (96, 80))).save(folder / "test/brighter.png")
+    CHANGES["mirrored"](picture(4, (96, 80))).save(folder / "test/mirrored.png")
+    CHANGES["cropped"](picture(5, (96, 80))).save(folder / "train/cropped.png")
+    lines = [f"{file.relative_to(folder)},{file.parent.name}" for file in sorted(folder.rglob("*.png"))]
+    (folder / "all.csv").write_text("path,split\n" + "\n".join(lines) + "\n")
+    (folder / "pipeline.py").write_text("transform = [lambda image: image.resize((32, 32))]\n")
+    options = {"pipeline": folder / "pipeline.py", "store": folder / "lineage", "workers": 0}
+    run(folder / "train", name="train", **options)
+    run(folder / "all.csv", name="all", **options)
+    run(folder / "test", name="test", **options)
+    return folder / "lineage"
+
+
+def test_copies_in_two_splits_are_leakage_and_named_with_their_splits(leaked: Path) -> None:
+    from audit.api import open as open_store
+
+    with open_store(leaked) as store:
+        report = store.check("all", only=["leakage", "near_duplicates"])
+    outcome = report.outcome("leakage")
+    assert {finding.source for finding in outcome.findings} == {"test/brighter.png", "test/mirrored.png"}
+    assert all("split test" in finding.message and "split train" in finding.message for finding in outcome.findings)
+    assert any("mirrored copy of train/004.png" in finding.message for finding in outcome.findings)
+    assert outcome.severity == "warning"
+    check_outcome(leaked, outcome)
+    assert [finding.source for finding in report.outcome("near_duplicates").findings] == ["train/cropped.png"]
+
+
+def test_copies_of_another_run_are_leakage(leaked: Path) -> None:
+    outcome = outcome_of(leaked, "leakage", {"other": "train"})
+    assert {finding.source for finding in outcome.findings} == {"brighter.png", "mirrored.png"}
+    check_outcome(leaked, outcome)
