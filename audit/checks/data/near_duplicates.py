@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import Context, literal
+from audit.checks.context import Context
 from audit.checks.shared.copies import Copy, copies
+from audit.store.sql_literal import literal
 
 
 class NearDuplicates(Check):

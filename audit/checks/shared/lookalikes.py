@@ -177,8 +177,9 @@ def _changes(pictures: Array, axis: Array, *, pooled: bool = False) -> Array:
     down, across = np.gradient(pictures, axis=(1, 2))
     parts = (pictures, across, down, across * axis[None, None, :], down * axis[None, :, None])
     flat = [(_pooled(part, COMPARED) if pooled else part).reshape(len(pictures), -1) for part in parts]
-    stacked = np.stack(flat, axis=1)
-    return stacked - stacked.mean(axis=2, keepdims=True)
+    stacked: Array = np.stack(flat, axis=1)
+    stacked -= stacked.mean(axis=2, keepdims=True)
+    return stacked
 
 
 def _orthonormal(vectors: Array) -> Array:
@@ -191,15 +192,18 @@ def _weights(shift: Array, scale: Array) -> Array:
     places = np.clip(centre + _AXIS[None] * (1 + scale[:, None]) + shift[:, None], 0, SIDE - 1)
     x = np.abs(places[:, :, None] - np.arange(SIDE, dtype=np.float32))
     weights = np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0))
-    return (weights / weights.sum(axis=2, keepdims=True)).astype(np.float32)
+    resampling: Array = (weights / weights.sum(axis=2, keepdims=True)).astype(np.float32)
+    return resampling
 
 
 def _pooled(pictures: Array, side: int) -> Array:
     factor = pictures.shape[1] // side
-    return pictures.reshape(len(pictures), side, factor, side, factor).mean(axis=(2, 4))
+    smaller: Array = pictures.reshape(len(pictures), side, factor, side, factor).mean(axis=(2, 4))
+    return smaller
 
 
 def _normalised(pictures: Array) -> Array:
     flat = pictures.reshape(len(pictures), -1)
     flat = flat - flat.mean(axis=1, keepdims=True)
-    return (flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)).astype(np.float32)
+    normalised: Array = (flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)).astype(np.float32)
+    return normalised
