@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from page_sessions import masked, page_sessions, run_session
 from places import DIGITS, PIPELINE, REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
@@ -46,32 +46,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def sessions(text: str) -> list[tuple[str, str]]:
-    """Each command of a terminal session, and what the page shows after it."""
-    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
-    assert parts[0] == ""
-    return list(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def masked(text: str, folder: Path) -> str:
-    """A session's text without what differs each time: run ids, seconds, the folder; and without trailing spaces."""
-    text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "RUN", text.replace(f"{folder}/", ""))
-    return re.sub(r"[ \t]+$", "", re.sub(r"\d+(\.\d+)? s$", "SECONDS", text, flags=re.MULTILINE), flags=re.MULTILINE)
-
-
 @pytest.mark.workers
 def test_the_terminal_session_runs(demo: Path) -> None:
-    shown = sessions(blocks("console")[0])
+    shown = page_sessions(README)
     assert len(shown) >= 4
-    environment = os.environ | {"COLUMNS": "120"}
     for command, expected in shown:
-        words = shlex.split(command)
-        assert words[0] == "audit"
-        done = subprocess.run(
-            [sys.executable, "-m", "audit", *words[1:]], cwd=demo, capture_output=True, text=True, env=environment
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        assert masked(done.stdout, demo) == masked(expected, demo), command
+        said, code = run_session(command, demo)
+        assert code == 0, f"{command}\n{said}"
+        assert masked(said, demo) == masked(expected, demo), command
 
 
 @pytest.mark.workers

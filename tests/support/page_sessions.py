@@ -1,0 +1,47 @@
+"""Terminal sessions that pages show: read them, run them, and compare what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from places import REPOSITORY
+
+
+def page_sessions(text: str) -> list[tuple[str, str]]:
+    """Return each command of a page's `console` blocks, with what the page shows after it."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)
+        assert parts[0] == ""
+        found += list(zip(parts[1::2], parts[2::2], strict=True))
+    return found
+
+
+def run_session(command: str, folder: Path) -> tuple[str, int]:
+    """Run a command as a shell would in that folder, with `audit` and `python` of this environment."""
+    programs = folder / ".programs"
+    if not programs.exists():
+        programs.mkdir()
+        (programs / "audit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m audit "$@"\n')
+        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        for program in programs.iterdir():
+            program.chmod(0o755)
+    environment = os.environ | {
+        "COLUMNS": "120",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True, env=environment)
+    return done.stdout + done.stderr, done.returncode
+
+
+def masked(text: str, folder: Path) -> str:
+    """Return a session's text without what differs each time: run ids, seconds, sizes, the folder, trailing spaces."""
+    text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "RUN", text.replace(f"{folder}/", ""))
+    text = re.sub(r"about [\d.]+ [KMG]iB", "SIZE", text)
+    return re.sub(r"[ \t]+$", "", re.sub(r"\d+(\.\d+)? s$", "SECONDS", text, flags=re.MULTILINE), flags=re.MULTILINE)
