@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from checks_contracts import check_check, check_outcome, outcome_of
-from checks_faults import FAULTS, Fault, _revisit, draw, many_classes, steps
+from checks_faults import FAULTS, Fault, _revisit, boxes, draw, many_classes, masks, steps
 from checks_world import World, digest, world
 
 from audit.checks.base import Check
@@ -75,6 +75,7 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode
         "leakage",  # one split
         "calibration",  # too few samples
+        *("target_boxes", "target_masks", "missed_by_size"),  # neither boxes nor masks
     }
 
 
@@ -93,6 +94,9 @@ TWINS: dict[str, Callable[[World], None]] = {
     "stable_load": lambda w: _revisit(w),
     "repeated_draws": lambda w: draw(w, lambda index: index, epochs=2),
     "evaluation_mode": lambda w: steps(w, "eval"),
+    "target_boxes": lambda w: boxes(w),
+    "missed_by_size": lambda w: boxes(w, lambda index, row: row.update(x2=60.0, y2=60.0) if index % 2 else None),
+    "target_masks": lambda w: masks(w),
     "class_order": lambda w: many_classes(w, 40, samples=1, order=lambda label: label),
 }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from checks_world import CLASSES, LAST, World, digest, grade
+from checks_world import CLASSES, LAST, Row, World, digest, grade
 
 
 @dataclass
@@ -667,3 +668,63 @@ def _activation(layer: str, step: int) -> dict[str, Any]:
         "epoch": 0, "step": step, "layer": layer, "layer_type": "Module", "direction": "forward", "port": "output.0",
         "mean": 0.1, "std": 1.0, "min": -3.0, "max": 3.0, "zero_fraction": 0.4, "nonfinite": 0,
     }  # fmt: skip
+
+
+def boxes(w: World, change: Callable[[int, Row], None] = lambda index, row: None) -> None:
+    """One target box for each sample, inside of its picture, and found."""
+    w.tables["boxes"] = []
+    for sample in w.tables["samples"]:
+        key = {name: sample[name] for name in ("epoch", "index", "visit")}
+        place = {"x1": 4.0, "y1": 4.0, "x2": 20.0, "y2": 16.0}
+        row = {**key, "call": 0, "box": 0, "kind": "target", "class": 1, "outcome": "tp", **place}
+        change(sample["index"], row)
+        w.tables["boxes"].append(row)
+
+
+@fault("target_boxes", "a box without a size", index=3, says="has no size")
+def _(w: World) -> None:
+    boxes(w, lambda index, row: row.update(x2=4.0) if index == 3 else None)
+
+
+@fault("target_boxes", "a box that is not finite", index=3, says="not finite")
+def _(w: World) -> None:
+    boxes(w, lambda index, row: row.update(x2=math.nan) if index == 3 else None)
+
+
+@fault("target_boxes", "a box outside of its picture", index=5, says="outside of its picture")
+def _(w: World) -> None:
+    boxes(w, lambda index, row: row.update(x2=4000.0) if index == 5 else None)
+
+
+@fault("target_boxes", "boxes of x, y, width, height", says="width, height")
+def _(w: World) -> None:
+    boxes(w, lambda index, row: row.update(x1=30.0, x2=12.0))
+
+
+@fault("missed_by_size", "small objects are missed", says="small objects are missed")
+def _(w: World) -> None:
+    boxes(w, lambda index, row: row.update(x2=60.0, y2=60.0) if index % 2 else row.update(outcome="fn"))
+
+
+def masks(w: World, change: Callable[[int, Row], None] = lambda index, row: None) -> None:
+    """A target and a predicted mask of one size for each sample, and a score of class 1."""
+    w.tables["masks"], w.tables["mask_scores"] = [], []
+    for sample in w.tables["samples"]:
+        key = {name: sample[name] for name in ("epoch", "index", "visit")} | {"call": 0}
+        for kind in ("target", "predicted"):
+            row = {**key, "kind": kind, "width": 32, "height": 24, "digest": "0"}
+            change(sample["index"], row)
+            w.tables["masks"].append(row)
+        score = {**key, "class": 1, "target_pixels": 9, "predicted_pixels": 9, "shared_pixels": 9, "iou": 1.0}
+        change(sample["index"], score)
+        w.tables["mask_scores"].append(score)
+
+
+@fault("target_masks", "a mask of another size", index=4, says="64 × 24 pixels")
+def _(w: World) -> None:
+    masks(w, lambda index, row: row.update(width=64) if index == 4 and row.get("kind") == "target" else None)
+
+
+@fault("target_masks", "a class that does not exist", index=4, says="class 17")
+def _(w: World) -> None:
+    masks(w, lambda index, row: row.update({"class": 17}) if index == 4 and "class" in row else None)

@@ -1,0 +1,81 @@
+"""Boxes and masks drawn over their picture: targets in green, what a model found in blue, what it got wrong in red."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+Array = np.ndarray[Any, Any]
+#: Rows of `boxes`, or a mask (H, W) of class numbers.
+Overlay = Sequence[Mapping[str, Any]] | Array | None
+
+TARGET, FOUND, WRONG = (52, 199, 89), (10, 132, 255), (255, 69, 58)
+#: The least side of the drawn picture: boxes over a picture of 32 pixels cannot be read.
+_LEAST = 240
+_CORNERS = ("x1", "y1", "x2", "y2")
+
+
+def draw_overlay(picture: Image.Image, target: Overlay = None, predicted: Overlay = None) -> Image.Image:
+    """Return the picture with what was wanted and what a model predicted; the picture itself stays as it is.
+
+    Boxes are rows of the table `boxes` and are drawn with class and score: a target that was missed and a predicted box
+    that is wrong are red. A predicted mask is tinted blue where it is right, and red where it is not.
+    """
+    factor = max(1, -(-_LEAST // max(1, min(picture.size))))
+    drawn = picture.convert("RGB").resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    if isinstance(target, np.ndarray) or isinstance(predicted, np.ndarray):
+        return _tint(drawn, _array(target), _array(predicted))
+    pen = ImageDraw.Draw(drawn)
+    for rows, colour, wrong in ((target, TARGET, "fn"), (predicted, FOUND, "fp")):
+        for row in _rows(rows):
+            _draw_box(pen, row, WRONG if row.get("outcome") == wrong else colour, factor)
+    return drawn
+
+
+def _rows(overlay: Overlay) -> list[Mapping[str, Any]]:
+    return [] if overlay is None or isinstance(overlay, np.ndarray) else list(overlay)
+
+
+def _array(overlay: Overlay) -> Array | None:
+    return overlay if isinstance(overlay, np.ndarray) else None
+
+
+def _draw_box(pen: ImageDraw.ImageDraw, row: Mapping[str, Any], colour: tuple[int, int, int], factor: int) -> None:
+    corners = [float(row[name]) * factor for name in _CORNERS]
+    if not np.isfinite(corners).all() or corners[2] < corners[0] or corners[3] < corners[1]:
+        return  # such a box is in the table, and cannot be drawn
+    pen.rectangle(corners, outline=colour, width=2)
+    name = row.get("class_name") or row.get("class")
+    score = row.get("score")
+    text = str(name) if score is None else f"{name} {score:.2f}"
+    left, top = max(corners[0], 0), max(corners[1], 0)
+    pen.rectangle(pen.textbbox((left + 2, top + 1), text), fill=colour)
+    pen.text((left + 2, top + 1), text, fill=(255, 255, 255))
+
+
+def _tint(drawn: Image.Image, target: Array | None, predicted: Array | None) -> Image.Image:
+    pixels = np.asarray(drawn, dtype=np.float32)
+    size = drawn.size
+    wanted = None if target is None else _resized(target, size)
+    guessed = None if predicted is None else _resized(predicted, size)
+    if guessed is None:
+        layers = [(wanted is not None and wanted > 0, TARGET)]
+    elif wanted is None:
+        layers = [(guessed > 0, FOUND)]
+    else:
+        judged = wanted != 255
+        layers = [(judged & (guessed == wanted) & (wanted > 0), FOUND), (judged & (guessed != wanted), WRONG)]
+    for chosen, colour in layers:
+        tinted = 0.5 * pixels + 0.5 * np.array(colour, dtype=np.float32)
+        pixels = np.where(np.asarray(chosen)[..., None], tinted, pixels)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def _resized(mask: Array, size: tuple[int, int]) -> Array:
+    """Return class numbers at the size of the drawn picture; each pixel keeps one of them."""
+    rows = np.arange(size[1]) * mask.shape[0] // size[1]
+    columns = np.arange(size[0]) * mask.shape[1] // size[0]
+    return np.asarray(mask[rows[:, None], columns[None, :]])
