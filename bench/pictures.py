@@ -1,4 +1,4 @@
-"""Pictures to measure with: 500×375 JPEGs of about 60 KB, smooth shapes under a little grain, all different."""
+"""Pictures to measure with: 500×375 JPEGs of about 60 KB, smooth shapes under a little grain, and PNGs of 32×32; all different."""
 
 from __future__ import annotations
 
@@ -21,5 +21,19 @@ def make_pictures(folder: Path, count: int, classes: int = 10) -> Path:
         target = folder / f"class_{number % classes}"
         target.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(target / f"{number:06d}.jpg", quality=88)
+    marker.touch()
+    return folder
+
+
+def make_small_pictures(folder: Path, count: int, classes: int = 10) -> Path:
+    """`count` PNGs of 32×32 pixels in class folders below `folder`; made once."""
+    marker = folder / f".{count}"
+    if marker.exists():
+        return folder
+    for number in range(count):
+        coarse = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        target = folder / f"class_{number % classes}"
+        target.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(coarse).resize((32, 32), Image.Resampling.BICUBIC).save(target / f"{number:06d}.png")
     marker.touch()
     return folder
