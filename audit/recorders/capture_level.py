@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import torch
 
 from audit.records import LEVELS, Level
@@ -13,10 +16,18 @@ class CaptureLevel:
     def __init__(self, level: Level) -> None:
         self._shared = torch.tensor([LEVELS.index(level)], dtype=torch.uint8)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._memory: ctypes.c_uint8 | None = None
 
     def get(self) -> Level:
         """Return the level in force."""
-        return LEVELS[int(self._shared[0])]
+        # By its address: an index into a tensor takes several microseconds, and every visit asks.
+        memory = self._memory
+        if memory is None:
+            memory = self._memory = ctypes.c_uint8.from_address(self._shared.data_ptr())
+        return LEVELS[memory.value]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_shared": self._shared, "_memory": None}
 
     def lower(self, level: Level) -> None:
         """Keep less from now on."""

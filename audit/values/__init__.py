@@ -20,6 +20,7 @@ from audit.values.dispatch import (
     kind_of,
     observe,
     preview,
+    row_digests,
 )
 from audit.values.hashing import following as following_digests
 from audit.values.image import ImageKind
@@ -35,7 +36,7 @@ from audit.values.tv import as_form
 __all__ = [
     "DIGEST_VERSION", "KINDS", "Encoded", "Facts", "Preview", "Reading", "ValueKind",
     "as_form", "decode", "digest", "encode", "encoded_digest", "export", "fingerprint", "following_digests", "kind_of",
-    "observe", "preview",
+    "observe", "preview", "row_digests",
 ]  # fmt: skip
 
 # In the order in which they are asked; `other` takes what is left.

@@ -78,6 +78,14 @@ class ValueKind(ABC):
     def observe(self, value: Any) -> Facts:
         """The facts of `value`."""
 
+    def observe_fast(self, value: Any) -> Facts | None:
+        """Return exact facts of a common form of value without asking `matches`; None for every other value."""
+        return None
+
+    def row_digests(self, value: Any) -> list[str] | None:
+        """Return the digests of the parts of a value along its first axis, where that is cheap; else None."""
+        return None
+
     @abstractmethod
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
         """Digest (None where equal ones would prove nothing) and size in bytes, without the cost of statistics."""

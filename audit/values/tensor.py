@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import array, compression, hashing, palette, statistics, tensor_parts, thumbnail, tv
+from audit.values import native as loops
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
 
 # What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
@@ -63,6 +64,27 @@ class TensorKind(ValueKind):
         digest = self._digest(dtype, shape, raw, tv.metadata_of(value))
         stats = statistics.of_array(_numbers(dtype, raw, plain))
         return Facts(self.name, dtype, shape, tv.mode_of(value), digest, *stats, raw.size)
+
+    def observe_fast(self, value: Any) -> Facts | None:
+        """Return the facts of a plain float32 or uint8 tensor in memory of its own; None for every other tensor."""
+        raw = _simple_memory(value)
+        if raw is None:
+            return None
+        shape = tuple(value.shape)
+        if value.dtype is _fast.float32:
+            digest = hashing.of("tensor", "float32", shape, raw)
+            return Facts("tensor", "float32", shape, None, digest, *loops.native.f32(raw), len(raw))  # type: ignore[union-attr]
+        digest = hashing.of("tensor", "uint8", shape, raw)
+        stats = statistics.of_sums(len(raw), loops.native.u8(raw))  # type: ignore[union-attr]
+        return Facts("tensor", "uint8", shape, None, digest, *stats, len(raw))
+
+    def row_digests(self, value: Any) -> list[str] | None:
+        """Return the digest of each row of such a tensor; None for every other tensor."""
+        raw = _simple_memory(value)
+        shape = tuple(value.shape)
+        if raw is None or len(shape) < 2:
+            return None
+        return hashing.of_rows("tensor", _dtype(value), shape[1:], memoryview(raw), shape[0])
 
     def _observe_parts(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
@@ -115,6 +137,43 @@ class TensorKind(ValueKind):
             path.write_text(f"{value}\n", encoding="utf-8")
             return [path]
         return array.export_array(_as_array(_plain(value)), stem)
+
+
+class _Fast:
+    """torch's own objects that the fast way compares with, looked up once."""
+
+    tensor: Any = None
+    strided: Any = None
+    float32: Any = None
+    uint8: Any = None
+
+    def find(self) -> bool:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "uint8"):
+            return False
+        self.strided, self.float32, self.uint8, self.tensor = torch.strided, torch.float32, torch.uint8, torch.Tensor
+        return True
+
+
+_fast = _Fast()
+
+
+def _simple_memory(value: Any) -> Any:
+    """The memory of a tensor that is plain, contiguous and on the CPU, of float32 or uint8; else None.
+
+    The tensor must live as long as the view.
+    """
+    if loops.native is None or (_fast.tensor is None and not _fast.find()) or type(value) is not _fast.tensor:
+        return None
+    width = 4 if value.dtype is _fast.float32 else 1 if value.dtype is _fast.uint8 else 0
+    if not width or not value.is_cpu or value.layout is not _fast.strided or value.is_nested:
+        return None
+    if not value.is_contiguous() or value.is_neg() or value._is_zerotensor():
+        return None
+    size, address = value.numel() * width, value.data_ptr()
+    if not size or not address:
+        return None
+    return (ctypes.c_uint8 * size).from_address(address)
 
 
 def _is_in_parts(value: Any) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +31,12 @@ class CallStages:
         self._described: dict[tuple[str, Key], Stage] = {}
         self._passing: dict[tuple[str, str], Stage] = {}
 
-    @contextlib.contextmanager
-    def observing(self, visit: Visit) -> Iterator[None]:
-        """Follow the calls of one visit; afterwards every function has its own code."""
+    def observe(self, visit: Visit) -> list[FunctionSlot]:
+        """Follow the calls of one visit; returns the slots that the caller must restore when it has ended."""
         if not self._slots:
-            yield
-            return
+            return []
         visit.calls = VisitCalls(visit, self._search)
-        placed = [slot for slot in self._slots if slot.put()]
-        try:
-            yield
-        finally:
-            for slot in placed:
-                slot.restore()
+        return [slot for slot in self._slots if slot.put()]
 
     def describe(self, call: ObservedCall) -> Stage:
         """Return the row of `stages` for a call. Not to be asked while calls are observed."""

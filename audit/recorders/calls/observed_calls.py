@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Mapping
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -64,12 +63,12 @@ class ObservedCall:
 class _Frame:
     """A stage that is running: what it holds may be stages beneath it."""
 
-    __slots__ = ("children", "counts", "held", "label", "openness")
+    __slots__ = ("children", "counts", "label", "openness", "target")
 
-    def __init__(self, label: str, held: Mapping[Key, tuple[str, Any]], openness: int) -> None:
+    def __init__(self, label: str, target: Any, openness: int) -> None:
         self.label = label
-        #: Callables that it holds: their calls count.
-        self.held = held
+        #: The calls of callables that it holds count.
+        self.target = target
         #: Above 0, every call that it makes counts: the dataset's own code, and functions that this calls.
         self.openness = openness
         self.counts: dict[str, int] = {}
@@ -85,7 +84,7 @@ class VisitCalls:
         #: Callables that are stages already, found by the attribute that holds them.
         self._skipped = search.skipped
         self._owners = search.owners
-        self._frames = [_Frame(CALL_PREFIX.rstrip("."), {}, 2)]
+        self._frames = [_Frame(CALL_PREFIX.rstrip("."), None, 2)]
         self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
         #: Above 0, no call counts.
         self.paused = 0
@@ -96,7 +95,7 @@ class VisitCalls:
 
     def enter(self, target: Any, path: str) -> None:
         """Note that a stage begins which was found by the attribute that holds it."""
-        self._frames.append(_Frame(path, self._held_by(target), 0))
+        self._frames.append(_Frame(path, target, 0))
 
     def leave(self) -> None:
         """Note that the stage has returned or failed."""
@@ -122,7 +121,7 @@ class VisitCalls:
 
     def _make(self, slot: FunctionSlot, args: Any, kwargs: Any, call: ObservedCall) -> Any:
         parent = self._frames[-1]
-        frame = _Frame(call.label, self._held_by(call.target), self._openness_of(call.target, parent))
+        frame = _Frame(call.label, call.target, self._openness_of(call.target, parent))
         token = self._quietly(self._sink.before_call, call.target, call.value)
         self._frames.append(frame)
         name = call.label.rpartition(".")[2]
@@ -179,8 +178,9 @@ class VisitCalls:
         key = key_of(target)
         if key in self._skipped:
             return None
-        if key in frame.held:
-            return frame.held[key][0]
+        held = self._held_by(frame.target) if frame.target is not None else {}
+        if key in held:
+            return held[key][0]
         return (self._labels.get(key) or name_of(target)) if frame.openness else None
 
     def _openness_of(self, target: Any, parent: _Frame) -> int:

@@ -80,7 +80,9 @@ class CallRecorder:
         length = int(given.shape[0]) if given is not None and given.dim() else None
         facts = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
         try:
-            match = self._matcher.find(given, arguments)
+            # What is computed of the input is no operation of the loop.
+            with self._tracker.paused():
+                match = self._matcher.find(given, arguments)
         except Unmatched as error:
             self._calls.add(**facts, samples=0, reason=str(error))
             return None

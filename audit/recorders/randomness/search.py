@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
+import operator
 import os
 import random
 import sys
@@ -87,11 +89,9 @@ class GeneratorSearch:
         With each goes whether its place was there already and held None.
         """
         search = self._search
-        grown = [
-            id(holder) for holder, size in search.sizes if len(holder) != size and id(holder) not in self._restless
-        ]
-        moved = any(place.now() is not place.generator for place in search.places)
-        if not (grown or moved or any(holder.get(key) is not None for holder, key in search.empty)):
+        grown = search.grown(self._restless)
+        moved = any(place.now() is not place.generator for place in search.places) if search.places else False
+        if not (grown or moved or search.is_filled()):
             return {}
         known = {place.path for place in search.places}
         self._search = _Search(self._thing)
@@ -124,6 +124,21 @@ class _Search:
         # A temporary object's address may be given to another: keep what was seen by address.
         self._alive: list[Any] = []
         self._visit(thing, "", 0, None, None)
+        # Asked twice in each visit: by functions of C over lists that are made once.
+        self._holders = [holder for holder, _ in self.sizes]
+        self._sizes = [size for _, size in self.sizes]
+        self._getters = [holder.get for holder, _ in self.empty]
+        self._keys = [key for _, key in self.empty]
+
+    def grown(self, ignored: set[int]) -> list[int]:
+        """The identities of containers that have another length than when they were found."""
+        if not any(map(operator.ne, map(len, self._holders), self._sizes)):
+            return []
+        return [id(holder) for holder, size in self.sizes if len(holder) != size and id(holder) not in ignored]
+
+    def is_filled(self) -> bool:
+        """Whether a place that held None holds something now."""
+        return any(map(operator.is_not, map(operator.call, self._getters, self._keys), itertools.repeat(None)))
 
     def _visit(self, thing: Any, path: str, depth: int, holder: Any, key: Any) -> None:
         if _is(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:

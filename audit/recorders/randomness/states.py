@@ -6,11 +6,13 @@ array is kept apart. Taking a state draws nothing.
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import hashlib
 import json
 import random
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,10 +53,8 @@ class GeneratorSource:
 def global_sources() -> list[GeneratorSource]:
     """torch's, numpy's and Python's global generators."""
     return [
-        GeneratorSource(
-            "torch", lambda: _take_torch(torch.default_generator), lambda s: _put_torch(torch.default_generator, s)
-        ),
-        GeneratorSource("numpy", _numpy_taker(), _put_numpy),
+        _torch_source("torch", torch.default_generator),
+        _numpy_source(),
         _python_source("random", random._inst),
     ]
 
@@ -69,7 +69,7 @@ def _source(place: Place) -> GeneratorSource:
     if isinstance(generator, random.Random):
         return _python_source(name, generator)
     if isinstance(generator, torch.Generator):
-        return GeneratorSource(name, lambda: _take_torch(generator), lambda s: _put_torch(generator, s))
+        return _torch_source(name, generator)
     if isinstance(generator, np.random.RandomState):
         return GeneratorSource(name, lambda: _take_legacy(generator), lambda s: _put_legacy(generator, s))
     if isinstance(generator, np.random.SeedSequence):
@@ -81,8 +81,21 @@ def _source(place: Place) -> GeneratorSource:
 # -- torch ---------------------------------------------------------------------------------------
 
 
-def _take_torch(generator: torch.Generator) -> State:
-    data = generator.get_state().numpy().tobytes()
+def _torch_source(name: str, generator: torch.Generator) -> GeneratorSource:
+    """While the state does not change, the same object is given for it: comparing it costs nothing."""
+    last: tuple[bytes, State] | None = None
+
+    def take() -> State:
+        nonlocal last
+        data = generator.get_state().numpy().tobytes()
+        if last is None or last[0] != data:
+            last = (data, _split_torch(generator, data))
+        return last[1]
+
+    return GeneratorSource(name, take, lambda state: _put_torch(generator, state))
+
+
+def _split_torch(generator: torch.Generator, data: bytes) -> State:
     if generator.device.type != "cpu" or len(data) < _TORCH_HEAD + _TORCH_ARRAY:
         return State(data)
     end = _TORCH_HEAD + _TORCH_ARRAY
@@ -99,26 +112,35 @@ def _put_torch(generator: torch.Generator, state: State) -> None:
 # -- numpy ---------------------------------------------------------------------------------------
 
 
-def _numpy_taker() -> Callable[[], State]:
+def _numpy_source() -> GeneratorSource:
     """numpy's own `get_state` takes 0.1 ms, so it is asked only when the twister's memory has changed.
 
     A cached normal deviate can be used up without any change there: while one is cached, the slow way is taken.
     """
     legacy = np.random.mtrand._rand
     last: tuple[bytes, State] | None = None
+    memory: tuple[Any, Any] | None = None
 
     def take() -> State:
-        nonlocal last
+        nonlocal last, memory
         bits = legacy._bit_generator
         if type(bits).__name__ != "MT19937":
             return _take_legacy(legacy)
-        raw = ctypes.string_at(bits.ctypes.state_address, _TWISTER_BYTES)
+        if memory is None or memory[0] is not bits:
+            memory = bits, (ctypes.c_char * _TWISTER_BYTES).from_address(bits.ctypes.state_address)
+        raw = memory[1].raw
         if last is not None and last[0] == raw and len(last[1].small) == 4:
             return last[1]
         last = (raw, _take_legacy(legacy))
         return last[1]
 
-    return take
+    def put(state: State) -> None:
+        nonlocal last
+        # A deviate may be cached now, of which the twister's memory says nothing.
+        last = None
+        _put_legacy(legacy, state)
+
+    return GeneratorSource("numpy", take, put)
 
 
 def _take_legacy(generator: Any) -> State:
@@ -126,10 +148,6 @@ def _take_legacy(generator: Any) -> State:
     if name != "MT19937":
         return State(json.dumps(generator.get_state(legacy=False), default=_to_json).encode())
     return State(struct.pack("<i", position) + (struct.pack("<d", cached) if has_gauss else b""), keys.tobytes())
-
-
-def _put_numpy(state: State) -> None:
-    _put_legacy(np.random.mtrand._rand, state)
 
 
 def _put_legacy(generator: Any, state: State) -> None:
@@ -188,18 +206,33 @@ def _to_json(value: Any) -> Any:
 
 
 def _python_source(name: str, generator: random.Random) -> GeneratorSource:
+    """`getstate` makes 625 numbers, so it is called only when the twister's memory has changed."""
     last: tuple[Any, State] | None = None
+    memory = _twister_memory(generator)
 
     def take() -> State:
         nonlocal last
-        found = generator.getstate()
+        # The cached normal deviate is an attribute; the memory knows nothing of it.
+        found = (memory.raw, generator.gauss_next) if memory is not None else generator.getstate()
         if last is None or last[0] != found:
-            last = (found, _pack(found))
+            last = (found, _pack(generator.getstate()))
         return last[1]
 
     if type(generator) not in (random.Random, type(random._inst)):
         return GeneratorSource(name, lambda: _take_special(generator), lambda state: _put_special(generator, state))
     return GeneratorSource(name, take, lambda state: _put_python(generator, state))
+
+
+def _twister_memory(generator: random.Random) -> Any:
+    """The generator's position and array where CPython keeps them, behind the head of the object.
+
+    None where they are not there, which `getstate` decides: then the state must be asked for each time.
+    """
+    if sys.implementation.name != "cpython" or _random.Random.__basicsize__ < object.__basicsize__ + _TWISTER_BYTES:
+        return None
+    memory = (ctypes.c_char * _TWISTER_BYTES).from_address(id(generator) + object.__basicsize__)
+    words = generator.getstate()[1]
+    return memory if memory.raw == struct.pack("=i624I", words[-1], *words[:-1]) else None
 
 
 def _take_special(generator: random.Random) -> State:

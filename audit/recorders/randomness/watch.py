@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -30,7 +30,7 @@ class Watch:
     def __init__(self, thing: Any) -> None:
         self._globals = global_sources()
         self._roster = GeneratorSearch(thing)
-        self._held = held_sources(self._roster)
+        self._takers = self._find_takers()
         self._before: dict[str, State] = {}
 
     def begin(self) -> dict[str, State]:
@@ -41,17 +41,16 @@ class Watch:
 
     def take(self) -> dict[str, State]:
         """Return the states of all generators that are known."""
-        return {source.name: source.take() for source in (*self._globals, *self._held)}
+        return {name: take() for name, take in self._takers}
 
     def drawn_states(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
         """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
         made = self._look()
-        now = {source.name: source for source in (*self._globals, *self._held)}
+        now = self.take()
+        # An unchanged state is the same object: then nothing is compared.
         found = [
-            (name, state)
-            for name, state in before.items()
-            if (source := now.get(name)) is None or source.take() != state
+            (name, state) for name, state in before.items() if now.get(name) is not state and now.get(name) != state
         ]
         if made or self._roster.asks_for_worker:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
@@ -63,8 +62,11 @@ class Watch:
         places = self._roster.places
         made = self._roster.refresh()
         if self._roster.places is not places:
-            self._held = held_sources(self._roster)
+            self._takers = self._find_takers()
         return made
+
+    def _find_takers(self) -> list[tuple[str, Callable[[], State]]]:
+        return [(source.name, source.take) for source in (*self._globals, *held_sources(self._roster))]
 
 
 class Restorer:

@@ -33,9 +33,10 @@ class Slot:
     def get(self) -> Any:
         """Return what the slot holds."""
         holder = self._holder
-        if isinstance(holder, dict) and self.key not in holder:
+        try:
+            return holder[self.key]
+        except KeyError:
             return getattr(self.owner, str(self.key))
-        return holder[self.key]
 
     def put(self, value: Any) -> None:
         """Put a stand-in into the slot. `restore` undoes it exactly."""
@@ -140,9 +141,11 @@ class SlotSnapshot:
     def is_current(self) -> bool:
         """Whether every slot holds what it held; another visit's stand-in stands for that."""
         try:
-            return all(_same(slot.get(), value, other) for slot, value, other in self._values) and all(
-                len(holder) == length for holder, length in self._lengths
-            )
+            for slot, value, other in self._values:
+                # Asked before each visit, and nearly always so.
+                if (now := slot.get()) is not value and not _same(now, value, other):
+                    return False
+            return all(len(holder) == length for holder, length in self._lengths)
         except (AttributeError, LookupError, TypeError):
             return False
 

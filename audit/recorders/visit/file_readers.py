@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -82,11 +81,13 @@ def _users_places(reader: Any) -> Iterator[tuple[dict[str, Any], str]]:
             yield from ((vars(module), name) for name, value in list(vars(module).items()) if value is reader)
 
 
+Reader = FunctionSlot | _HeldReader
+
 #: By module and name; None for what cannot be observed.
-_found: dict[tuple[str, str], FunctionSlot | _HeldReader | None] = {}
+_found: dict[tuple[str, str], Reader | None] = {}
 
 
-def _known_readers() -> Iterator[FunctionSlot | _HeldReader]:
+def _known_readers() -> Iterator[Reader]:
     for package, names in _READERS.items():
         if (module := sys.modules.get(package)) is None:
             continue
@@ -97,7 +98,7 @@ def _known_readers() -> Iterator[FunctionSlot | _HeldReader]:
                 yield reader
 
 
-def _make(module: ModuleType, name: str) -> FunctionSlot | _HeldReader | None:
+def _make(module: ModuleType, name: str) -> Reader | None:
     reader = vars(module).get(name)
     if reader is None:
         return None
@@ -108,12 +109,15 @@ def _make(module: ModuleType, name: str) -> FunctionSlot | _HeldReader | None:
     return None if isinstance(reader, type) or not callable(reader) else _HeldReader(module, name, reader)
 
 
-@contextmanager
-def observing_readers() -> Iterator[None]:
-    """Meanwhile note the paths that readers outside of Python are given."""
-    placed = [reader for reader in _known_readers() if reader.put()]
-    try:
-        yield
-    finally:
-        for reader in placed:
-            reader.restore()
+#: The readers of the packages that were imported when there were so many modules.
+_readers: list[Reader] = []
+_modules = 0
+
+
+def observe_readers() -> list[Reader]:
+    """Note the paths that readers outside of Python are given. The caller must restore each of those that this returns."""
+    global _readers, _modules
+    if len(sys.modules) != _modules:
+        _modules = len(sys.modules)
+        _readers = list(_known_readers())
+    return [reader for reader in _readers if reader.put()]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from typing import Any, Literal, NamedTuple
 
 from audit.recorders.calls.call_stages import CallStages
+from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
 from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
-from audit.recorders.visit.file_readers import observing_readers
-from audit.recorders.visit.opened_files import noting_opened_files
+from audit.recorders.visit.file_readers import Reader, observe_readers
+from audit.recorders.visit.opened_files import Before, note_opened_files, stop_noting_files
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
 from audit.recorders.visit.visit import Visit
 from audit.records import Level, Stage
@@ -20,9 +20,10 @@ class Inserted(NamedTuple):
     """What was put into a dataset for one visit."""
 
     pairs: list[tuple[Any, Any]]
-    calls: contextlib.AbstractContextManager[None] | None
-    opened: contextlib.AbstractContextManager[None]
-    readers: contextlib.AbstractContextManager[None]
+    #: Functions whose calls are observed, and functions that read files.
+    functions: list[FunctionSlot]
+    readers: list[Reader]
+    opened: Before
 
 
 class Instrument:
@@ -57,34 +58,29 @@ class Instrument:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         pairs = (self._pairs or []) if not self.changed else []
         # Before the calls: a function that reads a file is not a stage.
-        readers = observing_readers()
-        readers.__enter__()
-        calls = self._observing_calls(visit)
-        if calls is not None:
-            calls.__enter__()
-        opened = noting_opened_files(visit.opened)
-        opened.__enter__()
+        readers = observe_readers()
+        functions = self._observe_calls(visit)
+        opened = note_opened_files(visit.opened)
         for slot, stand_in in pairs:
             slot.put(stand_in)
         set_current_visit(visit)
-        return Inserted(pairs, calls, opened, readers)
+        return Inserted(pairs, functions, readers, opened)
 
     def remove(self, inserted: Inserted) -> None:
         """Put back what the slots held."""
         set_current_visit(None)
         for slot, _ in reversed(inserted.pairs):
             slot.restore()
-        inserted.opened.__exit__(None, None, None)
-        if inserted.calls is not None:
-            inserted.calls.__exit__(None, None, None)
-        inserted.readers.__exit__(None, None, None)
+        stop_noting_files(inserted.opened)
+        for function in (*inserted.functions, *inserted.readers):
+            function.restore()
 
-    def _observing_calls(self, visit: Visit) -> contextlib.AbstractContextManager[None] | None:
+    def _observe_calls(self, visit: Visit) -> list[FunctionSlot]:
         if self.pipeline.observed is None or self.changed:
-            return None
+            return []
         if self._calls is None:
             self._calls = CallStages(self.pipeline.observed, self.pipeline)
-        return self._calls.observing(visit)
+        return self._calls.observe(visit)
 
     def describe(self, visit: Visit) -> dict[int, Stage]:
         """Return the stages of a visit that were not known before it, by their ordinals in the visit."""

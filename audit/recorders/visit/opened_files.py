@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 _noted: list[str] | None = None
@@ -32,16 +30,22 @@ def note_opened_file(path: Any) -> None:
         _noted.append(os.fsdecode(path))
 
 
-@contextmanager
-def noting_opened_files(noted: list[str]) -> Iterator[None]:
-    """Meanwhile put the path of each file that this thread opens for reading into the list."""
+#: Whose opened files were noted before: `stop_noting_files` goes back to it.
+Before = tuple[list[str] | None, int]
+
+
+def note_opened_files(noted: list[str]) -> Before:
+    """Put the path of each file that this thread opens for reading into the list, until `stop_noting_files`."""
     global _noted, _thread, _installed
     if not _installed:
         sys.addaudithook(_hook)
         _installed = 1
     before = _noted, _thread
     _noted, _thread = noted, threading.get_ident()
-    try:
-        yield
-    finally:
-        _noted, _thread = before
+    return before
+
+
+def stop_noting_files(before: Before) -> None:
+    """Undo `note_opened_files`, which returned `before`."""
+    global _noted, _thread
+    _noted, _thread = before

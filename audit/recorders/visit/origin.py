@@ -139,7 +139,7 @@ def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
         path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
         if isinstance(path, str):
             root = os.path.abspath(getattr(dataset, "root", os.path.dirname(path)))
-            relative = os.path.relpath(os.path.abspath(path), root)
+            relative = relative_path(path, root)
             given = label if isinstance(label, int) else None
             return Origin(printable_path(relative), root, raw_path(relative), None, given, path)
     return None
@@ -167,13 +167,30 @@ def _target(dataset: Any, index: int) -> int | None:
     return label_number(targets[index]) if len(targets) == len(dataset) else None
 
 
+def relative_path(path: str, root: str) -> str:
+    """Return a path as seen from `root`, which is absolute."""
+    below = path.removeprefix(root)
+    # Most files lie below their root, under a name without detours: then what follows the root is the path.
+    if len(below) < len(path) and below.startswith(os.sep) and not _has_detours(below):
+        return below[1:]
+    return os.path.relpath(os.path.abspath(path), root)
+
+
+def _has_detours(path: str) -> bool:
+    return f"{os.sep}{os.sep}" in path or f"{os.sep}." in path or path.endswith(os.sep) or os.sep != "/"
+
+
 def printable_path(path: str) -> str:
     """Return a path as text that can be stored; bytes that are not UTF-8 are shown as escapes."""
+    if path.isascii():
+        return path
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def raw_path(path: str) -> bytes | None:
     """Return the bytes of a path whose text is not exactly them; None for all others."""
+    if path.isascii():
+        return None
     data = os.fsencode(path)
     try:
         data.decode("utf-8")

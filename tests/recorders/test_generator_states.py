@@ -1,0 +1,86 @@
+"""The states of generators: taken quickly, and always the ones that the generators say they have."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.recorders.randomness.search import GeneratorSearch
+from audit.recorders.randomness.states import global_sources, held_sources
+from audit.recorders.randomness.watch import Watch
+from audit.recorders.visit.origin import relative_path
+
+_DRAWS = {
+    "random": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+    "many": lambda: random.sample(range(10_000), 700),
+    "numpy": np.random.rand,
+    "numpy normal": np.random.randn,
+    "numpy many": lambda: np.random.rand(700),
+    "torch": lambda: torch.rand(1),
+    "torch normal": lambda: torch.randn(1),
+    "nothing": lambda: None,
+}
+
+
+class _Holder:
+    def __init__(self) -> None:
+        self.random = random.Random(3)
+        self.torch = torch.Generator().manual_seed(4)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.sampled_from(sorted(_DRAWS)), max_size=12))
+def test_a_state_brings_back_the_same_numbers(draws: list[str]) -> None:
+    sources = global_sources()
+    for name in draws:
+        states = [source.take() for source in sources]
+        drawn = [repr(_DRAWS[name]()), repr(_DRAWS["gauss"]()), repr(_DRAWS["numpy normal"]())]
+        after = [source.take() for source in sources]
+        for source, state in zip(sources, states, strict=True):
+            source.put(state)
+        assert [source.take() for source in sources] == states
+        assert [repr(_DRAWS[name]()), repr(_DRAWS["gauss"]()), repr(_DRAWS["numpy normal"]())] == drawn
+        assert [source.take() for source in sources] == after
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.sampled_from(sorted(_DRAWS)), max_size=6))
+def test_a_visit_drew_from_the_generators_whose_state_changed(draws: list[str]) -> None:
+    watch = Watch(_Holder())
+    watch.begin()
+    before = (random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())
+    for name in draws:
+        _DRAWS[name]()
+    changed = {
+        "random": random.getstate() != before[0],
+        "numpy": repr(np.random.get_state(legacy=False)) != repr(before[1])
+        or bool((np.random.get_state(legacy=False)["state"]["key"] != before[1]["state"]["key"]).any()),
+        "torch": not torch.equal(torch.get_rng_state(), before[2]),
+    }
+    assert {name for name, _ in watch.drew()} == {name for name, is_changed in changed.items() if is_changed}
+
+
+def test_generators_that_objects_hold_are_read_where_they_lie() -> None:
+    holder = _Holder()
+    sources = {source.name: source for source in held_sources(GeneratorSearch(holder))}
+    for name, draw in (("held:random", holder.random.random), ("held:torch", holder.torch.seed)):
+        before: Any = sources[name].take()
+        assert sources[name].take() is before
+        draw()
+        assert sources[name].take() != before
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.sampled_from(["a", "b c", "..", ".", "", ".hidden", "ä"]), min_size=1, max_size=6))
+def test_a_path_below_its_root_is_what_the_library_says(parts: list[str]) -> None:
+    root = "/data/set"
+    for path in ("/".join([root, *parts]), "/" + "/".join(parts), root + "/".join(parts)):
+        assert relative_path(path, root) == os.path.relpath(os.path.abspath(path), root)
