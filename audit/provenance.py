@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from audit.records import DIGEST_VERSION
@@ -43,15 +44,23 @@ def describe() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """The versions that decide what a pipeline computes."""
     found = {"python": platform.python_version(), "digests": str(DIGEST_VERSION)}
-    for name, distribution in _PACKAGES.items():
+    for name, package in _PACKAGES.items():
         try:
-            found[name] = version(distribution)
+            found[name] = _version(package)
         except PackageNotFoundError:
             found[name] = "unknown"
-    for name, distribution in _BESIDES.items():
+    for name, package in _BESIDES.items():
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(distribution)
+            found[name] = _version(package)
     return found
+
+
+@functools.cache
+def _version(name: str) -> str:
+    """The version of an installed package, without parsing all that its metadata says: that takes milliseconds."""
+    found = distribution(name)
+    line = _VERSION_LINE.search(found.read_text("METADATA") or "")
+    return line[1] if line is not None else found.version
 
 
 def host() -> str:
@@ -62,17 +71,18 @@ def host() -> str:
 def git_commit() -> str | None:
     """The commit of the working directory, marked when files differ from it; None outside a repository."""
     try:
-        head = _git("rev-parse", "HEAD")
-        return f"{head}+changes" if _git("status", "--porcelain", "--untracked-files=no") else head
+        command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+        done = subprocess.run(command, capture_output=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    if head == "(initial)":
+        return None
+    return head if all(line.startswith("#") for line in lines) else f"{head}+changes"
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
-    return done.stdout.strip()
-
-
+_VERSION_LINE = re.compile(r"^Version: *(\S+)\s*$", re.MULTILINE)
 #: Needs no quotes in a shell; shown as three stars.
 _HIDDEN = "_hidden_value_"
 #: Options whose value is not for others. `--tokenizer` and `--author` are: a word must end where it ends.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -44,10 +45,17 @@ def _held_loader(loader: Any) -> Any:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
+#: References to a sampler that only its loader holds: the loader's, and that of the call which counts them.
+_REFERENCES_OF_A_LOADER = 2
+
+
 def is_being_iterated(loader: DataLoader[Any]) -> bool:
     """Whether an iterator of this loader is under way: what it yields cannot be recorded any more."""
     if getattr(loader, "_iterator", None) is not None:
         return True
+    if sys.getrefcount(loader._index_sampler) <= _REFERENCES_OF_A_LOADER:
+        return False
+    # Nobody but the collector knows who else holds the sampler; it looks at every object there is.
     for holder in gc.get_referrers(loader._index_sampler):
         state = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
         is_iterator = isinstance(holder, _BaseDataLoaderIter) or "_sampler_iter" in state
