@@ -65,7 +65,7 @@ def test_a_visit_drew_from_the_generators_whose_state_changed(draws: list[str]) 
         or bool((np.random.get_state(legacy=False)["state"]["key"] != before[1]["state"]["key"]).any()),
         "torch": not torch.equal(torch.get_rng_state(), before[2]),
     }
-    assert {name for name, _ in watch.drew()} == {name for name, is_changed in changed.items() if is_changed}
+    assert {name for name, _ in watch.drawn_states()} == {name for name, is_changed in changed.items() if is_changed}
 
 
 def test_generators_that_objects_hold_are_read_where_they_lie() -> None:
