@@ -73,7 +73,8 @@ class TensorKind(ValueKind):
         shape = tuple(value.shape)
         if value.dtype is _fast.float32:
             digest = hashing.of("tensor", "float32", shape, raw)
-            return Facts("tensor", "float32", shape, None, digest, *loops.native.f32(raw), len(raw))  # type: ignore[union-attr]
+            numbers = statistics.Statistics._make(loops.native.f32(raw))  # type: ignore[union-attr]
+            return Facts("tensor", "float32", shape, None, digest, *numbers, len(raw))
         digest = hashing.of("tensor", "uint8", shape, raw)
         stats = statistics.of_sums(len(raw), loops.native.u8(raw))  # type: ignore[union-attr]
         return Facts("tensor", "uint8", shape, None, digest, *stats, len(raw))

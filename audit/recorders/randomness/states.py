@@ -213,7 +213,7 @@ def _python_source(name: str, generator: random.Random) -> GeneratorSource:
     def take() -> State:
         nonlocal last
         # The cached normal deviate is an attribute; the memory knows nothing of it.
-        found = (memory.raw, generator.gauss_next) if memory is not None else generator.getstate()
+        found = (memory.raw, vars(generator)["gauss_next"]) if memory is not None else generator.getstate()
         if last is None or last[0] != found:
             last = (found, _pack(generator.getstate()))
         return last[1]
