@@ -13,8 +13,9 @@
     python             FILE.py, module:function
 
     base      FileDataset, Source, and the table of kinds
-    scan      what is in a folder      names     names as bytes and as text
-    reading   bytes of a file          decode    bytes to picture, array, text
+    scan      what is in a folder      files     names as bytes and as text, bytes of a file
+    builder   functions that build a dataset, for a replay      trust     whose code may run
+    decode    bytes to picture, array, text
 
 A plugin adds a kind with an entry point in the group `audit.sources`: a module, or an object, with the names of
 `DatasetKind`. Nothing here imports torch before a kind that needs it is opened.

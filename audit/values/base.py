@@ -23,18 +23,18 @@ class Facts:
     """What table `stage_outputs` keeps of a value."""
 
     kind: str
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    mode: str | None
-    #: None where values of this kind cannot be told from each other.
-    digest: str | None
-    min: float | None
-    max: float | None
-    mean: float | None
-    std: float | None
-    zeros: int | None
-    nonfinite: int | None
-    bytes: int
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    mode: str | None = None
+    #: None where values of this kind cannot be compared with each other.
+    digest: str | None = None
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    zeros: int | None = None
+    nonfinite: int | None = None
+    bytes: int = 0
 
 
 @dataclass(slots=True)

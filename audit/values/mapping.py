@@ -39,7 +39,7 @@ class MappingKind(ValueKind):
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         shape = (len(_items(value)),)
-        return Facts(self.name, None, shape, _mode(value), digest, None, None, None, None, None, None, size)
+        return Facts(self.name, None, shape, _mode(value), digest, bytes=size)
 
     def preview(self, value: Any) -> Preview | None:
         return excerpt(composite.outline(dict(_items(value))))

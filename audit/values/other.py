@@ -45,7 +45,7 @@ class OtherKind(ValueKind):
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         mode = _type(value) if value is None or _pickled(value) is not None else "unpicklable"
-        return Facts(self.name, _type(value), None, mode, digest, None, None, None, None, None, None, size)
+        return Facts(self.name, _type(value), None, mode, digest, bytes=size)
 
     def preview(self, value: Any) -> Preview | None:
         return excerpt(_shown(value))

@@ -29,7 +29,7 @@ class SequenceKind(ValueKind):
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
-        return Facts(self.name, None, (len(value),), _mode(value), digest, None, None, None, None, None, None, size)
+        return Facts(self.name, None, (len(value),), _mode(value), digest, bytes=size)
 
     def preview(self, value: Any) -> Preview | None:
         return excerpt(composite.outline(list(_children(value))))

@@ -32,7 +32,7 @@ class TextKind(ValueKind):
         digest, size = self.fingerprint(value)
         kind = type(value).__name__
         mode = None if kind == "str" else kind
-        return Facts(self.name, kind, (len(value),), mode, digest, None, None, None, None, None, None, size)
+        return Facts(self.name, kind, (len(value),), mode, digest, bytes=size)
 
     def preview(self, value: Any) -> Preview | None:
         return excerpt(value if isinstance(value, str) else repr(bytes(value[:EXCERPT])))

@@ -501,7 +501,7 @@ class CallToken:
 def _only_digest(value: Any) -> Facts:
     """Return what a replay compares, without the cost of statistics."""
     digest, size = values.fingerprint(value)
-    return Facts(values.kind_of(value).name, None, None, None, digest, None, None, None, None, None, None, size)
+    return Facts(values.kind_of(value).name, digest=digest, bytes=size)
 
 
 def _container_params(step: PipelineStep, ran: list[int]) -> str:
