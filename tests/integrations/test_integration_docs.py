@@ -24,8 +24,10 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     for package in ("lightning", "transformers", "accelerate", "mlflow", "tensorboard", "openlineage.client"):
         pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_TRACKING_URI"):  # the examples set them: put them back afterwards
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     monkeypatch.setattr("mlflow.tracking.fluent._active_experiment_id", None)
     namespace: dict[str, object] = {"__name__": "example"}
     for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
