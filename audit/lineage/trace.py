@@ -12,12 +12,22 @@ from typing import Any
 
 from audit import plainjson, values
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
+from audit.lineage.overlay import visit_overlay
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
 from audit.records import Run, Stage
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
-from audit.tables import ActivationRow, PayloadRow, PredictionRow, SampleRow, SampleSourceRow, StageOutputRow
+from audit.tables import (
+    ActivationRow,
+    BoxRow,
+    MaskRow,
+    PayloadRow,
+    PredictionRow,
+    SampleRow,
+    SampleSourceRow,
+    StageOutputRow,
+)
 
 #: What `audit trace --json` shows of a prediction and of a stage: a contract with those who read it.
 _PREDICTION = (
@@ -71,6 +81,22 @@ class Trace:
         """Whether each of the sample's files still is what was recorded."""
         states = SourceStates()
         return [states.of(row) for row in self.sources]
+
+    @cached_property
+    def boxes(self) -> list[BoxRow]:
+        """The boxes of the graded prediction: targets first, then predicted ones."""
+        key = self.sample
+        rows = self.reader.rows(BoxRow, self.run.run_id, index=key["index"], where=self._graded)
+        return sorted(rows, key=lambda row: (row["kind"] != "target", row["box"]))
+
+    @cached_property
+    def masks(self) -> list[MaskRow]:
+        """The target and the predicted mask of the graded prediction."""
+        return self.reader.rows(MaskRow, self.run.run_id, index=self.sample["index"], where=self._graded)
+
+    @property
+    def _graded(self) -> str:
+        return f"epoch = {self.sample['epoch']} AND visit = {self.sample['visit']} AND call = 0"
 
     @cached_property
     def _payloads(self) -> dict[tuple[int, str], PayloadRow]:
@@ -147,9 +173,21 @@ class Trace:
                 absent = stem.with_name(stem.name + ".txt")
                 absent.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
                 written.append(absent)
+        written += self._export_overlay(target / "overlay.png")
         summary = target / "trace.json"
         summary.write_text(plainjson.dumps(self.as_json(), indent=2))
         return [*written, summary]
+
+    def _export_overlay(self, path: Path) -> list[Path]:
+        """Write the picture with its boxes or masks, if the visit has them and its picture can be had."""
+        try:
+            overlay = visit_overlay(self)
+        except (NeedsTrust, NotFound):
+            return []  # the missing picture is told in place of its stage
+        if overlay is None:
+            return []
+        overlay.save(path)
+        return [path]
 
     def as_json(self) -> dict[str, Any]:
         """The trace as `audit trace --json` prints it."""
@@ -187,7 +225,7 @@ class Trace:
             "prediction": _prediction_json(self.prediction) if self.prediction else None,
             "other_predictions": [_prediction_json(row) for row in self.other_predictions],
             "activations": self.activations,
-        }
+        } | ({"boxes": [_box_json(row) for row in self.boxes]} if self.run.task == "detection" else {})
 
     def _repr_html_(self) -> str | None:
         from audit.report.html.notebook import trace_html
@@ -206,6 +244,10 @@ class Trace:
 def _prediction_json(row: PredictionRow) -> dict[str, Any]:
     found: dict[str, Any] = {**row}
     return {name: found[name] for name in _PREDICTION}
+
+
+def _box_json(row: BoxRow) -> dict[str, Any]:
+    return {name.rstrip("_"): value for name, value in row.items()}
 
 
 def _stage_json(row: TracedStage) -> dict[str, Any]:

@@ -108,6 +108,8 @@ def _short(value: Any) -> str:
 def _prediction(trace: Trace) -> RenderableType:
     row = trace.prediction
     assert row is not None
+    if trace.boxes:
+        return _boxes(trace)
     head = _verdict(row, named=bool(trace.other_predictions))
     bars = Table.grid(padding=(0, 1))
     classes = trace.run.classes or []
@@ -126,6 +128,24 @@ def _prediction(trace: Trace) -> RenderableType:
             mark,
         )
     return Group(head, bars)
+
+
+def _boxes(trace: Trace) -> RenderableType:
+    """Return the boxes of a detector: how many were found, and each with its outcome, the surest first."""
+    targets = [row for row in trace.boxes if row["kind"] == "target"]
+    predicted = [row for row in trace.boxes if row["kind"] == "predicted"]
+    found = sum(row["outcome"] == "tp" for row in targets)
+    head = Text.assemble(("predicted  ", "dim"), (f"{len(predicted)} boxes", "bold"))
+    head.append(f"  {found} of {len(targets)} objects found", "dim")
+    table = Table.grid(padding=(0, 1))
+    shown = sorted(predicted, key=lambda row: -(row["score"] or 0.0))[:_MOST_CLASSES]
+    for row in [*targets, *shown]:
+        colour = {"tp": "green", "fn": "bold red", "fp": "red"}.get(row["outcome"] or "", "dim")
+        score = f"{row['score']:.1%}" if row["score"] is not None else "target"
+        place = f"{row['x1']:.0f}, {row['y1']:.0f} – {row['x2']:.0f}, {row['y2']:.0f}"
+        name = clean(row["class_name"] or str(row["class_"]))
+        table.add_row(Text(name), score, Text(place, "dim"), Text(row["outcome"] or "", colour))
+    return Group(head, table)
 
 
 def _verdict(row: PredictionRow, *, named: bool) -> Text:

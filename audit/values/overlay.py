@@ -48,7 +48,7 @@ def _draw_box(pen: ImageDraw.ImageDraw, row: Mapping[str, Any], colour: tuple[in
     if not np.isfinite(corners).all() or corners[2] < corners[0] or corners[3] < corners[1]:
         return  # such a box is in the table, and cannot be drawn
     pen.rectangle(corners, outline=colour, width=2)
-    name = row.get("class_name") or row.get("class")
+    name = row.get("class_name") or row.get("class", row.get("class_"))
     score = row.get("score")
     text = str(name) if score is None else f"{name} {score:.2f}"
     left, top = max(corners[0], 0), max(corners[1], 0)

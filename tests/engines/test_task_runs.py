@@ -45,6 +45,19 @@ def test_a_detector_on_a_coco_file_is_one_command(tmp_path: Path, detector: Path
         ]
         assert opened.sql("SELECT count(*) FROM predictions").fetchall() == [(4,)]
         assert opened.replay().different == []
+        traced = opened.trace(index=2)
+        assert [row["kind"] for row in traced.as_json()["boxes"]][:2] == ["target", "target"]
+        assert tmp_path / "out" / "overlay.png" in traced.export(tmp_path / "out")
+    shown = CliRunner().invoke(cli, ["trace", "2", "--store", str(store)], catch_exceptions=False)
+    assert "of 2 objects found" in shown.output
+    assert CliRunner().invoke(cli, ["check", "--store", str(store)]).exit_code in (0, 1)
+    judged = CliRunner().invoke(cli, ["check", "--store", str(store), "--format", "json"])
+    broken = [one for one in json.loads(judged.stdout)["checks"] if one["status"] == "error"]
+    assert broken == []
+    report = CliRunner().invoke(cli, ["report", "--store", str(store), "-o", str(tmp_path / "report.html")])
+    assert report.exit_code == 0, report.output
+    compared = CliRunner().invoke(cli, ["diff", "latest", "latest", "--store", str(store), "--json"])
+    assert compared.exit_code == 0, compared.output
 
 
 def test_a_segmentation_network_on_a_folder_of_masks(tmp_path: Path) -> None:
@@ -62,3 +75,4 @@ def test_a_segmentation_network_on_a_folder_of_masks(tmp_path: Path) -> None:
         pixels = "SELECT DISTINCT sum(target_pixels) FROM mask_scores GROUP BY index"
         assert opened.sql(pixels).fetchall() == [(520 * 780,)], "the mask was resized with its picture"
         assert opened.replay().different == []
+        assert tmp_path / "out" / "overlay.png" in opened.trace(index=2).export(tmp_path / "out")

@@ -110,7 +110,8 @@ class Reader:
         conditions = [f"index = {int(index)}"] if index is not None else []
         if where:
             conditions.append(f"({where})")
-        columns = ", ".join(f'"{name}"' for name in field_names(row))
+        # A column whose name is a word of Python has an underscore behind it there.
+        columns = ", ".join(f'"{name.rstrip("_")}" AS "{name}"' for name in field_names(row))
         query = f"SELECT {columns} FROM {_source(table, found)}" + (
             f" WHERE {' AND '.join(conditions)}" if conditions else ""
         )
