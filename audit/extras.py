@@ -23,6 +23,7 @@ EXTRAS = {
     "openlineage": "openlineage",
     "wandb": "wandb",
     "ray": "ray",
+    "cryptography": "sign",
 }
 
 

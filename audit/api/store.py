@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from audit.metrics.average_precision import AveragePrecision
     from audit.store.leftovers import Cleaned
     from audit.store.maintain.compact import Compacted
+    from audit.store.maintain.signatures import RunSignature
     from audit.store.maintain.stats import StoreStats
     from audit.store.maintain.verify import Damage
 
@@ -244,14 +245,34 @@ class Store:
 
         return store_stats(self.reader, run)
 
-    def verify(self, run: str | None = None, *, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
+    def verify(
+        self,
+        run: str | None = None,
+        *,
+        key: str | os.PathLike[str] | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> list[Damage]:
         """Return what is damaged: each part against its manifest, each manifest against its parts. Empty if nothing is.
 
-        Open the store with `allow_damaged=True` to have damaged manifests listed instead of raised.
+        With the file of a public key, a run that is not as its owner signed it is damage too. Open the store with
+        `allow_damaged=True` to have damaged manifests listed instead of raised.
         """
         from audit.store.maintain.verify import verify
 
-        return verify(self.reader, run, progress)
+        return verify(self.reader, run, progress, key)
+
+    def sign(self, run: str | None = None, *, key: str | os.PathLike[str]) -> RunSignature:
+        """Sign a run, as it is committed now, with the private Ed25519 key in a PEM file."""
+        from audit.store.maintain.signatures import sign
+
+        return sign(self.reader, run, key)
+
+    def attest(self, run: str | None = None, *, key: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return an in-toto statement of a run: its data, code, model, results and environment. With a private key, the
+        statement is in a signed DSSE envelope."""
+        from audit.store.maintain.attestation import attest
+
+        return attest(self.reader, run, key)
 
     def compact(self, run: str | None = None) -> Compacted:
         """Merge a run's small parts and sort their rows by index, while others read."""

@@ -6,12 +6,12 @@ import click
 
 from audit.cli.bar import ProgressBar
 from audit.cli.groups import CommandGroup
-from audit.cli.options import common, console, json_option
+from audit.cli.options import common, console, debug_option, json_option
 
 
 @click.group(cls=CommandGroup)
 def store() -> None:
-    """Maintain a store: show sizes, find damage, merge parts, delete runs and leftovers."""
+    """Maintain a store: show sizes, find damage, sign runs, merge parts, delete runs and leftovers."""
 
 
 @store.command()
@@ -35,16 +35,17 @@ def stats(run: str | None, store: str | None, as_json: bool) -> None:
 
 @store.command()
 @click.argument("run", required=False)
+@click.option("--key", metavar="FILE.pub", help="Also require that every run is as the owner of this key signed it.")
 @json_option
 @common
-def verify(run: str | None, store: str | None, as_json: bool) -> int:
+def verify(run: str | None, key: str | None, store: str | None, as_json: bool) -> int:
     """Check every part against its manifest (digest, size, rows, range of indices), and every manifest against its parts
     (its own digest, counts, accuracy). Exit code 1 if something is damaged."""
     from audit import plainjson
     from audit.api import open as open_store
 
     with open_store(store, allow_damaged=True) as opened, ProgressBar("verifying") as bar:
-        damage = opened.verify(run, progress=bar.show)
+        damage = opened.verify(run, key=key, progress=bar.show)
         parts = (
             sum(len(opened.reader.manifest(row.run_id).parts) for row in opened.runs())
             if run is None
@@ -93,6 +94,56 @@ def compact(run: str | None, store: str | None, as_json: bool) -> int:
     if as_json:
         click.echo(plainjson.dumps(merged))
     return 1 if failed else 0
+
+
+@store.command()
+@click.argument("file", metavar="FILE")
+@debug_option
+def keygen(file: str) -> None:
+    """Make an Ed25519 key to sign runs with: FILE is private, FILE.pub is for those who verify."""
+    from audit.store.maintain.signatures import make_keys
+
+    click.echo(f"The private key is {file}, the public key is {make_keys(file)}", err=True)
+
+
+@store.command()
+@click.argument("run", required=False)
+@click.option("--key", metavar="FILE", required=True, help="The private Ed25519 key, a PEM file.")
+@json_option
+@common
+def sign(run: str | None, key: str, store: str | None, as_json: bool) -> None:
+    """Sign a run as it is committed now, so that `audit store verify --key FILE.pub` finds whatever is changed later."""
+    from audit import plainjson
+    from audit.api import open as open_store
+
+    with open_store(store) as opened:
+        signed = opened.sign(run, key=key)
+    if as_json:
+        click.echo(plainjson.dumps(signed.as_json()))
+    else:
+        click.echo(f"{signed.run_id} was signed at commit {signed.commit} with the key {signed.key}")
+
+
+@store.command()
+@click.argument("run", required=False)
+@click.option("--key", metavar="FILE", help="Sign the statement with this private Ed25519 key, in a DSSE envelope.")
+@click.option(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it to a file. [default: print it]"
+)
+@common
+def attest(run: str | None, key: str | None, output: str | None, store: str | None) -> None:
+    """Write an in-toto statement of a run: its data, code, model, results and environment, as JSON."""
+    from pathlib import Path
+
+    from audit import plainjson
+    from audit.api import open as open_store
+
+    with open_store(store) as opened:
+        text = plainjson.dumps(opened.attest(run, key=key), indent=1)
+    if output:
+        Path(output).write_text(f"{text}\n")
+    else:
+        click.echo(text)
 
 
 @store.command()

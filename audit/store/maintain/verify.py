@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from audit.errors import StoreDamaged
 from audit.records import Part, Progress, Run
 from audit.store.commits import run_folder
+from audit.store.maintain.signatures import problem_with
 from audit.store.part_file import index_bounds
 from audit.store.read.reader import Reader
 from audit.store.schema import add_missing_columns
@@ -35,8 +37,13 @@ class Damage:
         return asdict(self)
 
 
-def verify(reader: Reader, run: str | None = None, progress: Callable[[Progress], None] | None = None) -> list[Damage]:
-    """Every damage in one run, or in all of them."""
+def verify(
+    reader: Reader,
+    run: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    key: str | os.PathLike[str] | None = None,
+) -> list[Damage]:
+    """Return every damage in one run, or in all of them; with a key, also runs that are not as its owner signed them."""
     chosen = [reader.manifest(run)] if run else [reader.manifest(row.run_id) for row in reader.runs()]
     damage = [_damaged_manifest(error) for error in reader.damaged] if run is None else []
     total = sum(len(manifest.parts) for manifest in chosen)
@@ -52,6 +59,8 @@ def verify(reader: Reader, run: str | None = None, progress: Callable[[Progress]
             done += 1
             if progress is not None:
                 progress(Progress(done, total, doing="verifying"))
+        if key is not None and (unsigned := problem_with(reader, manifest, key)) is not None:
+            damage.append(Damage(run_id, "run.json", unsigned))
         # Of parts that cannot be read nothing can be counted.
         if tally is not None:
             damage += [Damage(run_id, "run.json", problem) for problem in _contradictions(manifest.run, tally)]
