@@ -68,7 +68,11 @@ def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearr
 
 def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
     schema = PACKED[name]
-    arrays = [pa.array(_lengths(rows, field.name), field.type) for field in schema]
+    # A column that no recorder fills yet is NULL.
+    arrays = [
+        pa.array(_lengths(rows, field.name), field.type) if rows.data[field.name] else pa.nulls(rows.rows, field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

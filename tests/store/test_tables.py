@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -14,8 +15,10 @@ from places import REPOSITORY
 
 from audit.columns import VARCHAR, Column, columns_of
 from audit.records import Run
+from audit.store import wire
 from audit.store.schema import RUNS, SCHEMAS, arrow_schema, schema_at
-from audit.tables import TABLES, PredictionRow
+from audit.tables import TABLES, PredictionRow, StageOutputRow
+from audit.values.base import Facts
 
 #: Columns and Arrow types of schema version 3. They are never removed, renamed, reordered or given another type.
 VERSION_3 = json.loads((Path(__file__).parent / "schema_v3.json").read_text())
@@ -66,6 +69,20 @@ def test_the_python_types_are_those_of_the_columns(table: str) -> None:
 def test_every_column_of_runs_is_a_field_of_a_run() -> None:
     assert list(columns_of(Run)) == RUNS.names
     assert all(column.meaning for column in columns_of(Run).values())
+
+
+def test_every_fact_of_a_value_is_a_column_of_the_same_name() -> None:
+    assert {field.name for field in fields(Facts)} <= set(columns_of(StageOutputRow))
+
+
+def test_a_column_that_no_recorder_fills_is_null() -> None:
+    outputs = wire.columns("stage_outputs")
+    for name in ("index", "stage", "position"):
+        outputs.data[name].append(3)
+    outputs.rows += 1
+    [table] = wire.unpack(wire.pack({"stage_outputs": outputs})).values()
+    [row] = table.to_pylist()
+    assert {name for name, value in row.items() if value is not None} == {"index", "stage", "position"}
 
 
 def test_a_new_column_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

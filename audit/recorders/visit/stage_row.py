@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from operator import attrgetter
+
 from audit import values
 from audit.records import Columns
 from audit.values.base import Facts
+
+#: Each fact has the name of its column.
+_FACTS = tuple(field.name for field in fields(Facts))
+_values_of = attrgetter(*_FACTS)
 
 
 class Row:
@@ -31,25 +38,15 @@ class Row:
 
     def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
         """Append it to the tables."""
-        facts, params = self.facts, self.params
+        facts = self.facts
         add = outputs.data
         add["index"].append(index)
         add["stage"].append(stage)
         add["name"].append(name)
-        add["kind"].append(facts.kind)
-        add["dtype"].append(facts.dtype)
-        add["shape"].append(facts.shape)
-        add["mode"].append(facts.mode)
-        add["digest"].append(facts.digest)
+        for column, value in zip(_FACTS, _values_of(facts), strict=True):
+            add[column].append(value)
         add["changed"].append(self.changed)
-        add["params"].append(params)
-        add["min"].append(facts.min)
-        add["max"].append(facts.max)
-        add["mean"].append(facts.mean)
-        add["std"].append(facts.std)
-        add["zeros"].append(facts.zeros)
-        add["nonfinite"].append(facts.nonfinite)
-        add["bytes"].append(facts.bytes)
+        add["params"].append(self.params)
         add["microseconds"].append(self.microseconds)
         add["payload"].append(self.level)
         add["position"].append(position)
