@@ -175,7 +175,7 @@ class Context:
         classes = self.run.classes or []
         for wanted in self.narrowing.classes if classes else ():
             if wanted not in classes and not wanted.lstrip("-").isdecimal():
-                raise _unknown("class", wanted, classes, self.run.run_id)
+                raise _unknown_name_error("class", wanted, classes, self.run.run_id)
 
     def unmet_run(self) -> str | None:
         """Return why this run is not one that the configuration names for the check, or None."""
@@ -196,7 +196,7 @@ class Context:
         if set(wanted) & set(splits):
             return None
         if any(difflib.get_close_matches(name, splits, n=1, cutoff=0.75) for name in wanted):
-            raise _unknown("split", wanted[0], splits, self.run.run_id)
+            raise _unknown_name_error("split", wanted[0], splits, self.run.run_id)
         return f"the run has no sample of the split {' or '.join(wanted)}"
 
     # -- queries -------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Context:
         stages = sorted(self.stage_numbers)
         everything = stages == [stage.stage for stage in self.facts.stages]
         where = "" if everything or not stages else f" AND stage IN ({', '.join(map(str, stages))})"
-        return self._belonging("stage_outputs", where)
+        return self._rows_of_run("stage_outputs", where)
 
     @cached_property
     def sources_decoded(self) -> str:
@@ -299,19 +299,19 @@ class Context:
         newest = max((row["last"] for row in self.facts.epochs), default=0)
         last = newest if self.run.last_epoch is None else self.run.last_epoch
         several = any(row["first"] != last or row["last"] != last for row in self.facts.epochs)
-        return self._belonging("graded_predictions", f" AND epoch = {last}" if several else "")
+        return self._rows_of_run("graded_predictions", f" AND epoch = {last}" if several else "")
 
     @cached_property
     def all_predictions(self) -> str:
         """Return the predictions of every epoch."""
-        return self._belonging("graded_predictions")
+        return self._rows_of_run("graded_predictions")
 
     @cached_property
     def activations(self) -> str:
         """Return the recorded inputs and outputs of layers."""
         return f"(SELECT * FROM activations WHERE run_id = {self.run_literal})"
 
-    def _belonging(self, table: str, where: str = "") -> str:
+    def _rows_of_run(self, table: str, where: str = "") -> str:
         text = f"SELECT * FROM {table} WHERE run_id = {self.run_literal}{where}"
         if self.narrowing.splits or self.narrowing.classes:
             text += (
@@ -347,7 +347,7 @@ class Context:
             stage for stage in stages if wanted in (stage.name, str(stage.stage))
         ]
         if not found:
-            raise _unknown("stage", wanted, [stage.name for stage in stages], self.run.run_id)
+            raise _unknown_name_error("stage", wanted, [stage.name for stage in stages], self.run.run_id)
         return found
 
     def stage_name(self, number: int | None) -> str:
@@ -410,7 +410,7 @@ def dataset_name(run: Run) -> str | None:
     return os.path.basename(run.dataset.rstrip("/")) if run.dataset else None
 
 
-def _unknown(noun: str, wanted: str, names: Sequence[str], run_id: str) -> UsageError:
+def _unknown_name_error(noun: str, wanted: str, names: Sequence[str], run_id: str) -> UsageError:
     near = difflib.get_close_matches(wanted, names, n=2)
     return UsageError(
         f"The configuration names the {noun} {wanted!r}, which the run {run_id} does not have.",

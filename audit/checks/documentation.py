@@ -142,13 +142,14 @@ def checks_page() -> str:
         if check.options:
             lines += ["| option | default | |", "| --- | --- | --- |"]
             lines += [
-                f"| `{key}` | {_shown(option.default)} | {option.help} |" for key, option in check.options.items()
+                f"| `{key}` | {_default_text(option.default)} | {option.help} |"
+                for key, option in check.options.items()
             ]
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _shown(default: object) -> str:
+def _default_text(default: object) -> str:
     return "none" if default is None else f"`{default!r}`"
 
 

@@ -45,13 +45,13 @@ def require_check(name: str, own: Collection[str] = ()) -> None:
         return
     if name not in CHECKS and (near := difflib.get_close_matches(name, own, n=3)):
         raise UsageError(f"There is no check called {name!r}.", hint=f"Did you mean {', '.join(near)}?")
-    _checked(name, CHECKS.get(name))
+    _require_check(name, CHECKS.get(name))
 
 
 def all_checks() -> list[type[Check]]:
     """Return every check, built-ins first."""
     try:
-        return [_checked(name, CHECKS.get(name)) for name in CHECKS]
+        return [_require_check(name, CHECKS.get(name)) for name in CHECKS]
     except UsageError:
         raise
     except Exception as error:
@@ -61,7 +61,7 @@ def all_checks() -> list[type[Check]]:
         ) from error
 
 
-def _checked(name: str, found: object) -> type[Check]:
+def _require_check(name: str, found: object) -> type[Check]:
     if not isinstance(found, type) or not issubclass(found, Check) or getattr(found, "name", None) != name:
         raise UsageError(
             f"The entry point {name!r} of the group audit.checks gives {found!r}, which is not a check of that name.",

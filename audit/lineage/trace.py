@@ -273,7 +273,7 @@ def trace(
     recorded = None
     if index is None:
         # The index alone would not do: another loader's sample may have it too.
-        index, recorded = _named(reader, row, str(source))
+        index, recorded = _find_source(reader, row, str(source))
     sample = _sample(reader, row, index, epoch, visit, recorded)
     key = f"epoch = {sample['epoch']} AND visit = {sample['visit']}"
     paths = {stage.stage: stage.path for stage in reader.rows(Stage, row.run_id)}
@@ -314,7 +314,7 @@ def _is_utf8(text: str) -> bool:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == text
 
 
-def _named(reader: Reader, run: Run, source: str) -> tuple[int, str]:
+def _find_source(reader: Reader, run: Run, source: str) -> tuple[int, str]:
     """Index and source of the sample that is meant: by the recorded path; else by the end of one, when only one sample ends so."""
     # Names are recorded printable: what was typed is spelt the same way before it is compared.
     source = printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source

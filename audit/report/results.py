@@ -130,7 +130,7 @@ def _table(answer: QueryResult, out: TextIO) -> int:
         count += len(rows)
     names = [clean(name) for name in names]
     width = shutil.get_terminal_size((160, 24)).columns if out.isatty() else 160
-    chosen = _fitting(names, shown, width)
+    chosen = _fit_columns(names, shown, width)
     widths = {c: max([len(names[c]), *(len(row[c]) for row in shown)]) for c in chosen}
     numeric = {c for c in chosen if shown and all(_is_number(row[c]) for row in shown)}
     for line in ([names[c] for c in range(len(names))], ["─" * widths.get(c, 0) for c in range(len(names))], *shown):
@@ -145,7 +145,7 @@ def _table(answer: QueryResult, out: TextIO) -> int:
     return count
 
 
-def _fitting(names: list[str], rows: list[list[str]], width: int) -> list[int]:
+def _fit_columns(names: list[str], rows: list[list[str]], width: int) -> list[int]:
     """Return the columns that fit: those with values first, and the important ones among them."""
     empty = {c for c in range(len(names)) if rows and all(row[c] == "" for row in rows)}
     order = sorted(

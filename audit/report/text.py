@@ -64,7 +64,7 @@ def _source(trace: Trace) -> Text:
             text.append(clean(row["source"]))
             _add_state(text, state)
     if sample["label"] is not None:
-        text.append(f"\nlabel   {_named(sample['label'], sample['label_name'])}")
+        text.append(f"\nlabel   {_class_text(sample['label'], sample['label_name'])}")
     return text
 
 
@@ -73,7 +73,7 @@ def _add_state(text: Text, state: str | None) -> None:
         text.append(f"  {state}", {"unchanged": "green", "changed": "bold red", "missing": "bold red"}[state])
 
 
-def _named(number: int | None, name: str | None) -> str:
+def _class_text(number: int | None, name: str | None) -> str:
     if number is None:
         return "none"
     return f"{number} ({clean(name)})" if name is not None and str(number) != name else str(number)
@@ -151,7 +151,7 @@ def _boxes(trace: Trace) -> RenderableType:
 def _verdict(row: PredictionRow, *, named: bool) -> Text:
     """Return one model's prediction in one line; with its name if there are several."""
     verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
-    head = Text.assemble(("predicted  ", "dim"), (_named(row["predicted"], row["predicted_name"]), "bold"), "  ")
+    head = Text.assemble(("predicted  ", "dim"), (_class_text(row["predicted"], row["predicted_name"]), "bold"), "  ")
     head.append(*verdict)
     if row["confidence"] is not None:
         head.append(f"  confidence {row['confidence']:.1%}", "dim")

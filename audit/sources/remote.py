@@ -21,7 +21,7 @@ from audit.sources.files import Names, printable
 from audit.sources.scan import Directory, Scan, kinds, suffix_of
 from audit.store.bucket.filesystem import client_for
 from audit.store.bucket.location import ObjectLocation, is_remote, parse_location
-from audit.store.bucket.retry import repeated
+from audit.store.bucket.retry import retry_request
 
 description = "a folder in a bucket, such as s3://bucket/images"
 
@@ -86,7 +86,7 @@ def read_object(root: str, name: bytes) -> bytes:
     try:
         key = "/".join(part for part in (place.prefix, name.decode("utf-8")) if part)
         client = client_for(place, "dataset")
-        return repeated(partial(client.get, key), "The object could not be read").data
+        return retry_request(partial(client.get, key), "The object could not be read").data
     except (FileNotFoundError, UnicodeDecodeError):
         raise FileNotFoundError(errno.ENOENT, "There is no such object", shown) from None
     except StoreError as error:
@@ -123,7 +123,7 @@ def _scan(place: ObjectLocation, sizes: dict[bytes, int]) -> Scan:
 def _objects(place: ObjectLocation, top: str) -> list[tuple[str, int]]:
     client = client_for(place, "dataset")
     try:
-        return repeated(lambda: [*client.entries(top)], f"{place} could not be listed")
+        return retry_request(lambda: [*client.entries(top)], f"{place} could not be listed")
     except FileNotFoundError:
         return []
     except StoreError as error:

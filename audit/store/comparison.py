@@ -75,7 +75,7 @@ _ALONE = """
 """
 
 
-def matching(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
+def matching_queries(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
     """Queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
 
     `a` and `b` are the conditions that a row belongs to the run and the epoch. A visit without a partner of the same
@@ -102,7 +102,7 @@ def _left(gone: str, come: str, met: str, number: str) -> dict[str, str]:
     }
 
 
-def nested(tables: dict[str, str]) -> str:
+def with_clause(tables: dict[str, str]) -> str:
     """The queries as the beginning of one: `WITH faced AS (…), …`."""
     return "WITH " + ", ".join(f"{name} AS MATERIALIZED ({query})" for name, query in tables.items())
 
@@ -144,7 +144,7 @@ def model_changed(a: str, b: str, joined: str) -> str:
 
 
 _JUDGED = """
-    WITH told AS (
+    WITH compared_labels AS (
         SELECT *, {label_changed} AS label_changed,
                CASE WHEN comparable THEN other_bytes ELSE coalesce(loaded_a <> loaded_b, false) END AS source_changed,
                CASE WHEN name_a IS NOT NULL AND name_b IS NOT NULL THEN name_a <> name_b
@@ -161,7 +161,7 @@ _JUDGED = """
                CASE WHEN correct_a AND (lost_b OR NOT correct_b) THEN 'regression'
                     WHEN correct_b AND (lost_a OR NOT correct_a) THEN 'fix'
                     WHEN seen_a AND seen_b AND other_class THEN 'change' END AS flip
-        FROM told
+        FROM compared_labels
     )
     SELECT *, CASE
         WHEN flip IS NULL THEN NULL
@@ -178,7 +178,7 @@ _JUDGED = """
 _OF_INPUT = "CASE WHEN NOT data_changed THEN 'pipeline' WHEN {pipeline} THEN 'undetermined' ELSE 'data' END"
 
 
-def judged(joined: str, *, model: str, pipeline: str) -> str:
+def flip_query(joined: str, *, model: str, pipeline: str) -> str:
     """The query that gives each pair its flip and its cause, from what was recorded and never by a guess.
 
     `joined` has one row for each pair: its columns of `pairs`, and for each side `loaded` (stage 0), `predicted`,

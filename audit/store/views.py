@@ -63,8 +63,8 @@ def _side(row: str, side: str) -> str:
     )
 
 
-_MATCHED = comparison.nested(comparison.matching(_last("a"), _last("b")))
-_JUDGED = comparison.judged(
+_MATCHED = comparison.with_clause(comparison.matching_queries(_last("a"), _last("b")))
+_JUDGED = comparison.flip_query(
     "FROM joined",
     model=comparison.model_changed("known_run(a)", "known_run(b)", "joined"),
     pipeline=comparison.pipeline_changed("known_run(a)", "known_run(b)"),

@@ -159,7 +159,7 @@ class Stamp:
             extra["index"] = pc.take(pa.array(self.indices, pa.int64()), place)
         if name == "samples":
             if self.indices is not None:
-                extra["source"] = _numbered(table["source"].to_pylist(), extra["index"].to_pylist())
+                extra["source"] = _number_sources(table["source"].to_pylist(), extra["index"].to_pylist())
             if self.split is not None:
                 extra["split"] = pa.repeat(pa.scalar(self.split, pa.string()), length)
             extra["rank"] = pa.repeat(pa.scalar(self.rank, pa.int32()), length)
@@ -169,7 +169,7 @@ class Stamp:
         return pa.table([extra[f.name] if f.name in extra else table[f.name] for f in schema], schema=schema)
 
 
-def _numbered(sources: list[str | None], indices: list[int]) -> pa.Array:
+def _number_sources(sources: list[str | None], indices: list[int]) -> pa.Array:
     """The sources of items that are numbered as they arrive; a file keeps its name."""
     made = [
         f"dataset://{number}" if source is None or source.startswith("dataset://") else source

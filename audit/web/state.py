@@ -9,7 +9,7 @@ from audit.lineage.queries import overview
 from audit.lineage.queries.overview import Mistakes
 from audit.records import Run
 from audit.store.read.freshness import Current
-from audit.store.read.reader import Reader as Store
+from audit.store.read.reader import Reader
 from audit.store.sandbox.sandbox import Sandbox
 from audit.web.answers import Answers
 from audit.web.derivations import Derivations
@@ -26,7 +26,7 @@ class AppState:
     """The state of one server."""
 
     def __init__(self, location: str, *, replay: bool = True, trust: bool = False, seconds: float = 20.0) -> None:
-        self._current = Current(Store, location)
+        self._current = Current(Reader, location)
         self.sandbox = Sandbox(location, seconds=seconds)
         self.answers = Answers()
         self.pictures = Pictures()
@@ -34,22 +34,22 @@ class AppState:
         self.derivations = Derivations(self.store.location, trust=trust) if replay else None
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Reader:
         """Return the store at its latest commit. Call it once per request: the next call may return a newer one."""
         return self._current.reader()
 
     def about(
-        self, store: Store, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE
+        self, store: Reader, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE
     ) -> T | None:
         """Return an answer about one commit of one run, or None if it is not ready."""
         return self.answers.within(wait, (run.run_id, store.manifest(run.run_id).commit, question), answer)
 
-    def epoch(self, store: Store, run: Run) -> int:
+    def epoch(self, store: Reader, run: Run) -> int:
         """Return the newest epoch of a run."""
         found = self.about(store, run, "last epoch", lambda: overview.last_epoch(store, run), wait=None)
         return found or 0
 
-    def mistakes(self, store: Store, run: Run, epoch: int) -> Mistakes | None:
+    def mistakes(self, store: Reader, run: Run, epoch: int) -> Mistakes | None:
         """Return the wrong predictions of an epoch, once they are known."""
         if not run.graded or not run.wrong:
             return None

@@ -32,7 +32,7 @@ class PipelineChanged(Check):
         for kind, a, b, c, d in matcher.get_opcodes():
             if kind == "equal":
                 for old, new in zip(before[a:b], now[c:d], strict=True):
-                    yield from self._compared(context, old, new, sql)
+                    yield from self._compare_stage(context, old, new, sql)
                 continue
             for row in before[a:b]:
                 yield Finding(f"The stage {row.name} ({row.path}) was removed: only {baseline.name} has it.", sql=sql)
@@ -58,7 +58,7 @@ class PipelineChanged(Check):
                     sql=f"SELECT recipe FROM runs WHERE run_id = {context.run_literal}",
                 )
 
-    def _compared(self, context: Context, old: Stage, new: Stage, sql: str) -> Iterable[Finding]:
+    def _compare_stage(self, context: Context, old: Stage, new: Stage, sql: str) -> Iterable[Finding]:
         was, has = _parameters(old), _parameters(new)
         for key in sorted(was.keys() | has.keys()):
             if was.get(key) != has.get(key):

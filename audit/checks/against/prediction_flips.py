@@ -37,7 +37,7 @@ class PredictionFlips(Check):
             if before is None or now is None or before.predicted is None or (now.predicted is None and not now.failed):
                 continue
             compared += 1
-            if self._flipped(context, baseline, before, now):
+            if self._is_flipped(context, baseline, before, now):
                 total += 1
                 if len(flips) < context.most:
                     flips.append((before, now))
@@ -55,7 +55,7 @@ class PredictionFlips(Check):
         context.unlisted += total - len(flips)
         yield from self._findings(context, flips, baseline)
 
-    def _flipped(self, context: Context, baseline: Baseline, before: Item, now: Item) -> bool:
+    def _is_flipped(self, context: Context, baseline: Baseline, before: Item, now: Item) -> bool:
         was, is_now = _class(before.predicted, baseline.classes), _class(now.predicted, context.run.classes)
         if context.options["any"] and not now.failed and was != is_now:
             return True

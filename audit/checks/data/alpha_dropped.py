@@ -55,7 +55,7 @@ class AlphaDropped(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         reported = set()
         if any(f"'{row['mode']}'" in _ALPHA for row in context.profile):
-            for loss in self._recorded(context):
+            for loss in self._find_recorded(context):
                 reported.add((loss.index, loss.source))
                 yield _finding(context, loss.index, loss.source, loss.stage, loss.mode)
         if context.facts.root is None:
@@ -64,12 +64,12 @@ class AlphaDropped(Check):
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
         plain = f"index IN (SELECT index FROM {context.sources_decoded} WHERE mode IN ('RGB', 'L'))"
         files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
-        loaded = self._loaded(context, files)
+        loaded = self._find_loaded(context, files)
         for file, found in opened(files):
-            if (file.index, file.source) not in reported and (mode := _dropped(found, loaded.get(file.index))):
+            if (file.index, file.source) not in reported and (mode := _find_dropped(found, loaded.get(file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 
-    def _recorded(self, context: Context) -> Iterable[AlphaLoss]:
+    def _find_recorded(self, context: Context) -> Iterable[AlphaLoss]:
         """Yield the first stage without an alpha channel after one with it."""
         outputs = (
             "SELECT epoch, index, visit, stage, mode, shape, digest, lag(mode) OVER visits AS mode_before, "
@@ -86,10 +86,10 @@ class AlphaDropped(Check):
         losses = [AlphaLoss(**row) for row in context.offenders(query)]
         for loss, (_, found) in zip(losses, opened(losses), strict=True):
             # The file can show that nothing was hidden; if the file is missing, the recorded mode decides.
-            if isinstance(found, OSError) or _dropped(found, [loss.made] if loss.made["before"] == 0 else None):
+            if isinstance(found, OSError) or _find_dropped(found, [loss.made] if loss.made["before"] == 0 else None):
                 yield loss
 
-    def _loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[LoadedPicture]]:
+    def _find_loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[LoadedPicture]]:
         """Return what was loaded from each file, with one query for all of them."""
         listed = ", ".join(str(file.index) for file in files)
         chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _NAMED else ""
@@ -100,7 +100,7 @@ class AlphaDropped(Check):
         return found
 
 
-def _dropped(found: Opened | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
+def _find_dropped(found: Opened | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
     """Return the mode of a file with transparent pixels, or None if loading did more than convert the mode."""
     from PIL import Image
 

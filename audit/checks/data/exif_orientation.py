@@ -39,7 +39,7 @@ class ExifOrientation(Check):
                     raise found
                 with found, Image.open(found) as image:
                     turn = image.getexif().get(_ORIENTATION, 1)
-                    ignored = turn in _TURNS and self._ignored(context, file.index, image)
+                    ignored = turn in _TURNS and self._is_ignored(context, file.index, image)
             except Exception:
                 unread += 1
                 continue
@@ -57,7 +57,7 @@ class ExifOrientation(Check):
         if unread:
             context.note(f"{unread:,} files could not be opened")
 
-    def _ignored(self, context: Context, index: int, image: Any) -> bool:
+    def _is_ignored(self, context: Context, index: int, image: Any) -> bool:
         from audit import values
 
         rows = context.reader.rows(StageOutputRow, context.run.run_id, index=index, where="stage = 0")

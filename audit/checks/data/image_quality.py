@@ -101,7 +101,7 @@ class ImageQuality(Check):
         seen: list[tuple[dict[str, Any], float, bool, bool]] = []
         try:
             seen += [
-                ({"index": found.index, "source": found.source}, *_judged(np, found.image))
+                ({"index": found.index, "source": found.source}, *_judge(np, found.image))
                 for found in pictures(context, context.options["pictures"], exact=True)
                 if min(found.image.size) >= 32
             ]
@@ -120,7 +120,7 @@ class ImageQuality(Check):
                 yield _finding(context, row, "is grey among coloured pictures", "its channels are equal", None, None)
 
 
-def _judged(np: Any, image: Any) -> tuple[float, bool, bool]:
+def _judge(np: Any, image: Any) -> tuple[float, bool, bool]:
     """Return the sharpness (variance of the Laplacian), whether the mode has colour, and whether all pixels are grey."""
     if max(image.size) > SIDE:
         image = image.reduce(-(-max(image.size) // SIDE)) if image.mode in ("L", "RGB", "RGBA") else image

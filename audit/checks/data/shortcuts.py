@@ -48,7 +48,7 @@ class Shortcuts(Check):
             raise Skip("all samples have one label")
         halves = [row["index"] * 2654435761 % 2**32 < 2**31 for row in rows]
         for name, (_, called) in _FACTS.items():
-            right, guessed = _predicted(_binned([row[name] for row in rows]), labels, halves)
+            right, guessed = _predict(_assign_bins([row[name] for row in rows]), labels, halves)
             spread = 3 * math.sqrt(right * (1 - right) / len(rows))
             explained = (right - spread - guessed) / (1 - guessed) if guessed < 1 else 0.0
             if explained >= context.options["explained"]:
@@ -75,7 +75,7 @@ class Shortcuts(Check):
         )
 
 
-def _binned(values: list[Any]) -> list[Any]:
+def _assign_bins(values: list[Any]) -> list[Any]:
     """Return numbers with many distinct values as deciles; other values unchanged."""
     known = sorted({value for value in values if isinstance(value, (int, float)) and value == value})
     if len(known) <= _BINS or not all(isinstance(value, (int, float)) or value is None for value in values):
@@ -85,7 +85,7 @@ def _binned(values: list[Any]) -> list[Any]:
     return [None if value is None else sum(value >= edge for edge in edges) for value in values]
 
 
-def _predicted(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[float, float]:
+def _predict(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[float, float]:
     """Return the accuracy of each value's commonest label, learned on the other half, and of the commonest label."""
     right = guessed = 0
     for learn in (True, False):

@@ -32,8 +32,8 @@ class Alignment(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         yield from _inputs(context)
         yield from _labels(context)
-        yield from _recomputed(context)
-        yield from _shifted(context)
+        yield from _recompute(context)
+        yield from _find_shift(context)
 
 
 def _inputs(context: Context) -> Iterable[Finding]:
@@ -84,7 +84,7 @@ def _labels(context: Context) -> Iterable[Finding]:
         )
 
 
-def _recomputed(context: Context) -> Iterable[Finding]:
+def _recompute(context: Context) -> Iterable[Finding]:
     half = 0.5 if context.run.output in ("probabilities", "sigmoid") else 0
     best = (
         f"CASE WHEN len(logits) = 1 THEN (logits[1] > {half})::INT ELSE list_position(logits, list_max(logits)) - 1 END"
@@ -112,7 +112,7 @@ def _recomputed(context: Context) -> Iterable[Finding]:
         )
 
 
-def _shifted(context: Context) -> Iterable[Finding]:
+def _find_shift(context: Context) -> Iterable[Finding]:
     """Check whether predictions fit the label of a neighbour better than their own label."""
     # A few blocks of neighbours are enough; sorting all predictions of a large run would be expensive.
     every = math.ceil(context.facts.counts["predictions"] / _ENOUGH)

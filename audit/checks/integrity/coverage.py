@@ -24,7 +24,7 @@ class Coverage(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        yield from _missing(context)
+        yield from _find_missing(context)
         yield from _twice(context)
         yield from ranks.padding(context)
         yield from _stages(context)
@@ -32,7 +32,7 @@ class Coverage(Check):
             yield from _predictions(context)
 
 
-def _missing(context: Context) -> Iterable[Finding]:
+def _find_missing(context: Context) -> Iterable[Finding]:
     expected = context.run.expected
     if expected is None:
         yield from drawn.missing(context)

@@ -127,9 +127,9 @@ class _Drawn:
             if self._ask(f"SELECT {distinct_indices(length)} AS indices FROM {rows}")[0]["indices"] == length:
                 continue
             query = f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})"
-            yield from self._undrawn(split, length, query)
+            yield from self._find_undrawn(split, length, query)
 
-    def _undrawn(self, split: str | None, length: int, query: str) -> Iterable[Finding]:
+    def _find_undrawn(self, split: str | None, length: int, query: str) -> Iterable[Finding]:
         if self._context.options["every_sample"]:
             for row in self._context.offenders(query, runs=self._names):
                 yield Finding(f"Sample {row['index']} was drawn in no epoch.", index=row["index"], sql=query)

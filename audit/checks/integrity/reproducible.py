@@ -28,7 +28,7 @@ class Reproducible(Check):
                 "replaying would execute code that this machine did not record, or that has changed since; "
                 "pass --trust to allow it, or run `audit replay`"
             )
-        indices = self._chosen(context)
+        indices = self._choose(context)
         if not indices:
             raise Skip("no visit succeeded")
         from audit.lineage.replay.replay import replay
@@ -66,7 +66,7 @@ class Reproducible(Check):
             if os.path.isabs(path) and not os.path.exists(path) and not os.path.exists(file):
                 raise Skip(f"the {part} no longer exists, so nothing can be replayed")
 
-    def _chosen(self, context: Context) -> list[int]:
+    def _choose(self, context: Context) -> list[int]:
         wanted = max(1, context.options["visits"])
         rows = context.rows(
             "SELECT index FROM (SELECT index, row_number() OVER (ORDER BY index) - 1 AS place, "

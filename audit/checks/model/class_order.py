@@ -40,18 +40,18 @@ class ClassOrder(Check):
         if len(labels) < 2:
             return
         before = sum(row["count"] for row in rows if row["label"] == row["predicted"]) / total
-        if shifted := _shifted(context, rows, size, before, query):
+        if shifted := _find_shift(context, rows, size, before, query):
             yield shifted
             return
         if size > 2_000 or total < 5 * len(labels) or before > 1 - context.options["gain"]:
-            yield from _swapped(context, rows, query)
+            yield from _find_swaps(context, rows, query)
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
         # If a model guesses, some permutation is better by chance; fewer samples make this more likely.
         gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
         if not gained or after < context.options["permuted_accuracy"]:
-            yield from _swapped(context, rows, query)
+            yield from _find_swaps(context, rows, query)
             return
         seen = {row["predicted"] for row in rows}
         moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]
@@ -67,7 +67,7 @@ class ClassOrder(Check):
         )
 
 
-def _shifted(context: Context, rows: list[dict[str, Any]], size: int, before: float, query: str) -> Finding | None:
+def _find_shift(context: Context, rows: list[dict[str, Any]], size: int, before: float, query: str) -> Finding | None:
     """Return a finding if every class is predicted as its neighbour; few samples are enough to show it."""
     total = sum(row["count"] for row in rows)
     if size < 5 or total < 10:
@@ -88,7 +88,7 @@ def _shifted(context: Context, rows: list[dict[str, Any]], size: int, before: fl
     return None
 
 
-def _swapped(context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Finding]:
+def _find_swaps(context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Finding]:
     """Report pairs of classes that are predicted as each other, even if the total accuracy changes little."""
     counts = {(row["label"], row["predicted"]): row["count"] for row in rows}
     totals: dict[int, int] = {}

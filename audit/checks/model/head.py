@@ -23,7 +23,7 @@ class Head(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         yield from self._outputs(context)
-        yield from self._collapsed(context)
+        yield from self._find_collapse(context)
 
     def _outputs(self, context: Context) -> Iterable[Finding]:
         classes = context.run.classes or []
@@ -47,7 +47,7 @@ class Head(Check):
             sql=query,
         )
 
-    def _collapsed(self, context: Context) -> Iterable[Finding]:
+    def _find_collapse(self, context: Context) -> Iterable[Finding]:
         query = (
             "SELECT predicted, any_value(predicted_name) AS name, count(*) AS samples, "
             "count(*) FILTER (label = predicted) AS labelled, sum(count(*)) OVER () AS total, "

@@ -42,10 +42,10 @@ class LabelRange(Check):
                 threshold=min(limits) - 1 if limits else 0,
                 sql=context.evidence("samples", row["index"]),
             )
-        yield from _unlabelled(context)
+        yield from _find_unlabelled(context)
 
 
-def _unlabelled(context: Context) -> Iterable[Finding]:
+def _find_unlabelled(context: Context) -> Iterable[Finding]:
     row = context.rows(
         f"SELECT count(*) AS samples, count(label) AS labelled FROM {context.items} WHERE status = 'ok'"
     )[0]

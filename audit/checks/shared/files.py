@@ -66,15 +66,15 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
 def opened(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
     """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
     if not any(is_remote(file.root or "") for file in files):
-        yield from ((file, _opened(file)) for file in files)
+        yield from ((file, _open(file)) for file in files)
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(files), _AT_ONCE):
             some = files[start : start + _AT_ONCE]
-            yield from zip(some, pool.map(_opened, some), strict=True)
+            yield from zip(some, pool.map(_open, some), strict=True)
 
 
-def _opened(file: SourceFile) -> Opened | OSError:
+def _open(file: SourceFile) -> Opened | OSError:
     try:
         return file.open()
     except OSError as error:

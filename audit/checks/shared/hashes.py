@@ -52,7 +52,7 @@ def _close(hashes: Array, positions: Array, distance: int, start: int, end: int)
     """Yield the pairs among `positions` that agree in a band of the bits from `start` to `end`."""
     bands = distance + 1
     if len(positions) <= _CROWD // 4 or end - start < 2 * bands:
-        yield from _compared(hashes, positions, distance)
+        yield from _compare(hashes, positions, distance)
         return
     edges = np.linspace(start, end, bands + 1).astype(int)
     for low, high in pairwise(edges):
@@ -68,7 +68,7 @@ def _close(hashes: Array, positions: Array, distance: int, start: int, end: int)
         for at in np.flatnonzero(sizes > _FEW):
             group = ordered[starts[at] : starts[at] + sizes[at]]
             if len(group) <= _CROWD:
-                yield from _compared(hashes, group, distance)
+                yield from _compare(hashes, group, distance)
             elif low - start >= end - high:
                 yield from _close(hashes, group, distance, start, int(low))
             else:
@@ -92,7 +92,7 @@ def _small_groups(
             yield a[near], b[near]
 
 
-def _compared(hashes: Array, positions: Array, distance: int) -> Iterator[tuple[Array, Array]]:
+def _compare(hashes: Array, positions: Array, distance: int) -> Iterator[tuple[Array, Array]]:
     values = hashes[positions]
     for place in range(len(positions) - 1):
         near = np.flatnonzero(np.bitwise_count(values[place + 1 :] ^ values[place]) <= distance)

@@ -33,13 +33,13 @@ class Augmentation(Check):
         random = [stage for stage in context.facts.stages if stage.random and stage.stage in context.stage_numbers]
         for stage in random:
             rows = f"(FROM {context.outputs} WHERE stage = {stage.stage})"
-            yield from self._fired(context, stage, rows)
-            yield from self._workers(context, stage, rows)
-            yield from self._epochs(context, stage, rows)
+            yield from self._check_rate(context, stage, rows)
+            yield from self._check_workers(context, stage, rows)
+            yield from self._check_epochs(context, stage, rows)
             if context.options["evaluation"]:
-                yield from self._evaluation(context, stage, rows)
+                yield from self._check_evaluation(context, stage, rows)
 
-    def _fired(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
+    def _check_rate(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         query = f"SELECT count(*) AS visits, count(*) FILTER (changed) AS fired FROM {rows}"
         found = context.rows(query)[0]
         if found["visits"] < context.options["visits"]:
@@ -56,7 +56,7 @@ class Augmentation(Check):
                 f"The random stage {stage.name} {said}.", stage=stage.stage, value=share, threshold=p, sql=query
             )
 
-    def _workers(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
+    def _check_workers(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         query = (
             f"SELECT params, count(DISTINCT s.worker) AS workers, count(*) AS visits, min(o.index) AS index "
             f"FROM {rows} o JOIN {context.samples} s USING (epoch, index, visit) "
@@ -80,7 +80,7 @@ class Augmentation(Check):
                 sql=f"FROM ({query}) WHERE workers > 1 ORDER BY visits DESC",
             )
 
-    def _epochs(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
+    def _check_epochs(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         query = (
             "SELECT index, count(DISTINCT epoch) AS epochs, "
             "count(DISTINCT coalesce(params, changed::VARCHAR)) AS draws, "
@@ -104,7 +104,7 @@ class Augmentation(Check):
                 sql=f"FROM ({query}) WHERE draws = 1",
             )
 
-    def _evaluation(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
+    def _check_evaluation(self, context: Context, stage: Stage, rows: str) -> Iterable[Finding]:
         splits = ", ".join(f"'{name}'" for name in EVALUATION)
         query = (
             f"SELECT s.split, min(o.index) AS index, count(*) AS visits FROM {rows} o "

@@ -25,9 +25,9 @@ class Scale(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         for pipeline in context.pipelines:
-            yield from self._one(context, pipeline)
+            yield from self._check_pipeline(context, pipeline)
 
-    def _one(self, context: Context, pipeline: list[Stage]) -> Iterable[Finding]:
+    def _check_pipeline(self, context: Context, pipeline: list[Stage]) -> Iterable[Finding]:
         last = pipeline[-1].stage
         given = _typical(context, last)
         if given is None or not str(given["dtype"]).startswith("float"):
@@ -38,7 +38,7 @@ class Scale(Check):
         for before, stage in pairwise(pipeline):
             if "normalize" in stage.name.lower():
                 normalising = True
-                yield from self._normalised(context, before.stage, stage, query)
+                yield from self._check_normalised(context, before.stage, stage, query)
         big = given["middle_max"] is not None and given["middle_max"] > context.options["largest_input"]
         if big and not normalising:
             yield Finding(
@@ -59,7 +59,7 @@ class Scale(Check):
                 severity="info",
             )
 
-    def _normalised(self, context: Context, number: int, stage: Stage, query: str) -> Iterable[Finding]:
+    def _check_normalised(self, context: Context, number: int, stage: Stage, query: str) -> Iterable[Finding]:
         before, loaded = _typical(context, number), _typical(context, 0)
         if before is None or before["middle_min"] is None or before["middle_max"] is None:
             return

@@ -36,7 +36,7 @@ class StageContract(Check):
             conditions = _conditions(name, rules)
             stages = _stages_of(context, name)
             for stage in stages:
-                yield from _offending(context, stage.stage, conditions, "the contract says")
+                yield from _find_offending(context, stage.stage, conditions, "the contract says")
             if not stages and context.narrowing.pipelines:
                 yield Finding(
                     f"The contract names the stage {name}, which this run of the same pipeline does not have.",
@@ -46,9 +46,9 @@ class StageContract(Check):
                 context.note(f"the run has no stage {name}, so its contract was not applied")
         learned = [number for number in sorted(context.stage_numbers) if not _covers(context, declared, number)]
         for number in learned:
-            yield from _offending(context, number, self._learned(context, number), "other outputs of the stage have")
+            yield from _find_offending(context, number, self._learn(context, number), "other outputs of the stage have")
 
-    def _learned(self, context: Context, number: int) -> list[tuple[str, str, float | None]]:
+    def _learn(self, context: Context, number: int) -> list[tuple[str, str, float | None]]:
         """Return each rule as (SQL condition, words for messages, bound)."""
         rows = [row for row in context.profile if row["stage"] == number]
         total = sum(row["visits"] for row in rows)
@@ -140,7 +140,7 @@ def _conditions(name: str, rules: Any) -> list[tuple[str, str, float | None]]:
     return conditions
 
 
-def _offending(
+def _find_offending(
     context: Context, stage: int, conditions: list[tuple[str, str, float | None]], says: str
 ) -> Iterable[Finding]:
     for condition, rule, bound in conditions:

@@ -28,12 +28,12 @@ class Sql(Check):
         query = str(context.options["query"]).strip().rstrip(";")
         low, high = context.options["min"], context.options["max"]
         if low is not None or high is not None:
-            yield from self._bounded(context, query, low, high)
+            yield from self._check_bounds(context, query, low, high)
             return
         for row in context.offenders(query, order="ALL"):
             row.pop("total_", None)
             yield Finding(
-                str(row.get("message") or context.options["message"] or _shown(row)),
+                str(row.get("message") or context.options["message"] or _row_text(row)),
                 index=_whole(row.get("index")),
                 source=str(row["source"]) if row.get("source") is not None else None,
                 stage=_whole(row.get("stage")),
@@ -41,7 +41,7 @@ class Sql(Check):
                 sql=query,
             )
 
-    def _bounded(self, context: Context, query: str, low: float | None, high: float | None) -> Iterable[Finding]:
+    def _check_bounds(self, context: Context, query: str, low: float | None, high: float | None) -> Iterable[Finding]:
         rows = context.rows(query)
         if len(rows) != 1 or len(rows[0]) != 1:
             raise ValueError(f"with min or max the query must give one value, not {len(rows)} rows")
@@ -55,7 +55,7 @@ class Sql(Check):
             yield Finding(f"{said} is {value:.6g}, above {high:.6g}.", value=value, threshold=high, sql=query)
 
 
-def _shown(row: dict[str, Any]) -> str:
+def _row_text(row: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in row.items())[:300]
 
 

@@ -63,7 +63,7 @@ def align(a: Sequence[Stage], b: Sequence[Stage]) -> list[AlignmentStep]:
         theirs = [stage for stage in b if stage.is_target == is_target]
         at_a: int | None = None
         at_b: int | None = None
-        for change, left, right in _named(_edits(ours, theirs)):
+        for change, left, right in _name_edits(_edits(ours, theirs)):
             at_a = left.stage if left else at_a
             at_b = right.stage if right else at_b
             steps.append(AlignmentStep(len(steps), change, left, right, at_a, at_b, is_target))
@@ -117,11 +117,11 @@ def _description(stage: Stage) -> tuple[str, ...]:
     return tuple(str(word) for word in (stage.name, stage.qualname, stage.parameters, stage.source_code_digest))
 
 
-def _named(edits: list[Pair]) -> list[tuple[Change, Stage | None, Stage | None]]:
+def _name_edits(edits: list[Pair]) -> list[tuple[Change, Stage | None, Stage | None]]:
     """What each edit means: a stage that only one side has may have moved, or may stand in another's place."""
     gone = [left for left, right in edits if left and not right]
     come = [right for left, right in edits if right and not left]
-    moved = _moved(gone, come)
+    moved = _find_moved(gone, come)
     named: list[tuple[Change, Stage | None, Stage | None]] = []
     removed: list[Stage] = []
     added: list[Stage] = []
@@ -154,7 +154,7 @@ def _named(edits: list[Pair]) -> list[tuple[Change, Stage | None, Stage | None]]
     return named
 
 
-def _moved(gone: list[Stage], come: list[Stage]) -> tuple[set[int], set[int]]:
+def _find_moved(gone: list[Stage], come: list[Stage]) -> tuple[set[int], set[int]]:
     left, right = set[int](), set[int]()
     for stage in gone:
         partner = next((other for other in come if likeness(stage, other) >= 5 and other.stage not in right), None)
@@ -174,7 +174,7 @@ class ParameterChange(TypedDict):
 
 def parameter_changes(a: Stage, b: Stage) -> list[ParameterChange]:
     """Each setting that differs, with both values; one that a side does not have is None there."""
-    ours, theirs = _parsed(a.parameters), _parsed(b.parameters)
+    ours, theirs = _parse_parameters(a.parameters), _parse_parameters(b.parameters)
     return [
         {"parameter": key, "a": ours.get(key), "b": theirs.get(key)}
         for key in sorted({*ours, *theirs})
@@ -185,7 +185,7 @@ def parameter_changes(a: Stage, b: Stage) -> list[ParameterChange]:
 _ABSENT = object()
 
 
-def _parsed(parameters: str | None) -> dict[str, Any]:
+def _parse_parameters(parameters: str | None) -> dict[str, Any]:
     try:
         found = json.loads(parameters or "{}")
     except ValueError:

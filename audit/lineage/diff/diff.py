@@ -284,8 +284,8 @@ def _notes(found: Diff) -> list[str]:
     same_model = a.run.model_digest is not None and a.run.model_digest == b.run.model_digest
     called = ", ".join(f"{name} {ours} → {theirs}" for name, (ours, theirs) in found.calls.items())
     if same_model and any(counts["model"] for counts in found.flips.counts.values()):
-        told = f"; it was called otherwise: {called}" if called else ""
-        notes.append(f"The model file is the same in both, yet it gave other logits for the same input{told}.")
+        how_called = f"; it was called otherwise: {called}" if called else ""
+        notes.append(f"The model file is the same in both, yet it gave other logits for the same input{how_called}.")
     elif called and any(found.counts[kind] for kind in found.flips.counts):
         notes.append(f"The models were called differently: {called}.")
     return list(dict.fromkeys(notes))

@@ -119,12 +119,16 @@ def find_divergences(
         if step.random or is_stored(traces[0], step.at_a, step.at_b):
             # More of them tell more only where their draws or values were kept.
             traces += [_traces(reader, a, b, example) for example in examples[1:]]
-        reason, detail = _explained(a, b, step, group["why"], traces)
+        reason, detail = _explain(a, b, step, group["why"], traces)
         if errors > 1:
             detail = f"{errors:,} different errors, for example {detail}"
         parameters = parameter_changes(step.a, step.b) if step.a and step.b and reason == "parameters" else []
         size = measure(traces, step.at_a, step.at_b, derive=derive and number < _DERIVED)
-        drawn = [_drawn(traces[0][0], step.at_a), _drawn(traces[0][1], step.at_b)] if step.random else [None, None]
+        drawn = (
+            [_drawn_parameters(traces[0][0], step.at_a), _drawn_parameters(traces[0][1], step.at_b)]
+            if step.random
+            else [None, None]
+        )
         example = DivergenceExample(**examples[0], drawn_a=drawn[0], drawn_b=drawn[1])
         found.append(Divergence(step, group["count"], reason, detail, example, parameters, size))
     return found
@@ -137,7 +141,7 @@ def _traces(reader: Reader, a: Side, b: Side, example: ExampleVisits) -> tuple[T
     )
 
 
-def _explained(a: Side, b: Side, step: AlignmentStep, why: str, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
+def _explain(a: Side, b: Side, step: AlignmentStep, why: str, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
     """A reason from a fixed list, and a sentence with the evidence."""
     if why == "fails in both":
         errors = [found.sample["error"] for found in traces[0]]
@@ -166,8 +170,10 @@ def _same_stage(a: Side, b: Side, step: AlignmentStep, traces: list[tuple[Trace,
     assert step.b is not None
     changes = parameter_changes(step.a, step.b)
     if changes:
-        told = "; ".join(f"{change['parameter']}: {short(change['a'])} → {short(change['b'])}" for change in changes)
-        return "parameters", told
+        change_text = "; ".join(
+            f"{change['parameter']}: {short(change['a'])} → {short(change['b'])}" for change in changes
+        )
+        return "parameters", change_text
     if step.change == "changed":
         moved = f": {step.a.qualname} → {step.b.qualname}" if step.a.qualname != step.b.qualname else ""
         return "code changed", f"the source code of the stage differs{moved}"
@@ -176,19 +182,19 @@ def _same_stage(a: Side, b: Side, step: AlignmentStep, traces: list[tuple[Trace,
     # A change of this package itself explains nothing: observing changes no value.
     changed = {name: pair for name, pair in version_changes(a, b).items() if name != "audit"}
     if changed:
-        told = ", ".join(f"{name} {ours} → {theirs}" for name, (ours, theirs) in changed.items())
-        return "library changed", f"the same stage and input, but {told}"
+        change_text = ", ".join(f"{name} {ours} → {theirs}" for name, (ours, theirs) in changed.items())
+        return "library changed", f"the same stage and input, but {change_text}"
     if step.number == 0:
         return "load", "the same bytes were decoded to another value"
     return "unexplained", "the same stage, parameters, code, libraries and input, but another output"
 
 
 def _draws_alike(step: AlignmentStep, traces: list[tuple[Trace, Trace]]) -> bool:
-    drawn = [(_drawn(ours, step.at_a), _drawn(theirs, step.at_b)) for ours, theirs in traces]
+    drawn = [(_drawn_parameters(ours, step.at_a), _drawn_parameters(theirs, step.at_b)) for ours, theirs in traces]
     return all(ours is not None and ours == theirs for ours, theirs in drawn)
 
 
-def _drawn(found: Trace, stage: int | None) -> Any:
+def _drawn_parameters(found: Trace, stage: int | None) -> Any:
     params = next((row["params"] for row in found.stages if row["stage"] == stage), None)
     return json.loads(params) if params else None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from audit.errors import NotFound
 from audit.records import Run, Stage
-from audit.store.comparison import matching
+from audit.store.comparison import matching_queries
 from audit.store.read.rows import field_names
 from audit.store.read.scratch import Scratch, TempTable
 from audit.store.sql_literal import literal
@@ -56,7 +56,7 @@ class MatchedVisits:
 def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     """Match the visits of both sides, and return the temporary tables that hold them."""
     once = all(_sources_are_unique(scratch, side) for side in (a, b))
-    tables = matching(a.rows, b.rows, nth="1") if once else matching(a.rows, b.rows)
+    tables = matching_queries(a.rows, b.rows, nth="1") if once else matching_queries(a.rows, b.rows)
     kept = {name: scratch.keep(name, query) for name, query in tables.items()}
     found = MatchedVisits(kept.pop("pairs"), kept.pop("alone"))
     for table in kept.values():

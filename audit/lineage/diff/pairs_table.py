@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from audit.lineage.diff.alignment import AlignmentStep
 from audit.lineage.diff.matching import Side
-from audit.store.comparison import judged, model_changed, pipeline_changed, scores
+from audit.store.comparison import flip_query, model_changed, pipeline_changed, scores
 from audit.store.read.scratch import Scratch, TempTable
 
 _JOINED = """
@@ -63,13 +63,13 @@ def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: S
     compared = scratch.keep(
         "compared",
         _COMPARED.format(
-            judged=judged(joined, **_differences(scratch, pairs, a, b)),
+            judged=flip_query(joined, **_differences(scratch, pairs, a, b)),
             last_input=_last_equal(main),
             last_target=_last_equal(target),
             first_input=_first_other(main, "last_input"),
             first_target=_first_other(target, "last_target"),
             last_step=main[-1].number if main else "NULL",
-            missing=_missing(steps),
+            missing=_missing_side(steps),
         ),
     )
     scratch.drop(pairs)
@@ -135,7 +135,7 @@ def _first_other(steps: Sequence[AlignmentStep], last: str) -> str:
     return f"least({', '.join(cases)})" if cases else "NULL"
 
 
-def _missing(steps: Sequence[AlignmentStep]) -> str:
+def _missing_side(steps: Sequence[AlignmentStep]) -> str:
     """Which side has no output of the step where the two part: its sample failed there."""
     cases = [
         f"WHEN {step.number} THEN CASE WHEN b{step.at_b} IS NULL THEN 'b' WHEN a{step.at_a} IS NULL THEN 'a' END"

@@ -22,7 +22,7 @@ def derive(
 
     `stages` are the visit's recorded outputs with the paths of their stages, `states` those of the generators it drew from.
     """
-    outcome = _again(what, sample, states)
+    outcome = _replay_visit(what, sample, states)
     found: dict[int, Any] = {}
     for recorded in stages:
         stage, path = recorded["stage"], str(recorded["path"])
@@ -40,7 +40,7 @@ def derive(
     return found
 
 
-def _again(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, State]) -> ReplayedVisit:
+def _replay_visit(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, State]) -> ReplayedVisit:
     place = what.place_of(sample["index"], sample["source"], sample["root"])
     if place is None:
         raise NotFound(

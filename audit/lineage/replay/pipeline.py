@@ -128,9 +128,9 @@ class ReplayPipeline:
 
     def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
         """Several visits; called by a DataLoader in a worker."""
-        return [self.again(task) for task in tasks]
+        return [self.replay_visit(task) for task in tasks]
 
-    def again(self, task: Task) -> ReplayedVisit:
+    def replay_visit(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
         if task.index in self._given_up:
             return self._outcome(task, MadeVisit(stalled_visit(self.pipeline, *self._given_up[task.index])))
@@ -150,7 +150,7 @@ class ReplayPipeline:
     def lost(self, task: Task) -> list[ReplayedVisit]:
         """The outcome of a visit that killed its worker."""
         if task.index in self._given_up:
-            return [self.again(task)]
+            return [self.replay_visit(task)]
         return [self._outcome(task, MadeVisit(lost_visit(self.pipeline)))]
 
     def _outcome(self, task: Task, made: MadeVisit) -> ReplayedVisit:

@@ -92,7 +92,7 @@ class Reasons:
                     # Not called this time. That alone does not say that its code has changed.
                     continue
                 return "code changed", f"the pipeline has no stage {recorded.path} ({recorded.name}) any more"
-            described = [_differently(recorded, stage) for stage in candidates]
+            described = [_difference_text(recorded, stage) for stage in candidates]
             if all(described) and described[0]:
                 return "code changed", described[0]
         known = {stage.path for stage in self._recorded.values()}
@@ -126,8 +126,8 @@ class Reasons:
         return ("library changed", ", ".join(changed)) if changed else None
 
     def _none(self, outcome: ReplayedVisit, ordinal: int | None) -> tuple[Reason, str]:
-        again = self._pipeline.again(outcome.task)
-        if again.digests != outcome.digests or not is_same_error(again.error, outcome.error):
+        second = self._pipeline.replay_visit(outcome.task)
+        if second.digests != outcome.digests or not is_same_error(second.error, outcome.error):
             return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
         failed = f" ({outcome.error})" if outcome.error else ""
         what = "what the dataset reads has changed, or " if ordinal == 0 else ""
@@ -146,7 +146,7 @@ def _file_of(row: SampleSourceRow) -> str:
     return f"{row['source']} ({row['role']})" if row["role"] else str(row["source"])
 
 
-def _differently(recorded: Stage, stage: Stage) -> str | None:
+def _difference_text(recorded: Stage, stage: Stage) -> str | None:
     for what in ("qualname", "parameters", "source_code_digest"):
         before, now = getattr(recorded, what), getattr(stage, what)
         if before != now and not _but_for_main(before, now):

@@ -62,7 +62,7 @@ class RecordedVisits:
             conditions.append("split = ?")
             parameters.append(split)
         if indices:
-            conditions.append(f"index IN ({_listed(indices)})")
+            conditions.append(f"index IN ({_list_numbers(indices)})")
         query = f"SELECT epoch, index, visit FROM samples WHERE {' AND '.join(conditions)} ORDER BY ALL"
         found: list[Key] = self._reader.sql(query, parameters=parameters).fetchall()
         if split is None:
@@ -106,7 +106,7 @@ class RecordedVisits:
             yield self._facts(keys[start : start + _CHUNK])
 
     def _facts(self, chunk: list[Key]) -> dict[Key, RecordedVisit]:
-        where, wanted = _between(chunk), set(chunk)
+        where, wanted = _range_condition(chunk), set(chunk)
         facts: dict[Key, RecordedVisit] = {}
         parameters = [self._run_id]
         query = f"SELECT {', '.join(field_names(RecordedSample))} FROM samples WHERE run_id = ? AND {where}"
@@ -129,7 +129,7 @@ class RecordedVisits:
         from audit.recorders.randomness.states import State
 
         columns = "epoch, index, visit, generator, state, block_digest, block"
-        query = f"SELECT {columns} FROM rng WHERE run_id = ? AND {_between(chunk)}"
+        query = f"SELECT {columns} FROM rng WHERE run_id = ? AND {_range_condition(chunk)}"
         rows = self._reader.sql(query, parameters=[self._run_id]).fetchall()
         blocks = {digest: block for *_, digest, block in rows if block is not None}
         # The rest lies with visits outside this chunk, and those may be anywhere in the run.
@@ -159,18 +159,20 @@ class RecordedVisits:
 
     def logits(self, chunk: Sequence[Key]) -> dict[Key, list[float]]:
         """The recorded logits."""
-        query = f"SELECT epoch, index, visit, logits FROM graded_predictions WHERE run_id = ? AND {_between(chunk)}"
+        query = (
+            f"SELECT epoch, index, visit, logits FROM graded_predictions WHERE run_id = ? AND {_range_condition(chunk)}"
+        )
         rows = self._reader.sql(query, parameters=[self._run_id]).fetchall()
         return {(epoch, index, visit): logits for epoch, index, visit, logits in rows if logits is not None}
 
 
-def _between(chunk: Sequence[Key]) -> str:
+def _range_condition(chunk: Sequence[Key]) -> str:
     """A condition that few other visits fulfil: parts are read by ranges of epoch and index."""
     epochs = [epoch for epoch, _, _ in chunk]
     indices = {index for _, index, _ in chunk}
     where = f"epoch BETWEEN {min(epochs)} AND {max(epochs)} AND index BETWEEN {min(indices)} AND {max(indices)}"
-    return where if max(indices) - min(indices) < 2 * len(chunk) else f"{where} AND index IN ({_listed(indices)})"
+    return where if max(indices) - min(indices) < 2 * len(chunk) else f"{where} AND index IN ({_list_numbers(indices)})"
 
 
-def _listed(numbers: Sequence[int] | set[int]) -> str:
+def _list_numbers(numbers: Sequence[int] | set[int]) -> str:
     return ", ".join(str(int(number)) for number in sorted(numbers))

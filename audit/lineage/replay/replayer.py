@@ -188,7 +188,7 @@ class Replayer:
             return None
         level, self.pipeline.level = self.pipeline.level, "full"
         try:
-            exact = self.pipeline.again(task).exact.get(self._stage(ordinal)[0])
+            exact = self.pipeline.replay_visit(task).exact.get(self._stage(ordinal)[0])
         finally:
             self.pipeline.level = level
         if exact is None:

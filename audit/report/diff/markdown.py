@@ -108,7 +108,7 @@ def _flips(diff: Diff, rows: int) -> list[str]:
             [code(cell) for cell in (row["source_b"], label_text(row), *predicted_labels(row), row["cause"])]
             for row in flips.lists[kind][:rows]
         ]
-        lines += _folded(f"{flips.total(kind):,} {kind}", _table(("file", "label", "a", "b", "cause"), shown), shown)
+        lines += _fold(f"{flips.total(kind):,} {kind}", _table(("file", "label", "a", "b", "cause"), shown), shown)
     return lines
 
 
@@ -126,16 +126,16 @@ def _classes(diff: Diff, rows: int) -> list[str]:
         for row in changed[:rows]
     ]
     table = _table(("class", "accuracy a", "accuracy b", "regressions", "fixes"), shown)
-    return _folded(f"{len(changed):,} classes with another accuracy", table, shown)
+    return _fold(f"{len(changed):,} classes with another accuracy", table, shown)
 
 
 def _data(diff: Diff, rows: int) -> list[str]:
     lines: list[str] = []
     for name, found in changed_data(diff, rows):
         shown = [f"- {code(line)}" for line in found]
-        lines += _folded(f"{diff.counts[name]:,} {name.replace('_', ' ')}", [*shown, ""], shown)
+        lines += _fold(f"{diff.counts[name]:,} {name.replace('_', ' ')}", [*shown, ""], shown)
     return lines
 
 
-def _folded(title: str, lines: list[str], shown: list[Any]) -> list[str]:
+def _fold(title: str, lines: list[str], shown: list[Any]) -> list[str]:
     return ["<details>", f"<summary>{title}</summary>", "", *lines, "</details>", ""] if shown else []

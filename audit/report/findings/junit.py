@@ -87,8 +87,8 @@ def _case(
         suite, "testcase", classname=f"audit.{_safe(outcome.group)}.{_safe(outcome.check)}", name=_safe(name), time="0"
     )
     if tag:
-        told = ET.SubElement(case, tag, {} if tag == "skipped" else {"type": kind}, message=_safe(message))
-        told.text = _safe(details) or None
+        child = ET.SubElement(case, tag, {} if tag == "skipped" else {"type": kind}, message=_safe(message))
+        child.text = _safe(details) or None
 
 
 def _safe(text: str) -> str:

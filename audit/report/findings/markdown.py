@@ -22,8 +22,8 @@ def as_markdown(report: Report, pictures: Sequence[FindingPicture] = (), folder:
 
     Pictures are part of the text, or files of a folder (see `write_pictures`).
     """
-    name = f" ({_escaped(report.run_name)})" if report.run_name else ""
-    against = f", against {_escaped(report.baseline)}" if report.baseline else ""
+    name = f" ({_escape(report.run_name)})" if report.run_name else ""
+    against = f", against {_escape(report.baseline)}" if report.baseline else ""
     lines = [
         f"### audit check: {'✅ passed' if report.passed else '❌ failed'}",
         "",
@@ -34,7 +34,7 @@ def as_markdown(report: Report, pictures: Sequence[FindingPicture] = (), folder:
     ]
     quiet = [outcome for outcome in report.outcomes if outcome.status == "pass"]
     lines += [
-        f"| {outcome.check} | {outcome.severity} | {_mark(outcome)} | {_escaped(outcome.message)} |"
+        f"| {outcome.check} | {outcome.severity} | {_mark(outcome)} | {_escape(outcome.message)} |"
         for outcome in report.outcomes
         if outcome.status != "pass"
     ]
@@ -44,7 +44,7 @@ def as_markdown(report: Report, pictures: Sequence[FindingPicture] = (), folder:
     lines += _pictures(pictures, folder)
     for outcome in report.with_status("fail"):
         lines += _details(outcome)
-    lines += [f"> {_escaped(note)}" for note in report.notes]
+    lines += [f"> {_escape(note)}" for note in report.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -70,7 +70,7 @@ def _pictures(pictures: Sequence[FindingPicture], folder: str | None) -> list[st
         else:
             target = quote(f"{folder.rstrip('/')}/{_file_name(picture)}")
         finding = picture.finding
-        lines.append(f"| ![{finding.index}]({target}) | {finding.index} | {_escaped(finding.message)} |")
+        lines.append(f"| ![{finding.index}]({target}) | {finding.index} | {_escape(finding.message)} |")
     return [*lines, ""]
 
 
@@ -83,13 +83,13 @@ def _details(outcome: CheckOutcome) -> list[str]:
     lines = ["", head, "", "| index | source | stage | |", "| --- | --- | --- | --- |"]
     for finding in outcome.findings[:_SHOWN]:
         cells = [finding.index, finding.source, finding.stage, finding.message]
-        lines.append("| " + " | ".join("" if cell is None else _escaped(str(cell)) for cell in cells) + " |")
+        lines.append("| " + " | ".join("" if cell is None else _escape(str(cell)) for cell in cells) + " |")
     if outcome.total > _SHOWN:
         lines.append(f"| | | | … and {outcome.total - _SHOWN:,} more |")
     return [*lines, "", "</details>", ""]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     # A mention or an issue number is looked for in the rendered text, where a backslash no longer helps: a space of no
     # width does.
     text = clean(text).replace("@", "@\u200b").replace("#", "#\u200b")

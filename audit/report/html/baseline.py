@@ -26,7 +26,7 @@ def against(reader: Reader, baseline: str, run: Run) -> dict[str, Any]:
     shown["same"] = found.same
     shown["baseline"] = run_view(found.a.run)
     shown["flips"] = [
-        {"kind": kind, **flip, **(_parting(reader, found, flip) if number < _PICTURED else _NOTHING)}
+        {"kind": kind, **flip, **(_parting_stage(reader, found, flip) if number < _PICTURED else _NOTHING)}
         for kind in ("regressions", "fixes")
         for number, flip in enumerate(found.flips.lists[kind])
     ]
@@ -43,7 +43,7 @@ class PartingStage(TypedDict):
 _NOTHING: PartingStage = {"stage": None, "pictures": []}
 
 
-def _parting(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
+def _parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
     """Return the first stage whose output differs: in the first run, in the second, and the difference."""
     try:
         ours = trace(reader, found.a.run.run_id, index=flip["index_a"], epoch=found.a.epoch, visit=flip["visit_a"])

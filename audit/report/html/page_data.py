@@ -56,7 +56,7 @@ def counts_view(counts: RunCounts) -> dict[str, Any]:
         "classes": len(names),
         "calibration_error": calibration_error(counts["confidence"]),
         "matrix": _matrix(counts["confusion"], present, columns, names) if 0 < len(present) <= MATRIX_CLASSES else None,
-        "confusions": [_confusion(cell, names) for cell in wrong[:_LISTED_CONFUSIONS]],
+        "confusions": [_name_confusion(cell, names) for cell in wrong[:_LISTED_CONFUSIONS]],
         "more_confusions": max(0, len(wrong) - _LISTED_CONFUSIONS),
         "per_class": [
             {
@@ -78,7 +78,7 @@ class NamedConfusion(ConfusionCell):
     where: str
 
 
-def _confusion(cell: ConfusionCell, names: dict[int, str]) -> NamedConfusion:
+def _name_confusion(cell: ConfusionCell, names: dict[int, str]) -> NamedConfusion:
     label, predicted = cell["label"], cell["predicted"]
     return NamedConfusion(
         **cell,
@@ -136,7 +136,7 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any
     for stage, row in zip(view["stages"], trace.stages, strict=True):
         preview = trace.preview(row["stage"])
         stage.update({name: value for name, value in row.items() if name not in stage and name not in _VISIT})
-        stage["drew"] = _drawn(stage["params"])
+        stage["drew"] = _drawn_values(stage["params"])
         stage.update(_preview(preview, row["stage"], picture))
         stage["difference"] = _difference(before, (row, preview))
         stage["moved"] = _changes(before[0], row) if before else []
@@ -156,24 +156,24 @@ def _preview(preview: Preview | None, stage: int, picture: Picture | None) -> di
     return {"shows": "text", "picture": None, "text": excerpt(preview)}
 
 
-def _drawn(params: Any) -> list[dict[str, str]]:
+def _drawn_values(params: Any) -> list[dict[str, str]]:
     if not isinstance(params, dict):
         return []
     return [{"name": str(name), "value": _short(value)} for name, value in params.items()][:12]
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(_rounded(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(_round(value), ensure_ascii=False)
     return text if len(text) <= 48 else text[:47] + "…"
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     """Return the value with four digits for every number; the JSON has the exact numbers."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return {name: _rounded(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return [_round(item) for item in value]
+    return {name: _round(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 #: A stage's output, and what was stored of it to show.

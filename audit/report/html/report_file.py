@@ -63,7 +63,7 @@ def write_report(
     return write_text(path, report(reader, run, baseline=baseline, mistakes=mistakes))
 
 
-def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[dict[str, Any]]:
+def _traces(reader: Reader, run: Run, epoch: int, most: int, allowed_bytes: int) -> list[dict[str, Any]]:
     """Return the worst mistakes with their film strips, for as long as they fit."""
     shown: list[dict[str, Any]] = []
     used = 0
@@ -75,7 +75,7 @@ def _traces(reader: Reader, run: Run, epoch: int, most: int, room: int) -> list[
         view = trace_view(found, picture=embed(found))
         view["thumb"] = data_address(encode(found.preview(0), _THUMB))
         used += sum(len(stage["picture"] or "") for stage in view["stages"]) + len(view["thumb"]) + 3_000
-        if used > room:
+        if used > allowed_bytes:
             break
         shown.append(view)
     return shown

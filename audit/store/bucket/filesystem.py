@@ -28,7 +28,7 @@ from audit.store.bucket.client import (
 )
 from audit.store.bucket.lease import Lease, is_held, read_lease
 from audit.store.bucket.location import ObjectLocation, parse_location, require_package
-from audit.store.bucket.retry import attempts, repeated, told
+from audit.store.bucket.retry import attempts, retry_request, to_store_error
 from audit.store.filesystem import Filesystem, RandomReader
 
 #: Fetched when an object is opened: its size comes with it, and a Parquet file's footer, which is read first.
@@ -56,7 +56,7 @@ class ObjectReader(RandomReader):
         if offset >= self._tail_at:
             begin = offset - self._tail_at
             return self._tail[begin : begin + count]
-        return repeated(partial(self._client.get_range, self._key, offset, count), self._what).data
+        return retry_request(partial(self._client.get_range, self._key, offset, count), self._what).data
 
     def close(self) -> None:
         self._tail = b""
@@ -79,7 +79,7 @@ class ObjectFilesystem(Filesystem):
     def exists(self, path: str) -> bool:
         if path:
             try:
-                repeated(partial(self._client.size, self._key(path)), self._cannot("read", path))
+                retry_request(partial(self._client.size, self._key(path)), self._cannot("read", path))
             except FileNotFoundError:
                 return self.is_folder(path)
             return True
@@ -92,12 +92,12 @@ class ObjectFilesystem(Filesystem):
             except NoBucket:
                 return False
 
-        return repeated(first, self._cannot("listed", path))
+        return retry_request(first, self._cannot("listed", path))
 
     def read(self, path: str) -> bytes:
         key = self._key(path)
         try:
-            blob = repeated(partial(self._client.get, key), self._cannot("read", path))
+            blob = retry_request(partial(self._client.get, key), self._cannot("read", path))
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.location}/{path}") from None
         self._remember(key, blob.version)
@@ -113,7 +113,7 @@ class ObjectFilesystem(Filesystem):
         with self._lock:
             tail = self._tails.get(key)
         if tail is None:
-            tail = repeated(partial(self._client.get_range, key, -TAIL, 0), what)
+            tail = retry_request(partial(self._client.get_range, key, -TAIL, 0), what)
             with self._lock:
                 self._tails[key] = tail
                 while len(self._tails) > _MOST_TAILS:
@@ -121,7 +121,7 @@ class ObjectFilesystem(Filesystem):
         return ObjectReader(self._client, key, what, tail)
 
     def size(self, path: str) -> int:
-        return repeated(partial(self._client.size, self._key(path)), self._cannot("read", path))
+        return retry_request(partial(self._client.size, self._key(path)), self._cannot("read", path))
 
     def age(self, path: str) -> float | None:
         try:
@@ -130,7 +130,7 @@ class ObjectFilesystem(Filesystem):
             return None
 
     def list(self, path: str) -> list[str]:
-        return repeated(partial(self._client.names, self._folder(path)), self._cannot("listed", path))
+        return retry_request(partial(self._client.names, self._folder(path)), self._cannot("listed", path))
 
     def create(self, path: str, data: bytes | memoryview) -> None:
         if not self._write(path, bytes(data), absent=True, match=None):
@@ -147,9 +147,9 @@ class ObjectFilesystem(Filesystem):
 
     def remove(self, path: str) -> None:
         what = self._cannot("deleted", path)
-        below = repeated(lambda: [key for key, _ in self._client.entries(self._folder(path))], what)
+        below = retry_request(lambda: [key for key, _ in self._client.entries(self._folder(path))], what)
         for key in [self._key(path), *below]:
-            repeated(partial(self._client.delete, key), what)
+            retry_request(partial(self._client.delete, key), what)
             self._remember(key, None)
 
     @contextmanager
@@ -183,13 +183,13 @@ class ObjectFilesystem(Filesystem):
                 failure, unknown = error, True
             except NotSupported as error:
                 if match is None:
-                    raise told(error, what) from None
+                    raise to_store_error(error, what) from None
                 match = None  # an older service without versions: the lease alone keeps a second writer away
             except RequestError as error:
-                raise told(error, what) from None
+                raise to_store_error(error, what) from None
         if unknown and self._holds(path, data):
             return True
-        raise told(failure, what)
+        raise to_store_error(failure, what)
 
     def _holds(self, path: str, data: bytes) -> bool:
         try:

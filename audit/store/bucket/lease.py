@@ -20,7 +20,7 @@ import threading
 
 from audit.errors import StoreBusy, StoreError
 from audit.store.bucket.client import Blob, ConditionFailed, ObjectClient, RequestError
-from audit.store.bucket.retry import repeated
+from audit.store.bucket.retry import retry_request
 
 #: A lease that has not been renewed for this long is nobody's.
 SECONDS = 60.0
@@ -87,7 +87,7 @@ class Lease:
             except FileNotFoundError:
                 raise self._busy() from None
 
-        self._version = repeated(put, f"The lease of {self._shown} could not be taken")
+        self._version = retry_request(put, f"The lease of {self._shown} could not be taken")
 
     def _renew(self) -> None:
         while not self._ended.wait(SECONDS / RENEWALS):
@@ -122,7 +122,7 @@ class Lease:
 def read_lease(client: ObjectClient, key: str, shown: str) -> Blob | None:
     """The lease object, where there is one."""
     try:
-        return repeated(lambda: client.get(key), f"The lease of {shown} could not be read")
+        return retry_request(lambda: client.get(key), f"The lease of {shown} could not be read")
     except FileNotFoundError:
         return None
 

@@ -37,7 +37,7 @@ def attempts() -> Iterator[int]:
         yield number
 
 
-def repeated(request: Callable[[], T], what: str) -> T:
+def retry_request(request: Callable[[], T], what: str) -> T:
     """The answer to a request that may safely be made twice; StoreError when none comes."""
     failure: RequestError = OutcomeUnknown("")
     for _ in attempts():
@@ -46,11 +46,11 @@ def repeated(request: Callable[[], T], what: str) -> T:
         except (TryAgain, OutcomeUnknown) as error:
             failure = error
         except RequestError as error:
-            raise told(error, what) from None
-    raise told(failure, what)
+            raise to_store_error(error, what) from None
+    raise to_store_error(failure, what)
 
 
-def told(failure: RequestError, what: str) -> StoreError:
+def to_store_error(failure: RequestError, what: str) -> StoreError:
     """A failure as a sentence; `what` says what could not be done, such as `s3://b/x could not be read`."""
     reason = f"{what}: the service answers {failure.code}."
     if isinstance(failure, NoBucket):

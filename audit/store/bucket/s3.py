@@ -150,7 +150,9 @@ def _sorted_errors() -> Iterator[None]:
     try:
         yield
     except exceptions.ClientError as error:
-        raise _sorted(_code(error), int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))) from None
+        raise _to_request_error(
+            _code(error), int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        ) from None
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError):
         raise Forbidden("NoCredentials") from None
     except (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError):
@@ -163,7 +165,7 @@ def _sorted_errors() -> Iterator[None]:
         raise RequestError("InvalidEndpoint") from None
 
 
-def _sorted(code: str, status: int) -> Exception:
+def _to_request_error(code: str, status: int) -> Exception:
     if code == "NoSuchBucket":
         return NoBucket(code)
     if code in _MISSING:

@@ -18,7 +18,7 @@ from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
 from audit.store.commits import commit_whole, run_folder
 from audit.store.leftovers import remove_run
-from audit.store.maintain.sorting import ORDER, SORTED, in_order, ordered
+from audit.store.maintain.sorting import ORDER, SORTED, in_order, sort_rows
 from audit.store.manifest import Manifest, lock_path, locked_manifest, unlisted, withdraw
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
@@ -61,7 +61,7 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
         merged: list[Part] = []
         try:
             for table in dict.fromkeys(part.table for part in before):
-                merged.extend(_merged(reader, manifest, table))
+                merged.extend(_merge_table(reader, manifest, table))
         except StoreError:
             withdraw(filesystem, run_id, [part for part in merged if part not in before])
             raise
@@ -75,43 +75,43 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
     return Compacted(run_id, len(before), len(merged), sum(p.bytes for p in before), sum(p.bytes for p in merged))
 
 
-def _merged(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:
-    """A table's parts as they are to be: few, and in order of index."""
+def _merge_table(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:
+    """Yield a table's parts after merging: few, and in order of index."""
     parts = [part for part in manifest.parts if part.table == table]
     if table in SORTED and sum(part.rows for part in parts) > _PART_ROWS and not in_order(parts):
         schemas = [_schema(reader, manifest, part) for part in parts]
         # Parts that a later version wrote may have more columns, and stay as they are: sorted one by one.
         if all(schema.equals(schemas[0]) for schema in schemas):
-            tables = ordered(reader.filesystem, manifest, parts, schemas[0], _PART_ROWS)
+            tables = sort_rows(reader.filesystem, manifest, parts, schemas[0], _PART_ROWS)
             for number, rows in enumerate(tables):
-                yield _written(reader, manifest, table, rows, number)
+                yield _write_part(reader, manifest, table, rows, number)
             return
-    yield from _neighbours(reader, manifest, parts)
+    yield from _merge_neighbours(reader, manifest, parts)
 
 
-def _neighbours(reader: Reader, manifest: Manifest, parts: list[Part]) -> Iterator[Part]:
-    """Neighbours merged up to a size; a part that is large already stays as it is."""
+def _merge_neighbours(reader: Reader, manifest: Manifest, parts: list[Part]) -> Iterator[Part]:
+    """Merge neighbours up to a size; a part that is large already stays as it is."""
     group: list[Part] = []
     for part in parts:
         larger = [*group, part]
         if sum(p.bytes for p in larger) > _PART_BYTES or sum(p.rows for p in larger) > _PART_ROWS:
-            yield from _merge(reader, manifest, group)
+            yield from _merge_group(reader, manifest, group)
             larger = [part]
         group = larger
-    yield from _merge(reader, manifest, group)
+    yield from _merge_group(reader, manifest, group)
 
 
-def _merge(reader: Reader, manifest: Manifest, group: list[Part]) -> Iterator[Part]:
+def _merge_group(reader: Reader, manifest: Manifest, group: list[Part]) -> Iterator[Part]:
     if len(group) < 2:
         yield from group
         return
     tables = [pq.read_table(BytesIO(_read(reader, manifest, part)), page_checksum_verification=True) for part in group]
     rows = pa.concat_tables(tables, promote_options="default")
     keys = [(name, "ascending") for name in ORDER if name in rows.column_names]
-    yield _written(reader, manifest, group[0].table, rows.sort_by(keys) if keys else rows, len(group))
+    yield _write_part(reader, manifest, group[0].table, rows.sort_by(keys) if keys else rows, len(group))
 
 
-def _written(reader: Reader, manifest: Manifest, table: str, rows: pa.Table, number: int) -> Part:
+def _write_part(reader: Reader, manifest: Manifest, table: str, rows: pa.Table, number: int) -> Part:
     part, data = part_of(table, rows, number=manifest.commit + 1, prefix=f"merged-{number:05d}")
     reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
     return part

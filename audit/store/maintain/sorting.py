@@ -31,7 +31,7 @@ def in_order(parts: Sequence[Part]) -> bool:
     return all(last is not None and first is not None and last <= first for (_, last), (first, _) in pairwise(bounds))
 
 
-def ordered(
+def sort_rows(
     filesystem: Filesystem, manifest: Manifest, parts: Sequence[Part], schema: pa.Schema, rows: int
 ) -> Iterator[pa.Table]:
     """All rows of one table's parts, in order, in tables of so many rows."""

@@ -3,7 +3,7 @@
 DuckDB treats `[`, `*` and `?` in a path as a glob, cannot read a name that is not UTF-8, and with
 any directory allowed to it lets `COPY … TO` write there. So it is never given a path: it sees names
 such as `audit://predictions/run_id=R/3.parquet`, which resolve to the parts that manifests list, can
-be opened for reading alone, and carry the run id where DuckDB's partition pruning finds it. The same
+be opened for keep_damage alone, and carry the run id where DuckDB's partition pruning finds it. The same
 names work whatever the store lives on. See docs/adr/0002-duckdb-sees-no-path.md.
 
 The first file of every table is an empty one that exists in memory alone: DuckDB takes the columns from it, so that
@@ -99,7 +99,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         if path in self._in_memory:
             return PartFile(self, _MemoryReader(self._in_memory[path]), path)
         where, part = self._lookup(path)
-        with self.reading(where):
+        with self.keep_damage(where):
             reader = self._filesystem.open(where)
             if reader.size != part.bytes:
                 reader.close()
@@ -110,7 +110,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         return PartFile(self, reader, where)
 
     @contextmanager
-    def reading(self, where: str) -> Iterator[None]:
+    def keep_damage(self, where: str) -> Iterator[None]:
         """Keep what goes wrong with a part in the block, as one sentence."""
         try:
             yield

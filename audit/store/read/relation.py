@@ -33,7 +33,7 @@ class Relation:
         self._query = query
         self._parameters = parameters
         self._begun = False
-        with translated(self._files):
+        with translate_errors(self._files):
             statements = connection.extract_statements(query)
         for kind in map(_kind, statements):
             if kind not in _READ_ONLY:
@@ -57,7 +57,7 @@ class Relation:
         self._begun = True
 
     def _run(self) -> duckdb.DuckDBPyConnection:
-        with translated(self._files):
+        with translate_errors(self._files):
             self._begin()
             return self._connection.execute(self._query, self._parameters)
 
@@ -72,30 +72,30 @@ class Relation:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows, as tuples of Python values."""
-        with translated(self._files):
+        with translate_errors(self._files):
             return self._run().fetchall()
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The first row, or None."""
-        with translated(self._files):
+        with translate_errors(self._files):
             return self._run().fetchone()
 
     def dicts(self) -> list[dict[str, Any]]:
         """All rows, as dictionaries."""
-        with translated(self._files):
+        with translate_errors(self._files):
             result = self._run()
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def rows(self, row: type[Row]) -> list[Row]:
         """All rows, as the TypedDict or dataclass that has exactly the result's columns."""
-        with translated(self._files):
+        with translate_errors(self._files):
             result = self._run()
             return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
         """The rows in pieces, for results larger than memory."""
-        with translated(self._files):
+        with translate_errors(self._files):
             result = self._run()
             names = [column[0] for column in result.description or ()]
             yield names, []
@@ -104,13 +104,13 @@ class Relation:
 
     def arrow(self) -> pa.Table:
         """An Arrow table."""
-        with translated(self._files):
+        with translate_errors(self._files):
             self._begin()
             return self._connection.sql(self._query, params=self._parameters or None).to_arrow_table()
 
     def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
         """Arrow record batches of at most so many rows, for results larger than memory."""
-        with translated(self._files):
+        with translate_errors(self._files):
             self._begin()
             relation = self._connection.sql(self._query, params=self._parameters or None)
             yield from relation.to_arrow_reader(rows)
@@ -118,7 +118,7 @@ class Relation:
     def df(self) -> Any:
         """A pandas DataFrame."""
         _need("pandas", "A pandas DataFrame")
-        with translated(self._files):
+        with translate_errors(self._files):
             return self._run().df()
 
     def pl(self) -> Any:
@@ -142,7 +142,7 @@ def _kind(statement: duckdb.Statement) -> str:
         return "such a statement"
 
 
-class translated:  # noqa: N801 - reads as a verb where it is used
+class translate_errors:  # noqa: N801 - reads as a verb where it is used
     """DuckDB's errors become QueryError with DuckDB's own message, or tell of the damaged part that caused them."""
 
     def __init__(self, files: PartFilesystem) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NewType
 import duckdb
 
 from audit.store.read.reader import Reader
-from audit.store.read.relation import translated
+from audit.store.read.relation import translate_errors
 from audit.store.read.rows import Row, as_rows
 
 #: The name of a table that a Scratch keeps, as SQL.
@@ -56,7 +56,7 @@ class Scratch:
         return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def _execute(self, query: str, parameters: Sequence[Any] = ()) -> duckdb.DuckDBPyConnection:
-        with translated(self._files):
+        with translate_errors(self._files):
             return self._connection.execute(query, list(parameters))
 
     def close(self) -> None:

@@ -41,12 +41,14 @@ def restrict(readable: Iterable[str], *, network: bool = False) -> int:
     net = _TCP_BIND_AND_CONNECT if version >= 4 and not network else 0
     scope = _SCOPE_SOCKETS_AND_SIGNALS if version >= 6 else 0
     wanted = struct.pack("=QQQ", files, net, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
-    ruleset = _checked(libc.syscall(_CREATE, ctypes.c_char_p(wanted), ctypes.c_size_t(len(wanted)), ctypes.c_uint32(0)))
+    ruleset = _require_success(
+        libc.syscall(_CREATE, ctypes.c_char_p(wanted), ctypes.c_size_t(len(wanted)), ctypes.c_uint32(0))
+    )
     try:
         for path in readable:
             _allow(libc, ruleset, path)
-        _checked(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked(libc.syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        _require_success(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _require_success(libc.syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
         os.close(ruleset)
     return version
@@ -57,7 +59,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
     try:
         rights = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)
         rule = struct.pack("=Qi", rights, folder)
-        _checked(
+        _require_success(
             libc.syscall(
                 _ADD, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), ctypes.c_char_p(rule), ctypes.c_uint32(0)
             )
@@ -70,7 +72,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int) -> int:
+def _require_success(result: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -49,7 +49,7 @@ _LARGEST_FILE = 256 * 2**20
 
 
 def main() -> None:
-    """The nursery: fork, hand over, reap, kill when told to; ends with whoever started it."""
+    """The nursery: fork, hand over, reap, kill when known to; ends with whoever started it."""
     settings = json.loads(sys.argv[1])
     _import_what_is_loaded_late(settings["location"])
     control = socket.socket(fileno=int(sys.argv[2]))
@@ -91,7 +91,7 @@ def _import_what_is_loaded_late(location: str) -> None:
     for name in _IMPORTED_LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    for zone in ("UTC", "Etc/UTC"):  # reads a file the first time; the process is told to live in UTC
+    for zone in ("UTC", "Etc/UTC"):  # reads a file the first time; the process is known to live in UTC
         with contextlib.suppress(Exception):
             sys.modules["pytz"].timezone(zone)
     if (package := package_of(location)) is not None:
@@ -159,7 +159,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
         opened.refresh()  # after the look, so that nothing committed in between goes unseen
         opened.sql("SELECT 1")
     except Exception as error:  # kept for whoever asks, who would otherwise only see the process end
-        opened, state = _told(error), ()
+        opened, state = _as_audit_error(error), ()
     _, descriptors, _, _ = socket.recv_fds(door, 1, 1)
     if not descriptors:
         return
@@ -172,13 +172,13 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
                 opened.refresh()
             header, body = _answer(opened, request)
         except Exception as error:  # whatever a hostile query provokes is its answer, not a silent end
-            told = _told(error)
-            header, body = {"error": told.message, "hint": told.hint}, b""
+            known = _as_audit_error(error)
+            header, body = {"error": known.message, "hint": known.hint}, b""
         send(asker, {**header, "confined": confined})
         asker.sendall(body)
 
 
-def _told(error: Exception) -> AuditError:
+def _as_audit_error(error: Exception) -> AuditError:
     if isinstance(error, AuditError):
         return error
     if isinstance(error, MemoryError):

@@ -18,7 +18,7 @@ class Selection:
         self._connection = duckdb.connect(":memory:")
         self._connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         try:
-            self._chosen(SCHEMAS["predictions"].empty_table())
+            self._choose(SCHEMAS["predictions"].empty_table())
         except duckdb.Error as error:
             columns = ", ".join(SCHEMAS["predictions"].names)
             raise UsageError(
@@ -32,7 +32,7 @@ class Selection:
         if payloads is None or outputs is None:
             return tables
         predictions = tables.get("predictions", SCHEMAS["predictions"].empty_table())
-        chosen = self._chosen(predictions)
+        chosen = self._choose(predictions)
         keys = _keys(payloads)
         kept = pc.is_in(_keys(outputs), value_set=chosen)
         level = pc.if_else(kept, outputs["payload"], pa.scalar("none", pa.string()))
@@ -51,7 +51,7 @@ class Selection:
         found = cursor.sql(f"SELECT _place FROM predictions WHERE ({self.condition}\n)").fetchall()
         return {place for (place,) in found}
 
-    def _chosen(self, predictions: pa.Table) -> pa.Array:
+    def _choose(self, predictions: pa.Table) -> pa.Array:
         cursor = self._connection.cursor()
         cursor.register("predictions", predictions)
         query = (

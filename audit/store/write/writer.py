@@ -151,7 +151,7 @@ class RunWriter:
         tally = Tally.of(tables)
         self._gathered += tally
         self._count(tally)
-        if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or self._waited():
+        if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or self._is_overdue():
             self.flush()
 
     def adopt(self, parts: Sequence[Part], tally: Tally) -> None:
@@ -165,14 +165,14 @@ class RunWriter:
                 )
         self._list(parts, tally)
         self._count(tally)
-        if self._waited():
+        if self._is_overdue():
             self.flush()
 
     def is_due(self) -> bool:
         """Whether rows or parts wait for a commit, and the time for it has come."""
-        return bool(self._pending or self._uncommitted) and self._waited()
+        return bool(self._pending or self._uncommitted) and self._is_overdue()
 
-    def _waited(self) -> bool:
+    def _is_overdue(self) -> bool:
         return time.monotonic() - self._last_flush >= self._interval
 
     def flush(self) -> None:

@@ -14,7 +14,7 @@ from audit.lineage.trace import trace
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import difference
-from audit.store.read.reader import Reader as Store
+from audit.store.read.reader import Reader
 from audit.web.pages.trace import send, trace_of
 from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import PATIENCE, AppState
@@ -106,18 +106,18 @@ def picture(desk: AppState, request: Request) -> Response:
     return send(desk.pictures.get(("difference", *keys), make))
 
 
-def _two(store: Store, request: Request) -> tuple[Run, Run]:
+def _two(store: Reader, request: Request) -> tuple[Run, Run]:
     a, b = request.query_params.get("a"), request.query_params.get("b")
     if not a or not b:
         raise UsageError("A comparison needs two runs.", hint="Choose two runs in the list of runs.")
     return store.run(a), store.run(b)
 
 
-def _trace(store: Store, run: Run, request: Request, side: str) -> Any:
+def _trace(store: Reader, run: Run, request: Request, side: str) -> Any:
     return trace(store, run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
 
 
-def _diff(desk: AppState, store: Store, a: Run, b: Run, wait: float | None) -> Diff | None:
+def _diff(desk: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> Diff | None:
     commits = (store.manifest(a.run_id).commit, store.manifest(b.run_id).commit)
     question = ("diff", a.run_id, b.run_id, *commits)
     return desk.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))

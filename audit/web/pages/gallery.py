@@ -15,7 +15,7 @@ from audit.lineage.queries import browsing, overview
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import encode, excerpt
-from audit.store.read.reader import Reader as Store
+from audit.store.read.reader import Reader
 from audit.web.respond import Page, wants_json, whole
 from audit.web.state import AppState
 
@@ -82,7 +82,7 @@ def _asked(request: Request, run: Run) -> dict[str, Any]:
     }
 
 
-def _block(desk: AppState, store: Store, row: Run, request: Request) -> dict[str, Any]:
+def _block(desk: AppState, store: Reader, row: Run, request: Request) -> dict[str, Any]:
     asked = _asked(request, row)
     built = browsing.block(
         row, asked["where"], order=asked["order"], after=request.query_params.get("after"), limit=BLOCK
@@ -101,7 +101,7 @@ def _block(desk: AppState, store: Store, row: Run, request: Request) -> dict[str
     return {"samples": samples, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
 
 
-def _shows(desk: AppState, store: Store, row: Run, stage: int, wait: float | None) -> str | None:
+def _shows(desk: AppState, store: Reader, row: Run, stage: int, wait: float | None) -> str | None:
     return desk.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
 
 
@@ -109,12 +109,12 @@ def _key(sample: browsing.GalleryRow) -> browsing.Key:
     return sample["epoch"], sample["index"], sample["visit"]
 
 
-def _texts(store: Store, row: Run, samples: list[browsing.GalleryRow], stage: int) -> dict[browsing.Key, str]:
+def _texts(store: Reader, row: Run, samples: list[browsing.GalleryRow], stage: int) -> dict[browsing.Key, str]:
     found = browsing.previews(store, row, [_key(sample) for sample in samples], stage)
     return {key: excerpt(preview, _EXCERPT) for key, preview in found.items()}
 
 
-def _expect(desk: AppState, store: Store, row: Run, samples: list[browsing.GalleryRow], stage: int) -> None:
+def _expect(desk: AppState, store: Reader, row: Run, samples: list[browsing.GalleryRow], stage: int) -> None:
     keys = [_key(sample) for sample in samples]
 
     def fetch() -> None:

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from audit.lineage.queries import overview
 from audit.records import Run
 from audit.report.html.page_data import counts_view, run_view
-from audit.store.read.reader import Reader as Store
+from audit.store.read.reader import Reader
 from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import PATIENCE, AppState
 
@@ -45,7 +45,7 @@ def run(desk: AppState, request: Request) -> Page | Response:
     )
 
 
-def _others(store: Store, row: Run, most: int = 30) -> list[Run]:
+def _others(store: Reader, row: Run, most: int = 30) -> list[Run]:
     """Return the runs to compare with: those of the same dataset first, then earlier ones, newest first."""
     others = [other for other in reversed(store.runs()) if other.run_id != row.run_id]
     others.sort(key=lambda other: (other.dataset != row.dataset, other.sequence > row.sequence))
@@ -63,13 +63,13 @@ def panel(desk: AppState, request: Request) -> Page:
     return Page(f"panel_{name}.html", data)
 
 
-def begin(desk: AppState, store: Store, row: Run, epoch: int) -> None:
+def begin(desk: AppState, store: Reader, row: Run, epoch: int) -> None:
     """Start counting in the background."""
     for name in PANELS:
         _panel(desk, store, row, epoch, name, 0.0)
 
 
-def foresee(desk: AppState, store: Store) -> None:
+def foresee(desk: AppState, store: Reader) -> None:
     """Start computing what the page of the newest run needs, without waiting."""
     newest = next(reversed(store.runs()), None)
     if newest is None:
@@ -82,7 +82,7 @@ def foresee(desk: AppState, store: Store) -> None:
     desk.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
-def _panel(desk: AppState, store: Store, row: Run, epoch: int, name: str, wait: float | None) -> Any:
+def _panel(desk: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None) -> Any:
     if name == "counts":
         return desk.about(
             store, row, ("counts", epoch), lambda: counts_view(overview.counts(store, row, epoch)), wait=wait

@@ -14,7 +14,7 @@ from audit.lineage.trace import trace as trace_visit
 from audit.report.html.page_data import trace_view
 from audit.report.html.previews import Encoded, encode, encode_picture
 from audit.sources.builder import can_be_rebuilt
-from audit.store.read.reader import Reader as Store
+from audit.store.read.reader import Reader
 from audit.values import Preview
 from audit.values.thumbnail import as_picture
 from audit.web.exact_values import picture_values
@@ -124,7 +124,7 @@ def _is_picture(preview: Preview) -> bool:
     return preview.media_type.startswith("image/")
 
 
-def requested_trace(store: Store, request: Request) -> Trace:
+def requested_trace(store: Reader, request: Request) -> Trace:
     """Return the trace of the visit that the address names."""
     return trace_visit(
         store,
@@ -148,7 +148,7 @@ def _derived_address(found: Trace, stage: int) -> str:
     return url("run", found.run.run_id, "picture", found.sample["index"], stage, **_place(found), derived=1)
 
 
-def _view(desk: AppState, store: Store, found: Trace) -> dict[str, Any]:
+def _view(desk: AppState, store: Reader, found: Trace) -> dict[str, Any]:
     run, sample = found.run, found.sample
     view = trace_of(found)
     mistakes = desk.mistakes(store, run, sample["epoch"])
