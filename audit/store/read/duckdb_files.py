@@ -3,7 +3,7 @@
 DuckDB treats `[`, `*` and `?` in a path as a glob, cannot read a name that is not UTF-8, and with
 any directory allowed to it lets `COPY … TO` write there. So it is never given a path: it sees names
 such as `audit://predictions/run_id=R/3.parquet`, which resolve to the parts that manifests list, can
-be opened for keep_damage alone, and carry the run id where DuckDB's partition pruning finds it. The same
+be opened for reading alone, and carry the run id where DuckDB's partition pruning finds it. The same
 names work whatever the store lives on. See docs/adr/0002-duckdb-sees-no-path.md.
 
 The first file of every table is an empty one that exists in memory alone: DuckDB takes the columns from it, so that
@@ -200,7 +200,7 @@ class PartFile:
 
     def read(self, count: int = -1) -> bytes:
         position = self.tell()
-        with self._owner.reading(self._where):
+        with self._owner.keep_damage(self._where):
             data = self._reader.read_at(position, self._reader.size - position if count < 0 else count)
         self._local.position = position + len(data)
         self._owner.bytes_read += len(data)

@@ -49,7 +49,7 @@ _LARGEST_FILE = 256 * 2**20
 
 
 def main() -> None:
-    """The nursery: fork, hand over, reap, kill when known to; ends with whoever started it."""
+    """The nursery: fork, hand over, reap, kill on request; ends with the process that started it."""
     settings = json.loads(sys.argv[1])
     _import_what_is_loaded_late(settings["location"])
     control = socket.socket(fileno=int(sys.argv[2]))
