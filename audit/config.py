@@ -89,7 +89,7 @@ def user_file() -> Path:
 
 
 def _sections() -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every file's defaults, the nearest first."""
+    """Yield every file's defaults, the nearest first."""
     for path, keys in (
         (Path("audit.toml"), (SECTION,)),
         (Path("pyproject.toml"), ("tool", "audit", SECTION)),
@@ -112,5 +112,5 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def allows_damaged(given: bool | None = None) -> bool:
-    """Whether a store with a damaged manifest may be read: as given, else by $AUDIT_ALLOW_DAMAGED."""
+    """Return whether a store with a damaged manifest may be read: as given, else by $AUDIT_ALLOW_DAMAGED."""
     return os.environ.get(DAMAGED_VARIABLE) == "1" if given is None else given

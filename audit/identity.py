@@ -23,12 +23,12 @@ _NAME = re.compile(r"^[^\x00-\x1f/\\]{1,200}$")
 
 
 def new_run_id(now: datetime) -> str:
-    """A run id that sorts roughly by time and never collides in practice."""
+    """Return a run id that sorts roughly by time and never collides in practice."""
     return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 def check_run_name(name: str | None) -> str | None:
-    """A name that can be typed again later, or a UsageError."""
+    """Return a name that can be typed again later, or raise UsageError."""
     if name is None:
         return None
     if not _NAME.match(name) or name != name.strip():
@@ -53,7 +53,7 @@ class Nameable(Protocol):
 
 
 def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
-    """The run id that `reference` means among `runs`, which are in the order they were begun.
+    """Return the run id that `reference` means among `runs`, which are in the order they were begun.
 
     An id, a unique prefix of one, a name (the newest run of that name), `latest` or `latest~N`
     (the newest complete run, or the Nth before it). None means `latest`.
@@ -95,6 +95,6 @@ def _listed(runs: Sequence[Nameable], most: int = 5) -> str:
 
 
 def visit_seed(seed: int, epoch: int, index: int) -> int:
-    """The 63-bit seed of one visit: the same for any number of workers and any batch size."""
+    """Return the 63-bit seed of one visit: the same for any number of workers and any batch size."""
     text = f"audit:{seed}:{epoch}:{index}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

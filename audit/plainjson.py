@@ -33,5 +33,5 @@ def plain(value: Any) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """One JSON text."""
+    """Return one JSON text."""
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)

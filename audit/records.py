@@ -110,7 +110,9 @@ class Run:
             " were asked for"
         ),
     ] = field(default_factory=dict)
-    warnings: Annotated[list[str], VARCHARS("what went other than hoped while recording")] = field(default_factory=list)
+    warnings: Annotated[list[str], VARCHARS("problems while recording, one sentence each")] = field(
+        default_factory=list
+    )
     sequence: Annotated[int, BIGINT("the order in which runs began")] = 0
     output: Annotated[
         str | None,
@@ -150,12 +152,12 @@ class Run:
         return run_html(self)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as `run.json` keeps it."""
+        """Return the row as `run.json` keeps it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Run:
-        """The row as read back; keys of a later minor version are left aside."""
+        """Return the row as read back; keys of a later minor version are left aside."""
         known = cls.__dataclass_fields__
         return cls(**{key: value for key, value in row.items() if key in known})
 

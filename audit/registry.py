@@ -35,7 +35,7 @@ class Registry(Generic[T]):
         return thing
 
     def get(self, name: str) -> T:
-        """The thing of that name, or an error that names the nearest ones."""
+        """Return what is registered under a name; raise an error that lists the nearest names."""
         self._load_plugins()
         try:
             return self._things[name]
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
         return name in self._things
 
     def values(self) -> list[T]:
-        """Every registered thing, built-ins first."""
+        """Return every registered thing, built-ins first."""
         self._load_plugins()
         return list(self._things.values())
 
@@ -67,6 +67,6 @@ class Registry(Generic[T]):
 
 
 def _is_installed(point: EntryPoint) -> bool:
-    """Whether a package was installed, rather than merely found in the directory that somebody works in."""
+    """Return whether a package was installed, rather than merely found in the directory that somebody works in."""
     place = point.dist.locate_file("") if point.dist is not None else None
     return place is None or os.path.realpath(str(place)) != os.path.realpath(os.getcwd())

@@ -24,7 +24,7 @@ class SourceFields(TypedDict):
 
 
 def source_path(sample: SourceFields) -> bytes | None:
-    """Where the file is, as the file system spells it; None for a sample without a file."""
+    """Return where the file is, as the file system spells it; None for a sample without a file."""
     source, root = sample["source"], sample["root"]
     if source is None or root is None:
         return None
@@ -32,7 +32,7 @@ def source_path(sample: SourceFields) -> bytes | None:
 
 
 def read_source(sample: SourceFields) -> bytes:
-    """All bytes of the file or the object; OSError where they cannot be had."""
+    """Return all bytes of the file or the object; OSError where they cannot be had."""
     source, root = sample["source"], sample["root"]
     if source is None or root is None:
         raise FileNotFoundError(errno.ENOENT, "the sample has no file", str(source))
@@ -41,7 +41,7 @@ def read_source(sample: SourceFields) -> bytes:
 
 
 def source_digest_now(sample: SourceFields) -> str | None:
-    """The SHA-256 of the file's bytes; None when there is no file to read."""
+    """Return the SHA-256 of the file's bytes; None when there is no file to read."""
     try:
         return hashlib.sha256(read_source(sample)).hexdigest()
     except OSError:

@@ -106,7 +106,7 @@ class Trace:
         return {(row["stage"], row["form"]): row for row in rows}
 
     def _payload(self, stage: int, form: str) -> PayloadRow | None:
-        """A stage that changed nothing shares the payload of the stage before it that did."""
+        """Return a stage that changed nothing shares the payload of the stage before it that did."""
         digest = next((row["digest"] for row in self.stages if row["stage"] == stage), None)
         for row in reversed([row for row in self.stages if row["stage"] <= stage]):
             if row["digest"] == digest and (found := self._payloads.get((row["stage"], form))) is not None:
@@ -114,16 +114,16 @@ class Trace:
         return None
 
     def is_stored(self, stage: int) -> bool:
-        """Whether the exact output of a stage lies in the store."""
+        """Return whether the exact output of a stage lies in the store."""
         return self._payload(stage, "full") is not None
 
     def preview(self, stage: int) -> values.Preview | None:
-        """The small picture or excerpt that was stored of a stage's output."""
+        """Return the small picture or excerpt that was stored of a stage's output."""
         found = self._payload(stage, "preview")
         return values.Preview(found["encoding"], found["data"]) if found else None
 
     def value(self, stage: int, *, numpy_only: bool = False, allow_pickle: bool = False) -> Any:
-        """The exact output of a stage: as stored, else derived again from the source; its digest is checked.
+        """Return the exact output of a stage: as stored, else derived again from the source; its digest is checked.
 
         Deriving runs the recorded pipeline: CodeNotTrusted unless this machine recorded it, or `trust` is set.
         `allow_pickle` permits executing what the store contains, which objects of unknown classes need.
@@ -159,7 +159,7 @@ class Trace:
         return derive(what, self.sample, self.stages, states)
 
     def export(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Every stage as an exact file and, where it is one, a picture; with the trace itself as trace.json."""
+        """Return every stage as an exact file and, where it is one, a picture; with the trace itself as trace.json."""
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
         written: list[Path] = []
@@ -190,7 +190,7 @@ class Trace:
         return [path]
 
     def as_json(self) -> dict[str, Any]:
-        """The trace as `audit trace --json` prints it."""
+        """Return the trace as `audit trace --json` prints it."""
         sample = self.sample
         return {
             "run_id": self.run.run_id,
@@ -266,7 +266,7 @@ def trace(
     epoch: int | None = None,
     visit: int | None = None,
 ) -> Trace:
-    """The visit of one sample, by index or by source; without an epoch, the last one recorded."""
+    """Return the visit of one sample, by index or by source; without an epoch, the last one recorded."""
     if (index is None) == (source is None):
         raise UsageError("A trace needs an index or a source, and not both.")
     row = reader.run(run)
@@ -315,7 +315,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _find_source(reader: Reader, run: Run, source: str) -> tuple[int, str]:
-    """Index and source of the sample that is meant: by the recorded path; else by the end of one, when only one sample ends so."""
+    """Return index and source of the sample that is meant: by the recorded path; else by the end of one, when only one sample ends so."""
     # Names are recorded printable: what was typed is spelt the same way before it is compared.
     source = printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source
     exact = reader.sql(
@@ -334,7 +334,8 @@ def _find_source(reader: Reader, run: Run, source: str) -> tuple[int, str]:
     if near:
         listed = ", ".join(path for _, path in near[:5])
         raise UsageError(
-            f"Several samples of the run {run.run_id} end in {source!r}: {listed}.", hint="Type more of it."
+            f"Several samples of the run {run.run_id} end in {source!r}: {listed}.",
+            hint="Give a longer part of the path.",
         )
     raise NotFound(
         f"The run {run.run_id} has no sample with the source {source!r}.",

@@ -9,7 +9,7 @@ from audit.report.text import clean
 
 
 def code(value: Any) -> str:
-    """Any text as inline code that fits a table cell, whatever it contains."""
+    """Return any text as inline code that fits a table cell, whatever it contains."""
     text = clean(value).replace("|", "¦")
     ticks = "`" * (1 + max((len(run) for run in _runs_of_ticks(text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""

@@ -36,43 +36,43 @@ _TAIL_SHARE = 8
 
 
 def run_folder(run_id: str) -> str:
-    """Where a run lives in the store."""
+    """Return where a run lives in the store."""
     return f"{RUNS_FOLDER}/{run_id}"
 
 
 def manifest_path(run_id: str) -> str:
-    """Where a run's snapshot lives."""
+    """Return where a run's snapshot lives."""
     return f"{run_folder(run_id)}/run.json"
 
 
 def log_path(run_id: str, commit: int) -> str:
-    """Where the record of one commit lives."""
+    """Return where the record of one commit lives."""
     return f"{run_folder(run_id)}/{LOG_FOLDER}/{commit:010d}.json"
 
 
 def logged_commits(filesystem: Filesystem, run_id: str) -> list[int]:
-    """The numbers of the commits that have a record in the run's log, in order."""
+    """Return the numbers of the commits that have a record in the run's log, in order."""
     names = filesystem.list(f"{run_folder(run_id)}/{LOG_FOLDER}")
     stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def seal(content: dict[str, Any]) -> tuple[bytes, str]:
-    """The bytes of a record or snapshot, and the digest that they end with."""
+    """Return the bytes of a record or snapshot, and the digest that they end with."""
     body = json.dumps(content, indent=1, ensure_ascii=True).encode()[:-2]
     digest = hashlib.sha256(body).hexdigest()
     return body + _SEAL % digest.encode(), digest
 
 
 def unseal(data: bytes) -> tuple[dict[str, Any], str]:
-    """The content of a record or snapshot and its digest; ValueError where they do not belong together."""
+    """Return the content of a record or snapshot and its digest; ValueError where they do not belong together."""
     body = data[:-_SEAL_LENGTH]
     digest = hashlib.sha256(body).hexdigest()
     if data[-_SEAL_LENGTH:] != _SEAL % digest.encode():
         raise ValueError("its bytes do not have the digest that it ends with")
     content = json.loads(data)
     if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return content, digest
 
 
@@ -145,7 +145,7 @@ def _append(filesystem: Filesystem, manifest: Manifest, parts: dict[str, Any]) -
     except FileExistsError:
         raise StoreBusy(
             f"Another process has written commit {commit} of the run {run_id} in the store {filesystem.location}.",
-            hint="Two processes wrote the same run; what both committed before is safe. Let only one go on.",
+            hint="Two processes wrote to the same run. What they committed before is safe. Stop one of them.",
         ) from None
     manifest.commit, manifest.previous, manifest.head = commit, manifest.head, digest
 

@@ -103,7 +103,7 @@ def _left(gone: str, come: str, met: str, number: str) -> dict[str, str]:
 
 
 def with_clause(tables: dict[str, str]) -> str:
-    """The queries as the beginning of one: `WITH faced AS (…), …`."""
+    """Return the queries as the beginning of one: `WITH faced AS (…), …`."""
     return "WITH " + ", ".join(f"{name} AS MATERIALIZED ({query})" for name, query in tables.items())
 
 
@@ -121,12 +121,12 @@ _DESCRIBED = """
 
 
 def pipeline_changed(a: str, b: str) -> str:
-    """SQL: whether two runs, given as SQL of their ids, describe their pipelines differently."""
+    """Return SQL: whether two runs, given as SQL of their ids, describe their pipelines differently."""
     return f"{_DESCRIBED.format(run=a)} IS DISTINCT FROM {_DESCRIBED.format(run=b)}"
 
 
 def scores(row: str = "graded_predictions") -> str:
-    """SQL of what a prediction says besides its class: models that agree in every bit of it for one input are the same."""
+    """Return SQL of what a prediction says besides its class: models that agree in every bit of it for one input are the same."""
     return f"CASE WHEN {row}.confidence IS NOT NULL THEN hash({row}.confidence, {row}.margin, {row}.entropy) END"
 
 
@@ -134,7 +134,7 @@ _MODEL = "(SELECT model_digest FROM runs WHERE run_id = {run})"
 
 
 def model_changed(a: str, b: str, joined: str) -> str:
-    """SQL: whether two runs used different models; NULL where nothing that was recorded tells.
+    """Return SQL: whether two runs used different models; NULL where nothing that was recorded tells.
 
     The digests of the checkpoints tell. Without them, the pairs of `joined` that had the same input do: they have the
     columns `input_a`, `input_b`, `scores_a` and `scores_b`.
@@ -179,7 +179,7 @@ _OF_INPUT = "CASE WHEN NOT data_changed THEN 'pipeline' WHEN {pipeline} THEN 'un
 
 
 def flip_query(joined: str, *, model: str, pipeline: str) -> str:
-    """The query that gives each pair its flip and its cause, from what was recorded and never by a guess.
+    """Return the query that gives each pair its flip and its cause, from what was recorded and never by a guess.
 
     `joined` has one row for each pair: its columns of `pairs`, and for each side `loaded` (stage 0), `predicted`,
     `name`, `correct`, `seen` (NULL without a prediction) and `input`. `model` and `pipeline` are SQL of whether the

@@ -49,18 +49,18 @@ class Filesystem(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder of that name."""
+        """Return whether there is a file or folder of that name."""
 
     @abstractmethod
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder of that name."""
+        """Return whether there is a folder of that name."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole file, or FileNotFoundError."""
+        """Return the whole file, or FileNotFoundError."""
 
     def read_each(self, paths: Sequence[str]) -> Iterator[bytes | Exception]:
-        """Each file whole, or what kept it from being read, in this order."""
+        """Return each file whole, or what kept it from being read, in this order."""
         return map(self._read_or_error, paths)
 
     def _read_or_error(self, path: str) -> bytes | Exception:
@@ -71,14 +71,14 @@ class Filesystem(ABC):
 
     @abstractmethod
     def open(self, path: str) -> RandomReader:
-        """The file, to be read at any offset."""
+        """Return the file, to be read at any offset."""
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """The file's length in bytes."""
+        """Return the file's length in bytes."""
 
     def stamp(self, path: str) -> tuple[int, ...] | None:
-        """What changes when the file does, cheaply asked; None where only reading it would tell."""
+        """Return what changes when the file does, cheaply asked; None where only reading it would tell."""
         return None
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def list(self, path: str) -> list[str]:
-        """The names in a folder, sorted; a missing folder is empty."""
+        """Return the names in a folder, sorted; a missing folder is empty."""
 
     @abstractmethod
     def create(self, path: str, data: bytes | memoryview) -> None:
@@ -108,7 +108,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def is_locked(self, path: str) -> bool:
-        """Whether a living process holds that lock."""
+        """Return whether a living process holds that lock."""
 
 
 class _LocalReader(RandomReader):
@@ -186,7 +186,7 @@ class LocalFilesystem(Filesystem):
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes | memoryview) -> Iterator[Path]:
-        """A flushed file beside `target`; after the block the directory is flushed too."""
+        """Yield a flushed file beside `target`; after the block the directory is flushed too."""
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
             _make_folder(target.parent)
@@ -280,7 +280,7 @@ _FILE_URL = re.compile(r"file://(?:localhost(?=/))?(.*)|file:(/.*)", re.DOTALL |
 
 
 def local_path(location: str) -> str | None:
-    """The directory that a location names, file://… among them; None for anything else with a scheme."""
+    """Return the directory that a location names, file://… among them; None for anything else with a scheme."""
     from audit.store.bucket.location import is_remote
 
     if found := _FILE_URL.fullmatch(location):
@@ -289,7 +289,7 @@ def local_path(location: str) -> str | None:
 
 
 def filesystem_for(location: str) -> Filesystem:
-    """The filesystem that a store's location names."""
+    """Return the filesystem that a store's location names."""
     path = local_path(location)
     if path is not None:
         return LocalFilesystem(path)

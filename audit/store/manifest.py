@@ -136,7 +136,7 @@ def _check_listing(manifest: Manifest) -> None:
 
 
 def check_run_id(run_id: str) -> str:
-    """An id that can be a folder's name everywhere, or a UsageError."""
+    """Return an id that can be a folder's name everywhere, or a UsageError."""
     if not _RUN_ID.fullmatch(run_id):
         raise UsageError(
             f"{run_id!r} cannot be a run's id.", hint="Use up to 100 letters, digits, dots, dashes and underscores."
@@ -153,7 +153,7 @@ def _part(row: dict[str, Any]) -> Part:
 
 
 def lock_path(run_id: str) -> str:
-    """The lock that the one writer of a run holds."""
+    """Return the lock that the one writer of a run holds."""
     return f"{run_folder(run_id)}/.writer.lock"
 
 
@@ -219,7 +219,7 @@ def create_store(filesystem: Filesystem) -> None:
 
 
 def read_manifest(filesystem: Filesystem, run_id: str, data: bytes | Exception | None = None) -> Manifest:
-    """One run's manifest; `data` where its bytes, or what kept them from being read, are known already."""
+    """Return one run's manifest; `data` where its bytes, or what kept them from being read, are known already."""
     path = manifest_path(run_id)
     where = f"{filesystem.location}/{path}"
     for _ in range(_MOST_LOOKS):
@@ -268,7 +268,7 @@ def _take_on(filesystem: Filesystem, manifest: Manifest, numbers: Sequence[int])
 
 @contextmanager
 def locked_manifest(filesystem: Filesystem, run_id: str) -> Iterator[Manifest]:
-    """A run's manifest for who changes it: under its lock, as the last commit left it, or NotFound."""
+    """Yield a run's manifest for who changes it: under its lock, as the last commit left it, or NotFound."""
     gone = NotFound(f"The run {run_id} is no longer in the store {filesystem.location}.", hint="See: audit runs")
     # Asked before the lock, which would make the run's folder.
     if not filesystem.exists(manifest_path(run_id)):
@@ -282,7 +282,7 @@ def locked_manifest(filesystem: Filesystem, run_id: str) -> Iterator[Manifest]:
 
 
 def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreError]]:
-    """Every run in the order they were begun, and what could not be read.
+    """Return every run in the order they were begun, and what could not be read.
 
     One damaged manifest must not hide the other runs. A folder with neither a manifest nor rows never committed
     anything: it is not a run. One that holds rows has lost its manifest.
@@ -311,7 +311,7 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
 
 
 def has_lost_manifest(filesystem: Filesystem, run_id: str) -> bool:
-    """Whether a folder without a manifest holds parts or commits, and is not one that is being removed."""
+    """Return whether a folder without a manifest holds parts or commits, and is not one that is being removed."""
     folder = run_folder(run_id)
     names = filesystem.list(folder)
     held = [name for name in names if name in SCHEMAS or name == LOG_FOLDER]
@@ -334,7 +334,7 @@ def withdraw(filesystem: Filesystem, run_id: str, parts: Iterable[Part]) -> None
 
 
 def unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> list[str]:
-    """Files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a killed
+    """Return files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a killed
     writer or a lost attempt left behind. Only who holds the run's lock may delete them."""
     folder = run_folder(manifest.run.run_id)
     listed = {f"{folder}/{part.file}" for part in manifest.parts}

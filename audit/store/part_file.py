@@ -21,7 +21,7 @@ _DICTIONARY = {
 
 
 def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:
-    """A table as a part: what the manifest says of it, and its bytes."""
+    """Return a table as a part: what the manifest says of it, and its bytes."""
     table = add_missing_columns(name, table)
     sink = pa.BufferOutputStream()
     write_parquet(_by_index(table), sink, name)
@@ -56,7 +56,7 @@ def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> Non
 
 
 def _by_index(table: pa.Table) -> pa.Table:
-    """The rows in order of index, so that one sample is in one row group even when the loader shuffles."""
+    """Return the rows in order of index, so that one sample is in one row group even when the loader shuffles."""
     if "index" not in table.column_names or table.num_rows < 2:
         return table
     index = table["index"].combine_chunks()
@@ -66,7 +66,7 @@ def _by_index(table: pa.Table) -> pa.Table:
 
 
 def index_bounds(table: pa.Table) -> tuple[int | None, int | None]:
-    """The least and greatest index among rows; None where there is none."""
+    """Return the least and greatest index among rows; None where there is none."""
     if "index" not in table.column_names:
         return None, None
     bounds = pc.min_max(table["index"]).as_py()

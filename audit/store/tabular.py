@@ -18,7 +18,7 @@ def parquet_columns(path: str) -> list[str]:
 
 
 def read_parquet_rows(path: str, columns: Sequence[str] | None = None) -> dict[str, list[Any]]:
-    """The columns (all, unless named) as lists of Python values."""
+    """Return the columns (all, unless named) as lists of Python values."""
     wanted = None if columns is None else list(columns)
     return _read(path, lambda file: file.read(columns=wanted).to_pydict())  # type: ignore[no-any-return]
 

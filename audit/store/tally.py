@@ -22,7 +22,7 @@ class Tally:
 
     @classmethod
     def of(cls, tables: Mapping[str, pa.Table]) -> Tally:
-        """The tally of rows that belong together."""
+        """Return the tally of rows that belong together."""
         samples, predictions = tables.get("samples"), tables.get("predictions")
         if predictions is not None:
             # Of several predictions of a visit the first counts, as in the view `graded_predictions`.

@@ -48,14 +48,14 @@ VIEWS |= TRAINING_VIEWS
 
 
 def _last(run: str) -> str:
-    """The condition that a row belongs to the last complete epoch of the run that a macro's parameter names."""
+    """Return the condition that a row belongs to the last complete epoch of the run that a macro's parameter names."""
     newest = f"SELECT max(epoch) FROM samples WHERE run_id = known_run({run})"
     epoch = f"coalesce((SELECT last_epoch FROM runs WHERE run_id = known_run({run})), ({newest}))"
     return f"run_id = known_run({run}) AND epoch = {epoch}"
 
 
 def _side(row: str, side: str) -> str:
-    """What the prediction of one side adds to a pair."""
+    """Return what the prediction of one side adds to a pair."""
     return (
         f"{row}.predicted AS predicted_{side}, {row}.predicted_name AS name_{side}, {row}.correct AS correct_{side}, "
         f"{row}.input_digest AS input_{side}, {row}.run_id IS NOT NULL OR NULL AS seen_{side}, "

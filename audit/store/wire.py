@@ -43,12 +43,12 @@ PACKED = {table: _packed_schema(table) for table in ("samples", "sample_sources"
 
 
 def columns(table: str) -> Columns:
-    """An empty gatherer for one of the tables that a worker fills."""
+    """Return an empty gatherer for one of the tables that a worker fills."""
     return Columns(tuple(PACKED[table].names))
 
 
 def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearray) -> Any:
-    """The rows as bytes in memory that `allocate` gives: for each table its name, an Arrow stream and its payloads."""
+    """Return the rows as bytes in memory that `allocate` gives: for each table its name, an Arrow stream and its payloads."""
     streams = [
         (name, _record_batch(name, rows), rows.data.get(_BLOBS, ())) for name, rows in tables.items() if rows.rows
     ]
@@ -93,7 +93,7 @@ def _write_stream(sink: Any, record: pa.RecordBatch) -> None:
 
 
 def unpack(buffer: Any) -> dict[str, pa.Table]:
-    """What `pack` packed; the tables borrow the buffer's memory."""
+    """Return what `pack` packed; the tables borrow the buffer's memory."""
     whole = pa.py_buffer(buffer)
     tables: dict[str, pa.Table] = {}
     at = 0
@@ -143,7 +143,7 @@ class Stamp:
     stages: Mapping[int, int] | None = None
 
     def apply(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """The rows with the columns of the store's tables."""
+        """Return the rows with the columns of the store's tables."""
         return {name: self._apply(name, table) for name, table in tables.items()}
 
     def _apply(self, name: str, table: pa.Table) -> pa.Table:
@@ -170,7 +170,7 @@ class Stamp:
 
 
 def _number_sources(sources: list[str | None], indices: list[int]) -> pa.Array:
-    """The sources of items that are numbered as they arrive; a file keeps its name."""
+    """Return the sources of items that are numbered as they arrive; a file keeps its name."""
     made = [
         f"dataset://{number}" if source is None or source.startswith("dataset://") else source
         for source, number in zip(sources, indices, strict=True)
@@ -179,7 +179,7 @@ def _number_sources(sources: list[str | None], indices: list[int]) -> pa.Array:
 
 
 def table_of(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """A table of the store from Python lists or numpy arrays; a column left out is NULL."""
+    """Return a table of the store from Python lists or numpy arrays; a column left out is NULL."""
     schema = SCHEMAS[name]
     length = len(next(iter(columns.values()))) if columns else 0
     arrays = [_array(columns[f.name], f.type) if f.name in columns else pa.nulls(length, f.type) for f in schema]
@@ -195,12 +195,12 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Several tables of one schema as one."""
+    """Return several tables of one schema as one."""
     return pa.concat_tables(tables)
 
 
 def placed(samples: pa.Table, batches: Sequence[int | None], positions: Sequence[int | None]) -> pa.Table:
-    """Rows of `samples` with the batch, and the place in it, that each turned out to have; None for one in no batch."""
+    """Return rows of `samples` with the batch, and the place in it, that each turned out to have; None for one in no batch."""
     columns = {"batch": pa.array(batches, pa.int64()), "position": pa.array(positions, pa.int32())}
     for name, column in columns.items():
         at = samples.schema.get_field_index(name)

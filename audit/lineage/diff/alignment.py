@@ -56,7 +56,7 @@ def _place(stage: Stage | None) -> dict[str, int | str] | None:
 
 
 def align(a: Sequence[Stage], b: Sequence[Stage]) -> list[AlignmentStep]:
-    """The walk through both pipelines: first what leads to the model's input, then what leads to the label."""
+    """Return the walk through both pipelines: first what leads to the model's input, then what leads to the label."""
     steps: list[AlignmentStep] = []
     for is_target in (False, True):
         ours = [stage for stage in a if stage.is_target == is_target]
@@ -71,7 +71,7 @@ def align(a: Sequence[Stage], b: Sequence[Stage]) -> list[AlignmentStep]:
 
 
 def likeness(a: Stage, b: Stage) -> int:
-    """How much two stages have in common: 0 is nothing that makes them the same stage."""
+    """Return how much two stages have in common: 0 is nothing that makes them the same stage."""
     if a.name != b.name:
         return 0
     same_code = a.source_code_digest == b.source_code_digest
@@ -85,7 +85,7 @@ Pair = tuple[Stage | None, Stage | None]
 
 
 def _edits(a: list[Stage], b: list[Stage]) -> list[Pair]:
-    """The pairing in order that keeps the most likeness, and between two pairs what only one side has."""
+    """Return the pairing in order that keeps the most likeness, and between two pairs what only one side has."""
     best = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i in range(len(a) - 1, -1, -1):
         for j in range(len(b) - 1, -1, -1):
@@ -118,7 +118,7 @@ def _description(stage: Stage) -> tuple[str, ...]:
 
 
 def _name_edits(edits: list[Pair]) -> list[tuple[Change, Stage | None, Stage | None]]:
-    """What each edit means: a stage that only one side has may have moved, or may stand in another's place."""
+    """Return what each edit means: a stage that only one side has may have moved, or may stand in another's place."""
     gone = [left for left, right in edits if left and not right]
     come = [right for left, right in edits if right and not left]
     moved = _find_moved(gone, come)
@@ -173,7 +173,7 @@ class ParameterChange(TypedDict):
 
 
 def parameter_changes(a: Stage, b: Stage) -> list[ParameterChange]:
-    """Each setting that differs, with both values; one that a side does not have is None there."""
+    """Return each setting that differs, with both values; one that a side does not have is None there."""
     ours, theirs = _parse_parameters(a.parameters), _parse_parameters(b.parameters)
     return [
         {"parameter": key, "a": ours.get(key), "b": theirs.get(key)}

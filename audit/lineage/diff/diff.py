@@ -113,7 +113,7 @@ class Diff:
         return found
 
     def exceeded(self, *, max_regressions: int | None = None, max_divergent: int | None = None) -> list[str]:
-        """One sentence for each limit that is passed, and one when nothing was compared, whatever the limits."""
+        """Return one sentence for each limit that is passed, and one when nothing was compared, whatever the limits."""
         broken = []
         if not self.matched:
             broken.append("no sample of one run is in the other, so that nothing was compared")
@@ -121,7 +121,7 @@ class Diff:
             for side, predictions in ((self.a, self.flips.predictions_a), (self.b, self.flips.predictions_b)):
                 if not predictions and side.run.samples > side.run.failed:
                     raise UsageError(
-                        f"The run {side.run.run_id} has no predictions, so that regressions cannot be counted.",
+                        f"The run {side.run.run_id} has no predictions, so regressions cannot be counted.",
                         hint="Record it with a model, or use --max-divergent alone.",
                     )
             if self.regressions > max_regressions:
@@ -131,7 +131,7 @@ class Diff:
         return broken
 
     def as_json(self) -> dict[str, Any]:
-        """The diff as `audit diff --json` prints it."""
+        """Return the diff as `audit diff --json` prints it."""
         flips = self.flips
         return {
             "a": self.a.run.run_id,
@@ -254,7 +254,7 @@ def _list_alone(scratch: Scratch, alone: TempTable, index: str, rows: int) -> li
 
 
 def _notes(found: Diff) -> list[str]:
-    """What a reader should know before trusting the numbers."""
+    """Return what a reader should know before trusting the numbers."""
     a, b = found.a, found.b
     notes = []
     if a.run.run_id == b.run.run_id:

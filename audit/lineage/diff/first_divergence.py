@@ -142,7 +142,7 @@ def _traces(reader: Reader, a: Side, b: Side, example: ExampleVisits) -> tuple[T
 
 
 def _explain(a: Side, b: Side, step: AlignmentStep, why: str, traces: list[tuple[Trace, Trace]]) -> tuple[str, str]:
-    """A reason from a fixed list, and a sentence with the evidence."""
+    """Return a reason from a fixed list, and a sentence with the evidence."""
     if why == "fails in both":
         errors = [found.sample["error"] for found in traces[0]]
         return why, f"with different errors: {errors[0]} → {errors[1]}"
@@ -220,6 +220,6 @@ def version_changes(a: Side, b: Side) -> dict[str, tuple[str | None, str | None]
 
 
 def short(value: Any, most: int = 60) -> str:
-    """A setting as one short text."""
+    """Return a setting as one short text."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -102,7 +102,7 @@ def _causes(
 
 
 def _cause(a: Side, b: Side, flip: UndeterminedFlip, said: list[list[int]]) -> str:
-    """The cause of one flip; `said[m][i]` is the class that model m gives input i."""
+    """Return the cause of one flip; `said[m][i]` is the class that model m gives input i."""
     if said[0][0] != flip["predicted_a"] or said[1][1] != flip["predicted_b"]:
         # The models do not say what was recorded, so that nothing can be concluded from them.
         return "undetermined"
@@ -155,7 +155,7 @@ class _Inputs:
         self._paths = {ordinal: stage.path for ordinal, stage in self._visits.stages.items()}
 
     def of(self, keys: list[Key]) -> list[Any]:
-        """The input of each visit; None where it is not what was recorded."""
+        """Return the input of each visit; None where it is not what was recorded."""
         from audit.lineage.replay.pipeline import Task, replay_all
 
         made: dict[Key, Any] = {}

@@ -95,7 +95,7 @@ class Flips:
     per_class: list[ComparedClass] = field(default_factory=list)
 
     def total(self, kind: str) -> int:
-        """How many `regressions`, `fixes` or `other_changes` there are, whatever their cause."""
+        """Return how many `regressions`, `fixes` or `other_changes` there are, whatever their cause."""
         return sum(self.counts[kind].values())
 
     @property

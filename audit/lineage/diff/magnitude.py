@@ -37,7 +37,7 @@ class Magnitude:
 def measure(
     examples: Sequence[tuple[Trace, Trace]], at_a: int | None, at_b: int | None, *, derive: bool = True
 ) -> Magnitude:
-    """The difference between stage `at_a` of the first of each pair and stage `at_b` of the second."""
+    """Return the difference between stage `at_a` of the first of each pair and stage `at_b` of the second."""
     if at_a is None or at_b is None:
         return Magnitude(why="only one side has such a stage")
     found = Magnitude()
@@ -66,7 +66,7 @@ def measure(
 
 
 def is_stored(pair: tuple[Trace, Trace], at_a: int | None, at_b: int | None) -> bool:
-    """Whether both outputs were kept whole."""
+    """Return whether both outputs were kept whole."""
     levels = [
         next((row["payload"] for row in found.stages if row["stage"] == stage), None)
         for found, stage in zip(pair, (at_a, at_b), strict=True)

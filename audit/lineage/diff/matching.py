@@ -36,10 +36,10 @@ class Side:
 
 
 def side_of(scratch: Scratch, run: Run) -> Side:
-    """A run at its last complete epoch, with its stages."""
+    """Return a run at its last complete epoch, with its stages."""
     (newest,) = scratch.row("SELECT max(epoch) FROM samples WHERE run_id = ?", [run.run_id])
     if newest is None:
-        raise NotFound(f"The run {run.run_id} holds no sample.", hint="See which runs do with: audit runs")
+        raise NotFound(f"The run {run.run_id} has no samples.", hint="See which runs do with: audit runs")
     query = f"SELECT {', '.join(field_names(Stage))} FROM stages WHERE run_id = ? ORDER BY stage"
     epoch = newest if run.last_epoch is None else run.last_epoch
     return Side(run, epoch, scratch.typed_rows(Stage, query, [run.run_id]))

@@ -13,7 +13,7 @@ _WHOLE = 5_000
 
 
 def p_value(regressions: int, fixes: int) -> float:
-    """The two-sided probability of a split at least as uneven; 1.0 when nothing flipped."""
+    """Return the two-sided probability of a split at least as uneven; 1.0 when nothing flipped."""
     if regressions < 0 or fixes < 0:
         raise ValueError("counts of flips cannot be negative")
     total, fewer = regressions + fixes, min(regressions, fixes)

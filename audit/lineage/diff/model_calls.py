@@ -14,7 +14,7 @@ _MODES = {"train": "training", "eval": "evaluation"}
 
 
 def call_changes(scratch: Scratch, a: Side, b: Side) -> dict[str, tuple[Any, Any]]:
-    """What differs in the calls, with both values; what one of the runs did not record is left out."""
+    """Return what differs in the calls, with both values; what one of the runs did not record is left out."""
     ours, theirs = _calls(scratch, a), _calls(scratch, b)
     return {
         name: (ours[name], theirs[name])

@@ -77,7 +77,7 @@ def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: S
 
 
 def _differences(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> dict[str, str]:
-    """Whether the runs' models and pipelines differ, as SQL constants; NULL where that is not known."""
+    """Return whether the runs' models and pipelines differ, as SQL constants; NULL where that is not known."""
     ids = a.run_literal, b.run_literal
     scored = _SCORED.format(pairs=pairs, a=_predictions(a, "a", scored=True), b=_predictions(b, "b", scored=True))
     found = scratch.row(f"SELECT {model_changed(*ids, f'({scored})')}, {pipeline_changed(*ids)}")
@@ -86,7 +86,7 @@ def _differences(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> dict[s
 
 
 def _outputs(side: Side, name: str, other: Side) -> str:
-    """One row for each visit, with a column for each stage: far smaller than a row for each stage."""
+    """Return one row for each visit, with a column for each stage: far smaller than a row for each stage."""
     wanted = {0, *(stage.stage for stage in side.stages)}
     # A digest that is NULL is like no other and unlike none.
     known = "digest IS NOT NULL"
@@ -116,7 +116,7 @@ def _predictions(side: Side, name: str, *, scored: bool = False) -> str:
 
 
 def _states(step: AlignmentStep) -> tuple[str, str]:
-    """Whether both sides are alike after a step, and whether they are not; neither, where neither has got there."""
+    """Return whether both sides are alike after a step, and whether they are not; neither, where neither has got there."""
     if step.at_a is not None and step.at_b is not None:
         return f"a{step.at_a} = b{step.at_b}", f"a{step.at_a} IS DISTINCT FROM b{step.at_b}"
     # Only one side does anything to the label: what it was given is not recorded, but whether it changed it is.
@@ -125,7 +125,7 @@ def _states(step: AlignmentStep) -> tuple[str, str]:
 
 
 def _last_equal(steps: Sequence[AlignmentStep]) -> str:
-    """The last step after which both sides are alike: a difference that a later stage undoes is none."""
+    """Return the last step after which both sides are alike: a difference that a later stage undoes is none."""
     cases = [f"CASE WHEN {_states(step)[0]} THEN {step.number} END" for step in steps]
     return f"coalesce(greatest({', '.join(cases)}), -1)" if cases else "-1"
 
@@ -136,7 +136,7 @@ def _first_other(steps: Sequence[AlignmentStep], last: str) -> str:
 
 
 def _missing_side(steps: Sequence[AlignmentStep]) -> str:
-    """Which side has no output of the step where the two part: its sample failed there."""
+    """Return which side has no output of the step where the two part: its sample failed there."""
     cases = [
         f"WHEN {step.number} THEN CASE WHEN b{step.at_b} IS NULL THEN 'b' WHEN a{step.at_a} IS NULL THEN 'a' END"
         for step in steps

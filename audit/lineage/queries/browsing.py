@@ -65,12 +65,12 @@ class GalleryBlock:
     order: str
 
     def cursor(self, row: GalleryRow) -> str:
-        """Where the next block begins, given the last row of this one."""
+        """Return where the next block begins, given the last row of this one."""
         return json.dumps([row["sort_key"], row["epoch"], row["index"], row["visit"]], separators=(",", ":"))
 
 
 def block(run: Run, condition: str, *, order: str = "loss", after: str | None = None, limit: int = 60) -> GalleryBlock:
-    """The samples of a run that meet an SQL condition, after a cursor."""
+    """Return the samples of a run that meet an SQL condition, after a cursor."""
     if order not in ORDERS:
         raise UsageError(f"Samples cannot be sorted by {order!r}.", hint=f"Choose one of {', '.join(ORDERS)}.")
     expression, descending = ORDERS[order]
@@ -99,7 +99,7 @@ def block(run: Run, condition: str, *, order: str = "loss", after: str | None = 
 
 
 def with_names(run: Run, samples: list[GalleryRow]) -> list[GalleryRow]:
-    """The rows of a block with the names of their classes."""
+    """Return the rows of a block with the names of their classes."""
     classes = run.classes or []
     for row in samples:
         label, predicted = row["label"], row["predicted"]
@@ -111,7 +111,7 @@ def with_names(run: Run, samples: list[GalleryRow]) -> list[GalleryRow]:
 
 
 def matching(run: Run, condition: str) -> tuple[tuple[str, ...], list[Any]]:
-    """The queries that count what a condition picks."""
+    """Return the queries that count what a condition picks."""
     tables = ("graded_predictions", "lineage") if run.graded else ("lineage",)
     return (
         tuple(f"SELECT count(*) FROM {table} WHERE run_id = ? AND ({condition or 'true'}\n)" for table in tables),
@@ -120,7 +120,7 @@ def matching(run: Run, condition: str) -> tuple[tuple[str, ...], list[Any]]:
 
 
 def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
-    """Index and visit of the wrong predictions with the largest loss."""
+    """Return index and visit of the wrong predictions with the largest loss."""
     rows = reader.sql(
         "SELECT index, visit FROM graded_predictions WHERE run_id = ? AND epoch = ? AND NOT correct "
         "ORDER BY isfinite(loss) DESC, loss DESC NULLS LAST, index, visit LIMIT ?",
@@ -130,7 +130,7 @@ def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, i
 
 
 def around(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | None, VisitPlace | None]:
-    """The visits of the same sample before and after this one. Another loader's sample may have the same index."""
+    """Return the visits of the same sample before and after this one. Another loader's sample may have the same index."""
     rows = reader.rows(SampleRow, run.run_id, index=sample["index"], order="epoch, visit")
     item = (sample["split"], sample["root"], sample["source"])
     places = [_place(row) for row in rows if (row["split"], row["root"], row["source"]) == item]
@@ -147,11 +147,13 @@ def _cursor(text: str) -> tuple[float, int, int, int]:
         value, epoch, index, visit = json.loads(text)
         return float(value), int(epoch), int(index), int(visit)
     except (ValueError, TypeError) as error:
-        raise UsageError("The address names no place in this gallery.", hint="Open the gallery anew.") from error
+        raise UsageError(
+            "The address does not name a position in this gallery.", hint="Open the gallery again."
+        ) from error
 
 
 def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[Key, Preview]:
-    """The stored preview of one stage for each visit (epoch, index, visit) that has one."""
+    """Return the stored preview of one stage for each visit (epoch, index, visit) that has one."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -167,7 +169,7 @@ def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[
 
 
 def shows(reader: Reader, run: Run, stage: int) -> str:
-    """What previews of a stage are in this run: `picture`, `text`, or `nothing` where none was stored."""
+    """Return what previews of a stage are in this run: `picture`, `text`, or `nothing` where none was stored."""
     query = "SELECT encoding FROM payloads WHERE run_id = ? AND form = 'preview' AND stage {} ? LIMIT 1"
     for compare in ("=", "<"):  # a stage that changed nothing shows what one before it shows
         found = reader.sql(query.format(compare), parameters=[run.run_id, stage]).fetchone()
@@ -181,7 +183,7 @@ def _previews(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[int, int, int, int]
 
 
 def _shared_previews(reader: Reader, run: Run, keys: set[Key], stage: int, query: str) -> dict[Key, Preview]:
-    """A stage that changed nothing shows what the stage before it shows: the one with the same digest."""
+    """Return a stage that changed nothing shows what the stage before it shows: the one with the same digest."""
     earlier = _previews(reader.sql(query.format("<"), parameters=[run.run_id, stage]).fetchall())
     if not earlier:
         return {}

@@ -222,7 +222,7 @@ def _class_summary(label: int, rows: list[CountedGroup], predicted: int) -> Clas
 
 
 def _confidence(rows: list[CountedGroup]) -> list[ConfidenceBin]:
-    """How sure, how often, and how often right: a histogram and a reliability curve in one."""
+    """Return the bins of a confidence histogram, each with its accuracy: a reliability curve too."""
     found = {row["confidence_bin"]: row for row in rows if row["which"] == _BY_CONFIDENCE}
     if set(found) <= {None}:
         return []
@@ -242,7 +242,7 @@ def _confidence(rows: list[CountedGroup]) -> list[ConfidenceBin]:
 
 
 def calibration_error(bins: list[ConfidenceBin]) -> float | None:
-    """The expected calibration error: how far confidence and accuracy are apart, weighted by how often."""
+    """Return the expected calibration error: how far confidence and accuracy are apart, weighted by how often."""
     gaps = [
         (b["count"], abs(b["accuracy"] - b["confidence"]))
         for b in bins
@@ -269,7 +269,7 @@ def _loss(rows: list[CountedGroup]) -> list[LossBin]:
 
 
 def timings(reader: Reader, run: Run, epoch: int) -> list[StageTiming]:
-    """Each stage: how long it took, on average and at most, and how often it changed its input."""
+    """Return each stage: how long it took, on average and at most, and how often it changed its input."""
     return reader.sql(
         """
         SELECT o.stage, any_value(s.path) AS path, any_value(o.name) AS name, any_value(s.random) AS random,
@@ -283,7 +283,7 @@ def timings(reader: Reader, run: Run, epoch: int) -> list[StageTiming]:
 
 
 def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
-    """Samples that could not be read or transformed, by stage and error, with the first of each."""
+    """Return samples that could not be read or transformed, by stage and error, with the first of each."""
     if not run.failed:
         return []
     return reader.sql(
@@ -298,7 +298,7 @@ def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
 
 
 def findings(reader: Reader, run: Run, limit: int = 200) -> list[FindingSummary]:
-    """What the checks found, failures first."""
+    """Return what the checks found, failures first."""
     return reader.sql(
         """
         SELECT check_name, severity, status, message, index, source, stage, value, threshold FROM findings
@@ -310,7 +310,7 @@ def findings(reader: Reader, run: Run, limit: int = 200) -> list[FindingSummary]
 
 
 def stages(reader: Reader, run: Run) -> list[Stage]:
-    """The pipeline: every stage with its parameters."""
+    """Return the pipeline: every stage with its parameters."""
     return reader.rows(Stage, run.run_id, order="stage")
 
 
@@ -329,7 +329,7 @@ class Mistakes:
         return len(self._indices)
 
     def around(self, index: int, visit: int) -> tuple[dict[str, int] | None, dict[str, int] | None]:
-        """The mistake before and the one after, each with its index and visit."""
+        """Return the mistake before and the one after, each with its index and visit."""
         places, here = range(len(self)), (index, visit)
         before, after = bisect_left(places, here, key=self._key), bisect_right(places, here, key=self._key)
         return self._at(before - 1), self._at(after)

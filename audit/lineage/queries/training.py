@@ -116,7 +116,7 @@ _WITH_VISIT = """
 
 
 def epochs(reader: Reader, run: Run) -> list[EpochSummary]:
-    """Each epoch, a row for each split and phase in it, with its samples, accuracy and mean loss."""
+    """Return each epoch, a row for each split and phase in it, with its samples, accuracy and mean loss."""
     return reader.sql(
         """
         SELECT l.epoch, l.split, t.phase, count(*) AS samples, count(correct) AS graded, avg(correct::INT) AS accuracy,
@@ -147,7 +147,7 @@ def loss_steps(reader: Reader, run: Run) -> list[LossBinOfSteps]:
 
 
 def spikes(reader: Reader, run: Run, most: int = 20) -> list[LossSpike]:
-    """The steps that the view `spikes` names, each with its worst sample: what is not a number first, then most striking."""
+    """Return the steps that the view `spikes` names, each with its worst sample: what is not a number first, then most striking."""
     return reader.sql(
         """
         FROM (
@@ -162,7 +162,7 @@ def spikes(reader: Reader, run: Run, most: int = 20) -> list[LossSpike]:
 
 
 def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[SampleDynamics]:
-    """Each sample's confidence, variability and correctness over epochs; the most variable ones when there are many."""
+    """Return each sample's confidence, variability and correctness over epochs; the most variable ones when there are many."""
     return reader.sql(
         f"""
         WITH chosen AS (
@@ -175,7 +175,7 @@ def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[SampleDynam
 
 
 def forgotten(reader: Reader, run: Run, most: int = 100) -> list[ForgottenSample]:
-    """Samples that were right and then wrong, with how often; and those never right."""
+    """Return samples that were right and then wrong, with how often; and those never right."""
     return reader.sql(
         f"""
         WITH chosen AS (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def derive(
     what: ReplayPipeline, sample: SampleRow, stages: Sequence[TracedStage], states: Mapping[str, State]
 ) -> dict[int, Any]:
-    """Every stage's output of one visit; each must have its recorded digest.
+    """Return every stage's output of one visit; each must have its recorded digest.
 
     `stages` are the visit's recorded outputs with the paths of their stages, `states` those of the generators it drew from.
     """

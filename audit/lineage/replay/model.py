@@ -38,7 +38,7 @@ class ReplayModel:
         self.digest = self._model.digest
 
     def logits(self, inputs: list[Any]) -> list[list[float]]:
-        """The logits of each input, computed in one batch where they have one shape."""
+        """Return the logits of each input, computed in one batch where they have one shape."""
         with torch.inference_mode():
             try:
                 return self._call(torch.utils.data.default_collate(inputs), len(inputs))

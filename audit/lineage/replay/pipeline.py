@@ -112,7 +112,7 @@ class ReplayPipeline:
         return len(self.dataset)
 
     def place_of(self, index: int, source: str | None, root: str | None) -> int | None:
-        """Where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone."""
+        """Return where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone."""
         if root is None or source is None:
             return index if 0 <= index < len(self) else None
         if 0 <= index < len(self):
@@ -148,7 +148,7 @@ class ReplayPipeline:
         self._given_up[index] = stage, error
 
     def lost(self, task: Task) -> list[ReplayedVisit]:
-        """The outcome of a visit that killed its worker."""
+        """Return the outcome of a visit that killed its worker."""
         if task.index in self._given_up:
             return [self.replay_visit(task)]
         return [self._outcome(task, MadeVisit(lost_visit(self.pipeline)))]
@@ -170,7 +170,7 @@ class ReplayPipeline:
 
 
 def _batch_of(task: Task) -> tuple[BatchFetch, int]:
-    """The batch that a sample is made in: the recorded one where it needs it, else one of its own."""
+    """Return the batch that a sample is made in: the recorded one where it needs it, else one of its own."""
     if (state := task.states.get(BATCH)) is None:
         return BatchFetch("__getitems__", [task.place]), 0
     fetch, place = BatchFetch.from_state(state)
@@ -205,7 +205,7 @@ def rebuild_pipeline(
     *,
     trust: bool = False,
 ) -> ReplayPipeline:
-    """The run's pipeline again: from the dataset that is given, else from the run's recipe or the split's builder.
+    """Return the run's pipeline again: from the dataset that is given, else from the run's recipe or the split's builder.
 
     Of a run made by `audit run`, a dataset that is named stands in for the one in its recipe, which may have moved.
     `named` are stages that were recorded under the name of an attribute: `run.dataset(ds, stages=["tokenise"])`.
@@ -253,14 +253,14 @@ def rebuild_pipeline(
 
 
 def _notes_items(run: Run) -> bool:
-    """Whether items that differ from the last stage's output were recorded: loops always did, `audit run` did not at first."""
+    """Return whether items that differ from the last stage's output were recorded: loops always did, `audit run` did not at first."""
     return run.recipe.get("kind") != "run" or bool(run.recipe.get("notes_items"))
 
 
 def replay_all(
     what: ReplayPipeline, tasks: Sequence[Task], *, workers: int | None, batch_size: int = 32
 ) -> Iterator[ReplayedVisit]:
-    """Every task's outcome, over worker processes; one that kills its worker is an outcome too."""
+    """Yield every task's outcome, over worker processes; one that kills its worker is an outcome too."""
     together = [task for task in tasks if not task.alone]
     if workers is None and len(together) <= _FEW:
         workers = 0

@@ -38,7 +38,7 @@ class Reasons:
             self._now.setdefault(stage.path, []).append(stage)
 
     def of_absent(self, fact: RecordedVisit, index: int) -> tuple[Reason, str]:
-        """Why a sample is not in the dataset any more."""
+        """Return why a sample is not in the dataset any more."""
         if fact["root"] is None:
             count = len(self._pipeline)
             return "source missing", f"the dataset has {count:,} samples now, so that there is none with index {index}"
@@ -47,7 +47,7 @@ class Reasons:
         return "source missing", f"the dataset no longer lists {fact['source']}"
 
     def of(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> tuple[Reason, str]:
-        """The reason, and what was found, both sides of it."""
+        """Return the reason, and what was found, both sides of it."""
         return (
             self._source(outcome, fact)
             or self._code(outcome, fact, ordinal)
@@ -67,7 +67,7 @@ class Reasons:
         return self._further_sources(fact)
 
     def _further_sources(self, fact: RecordedVisit) -> tuple[Reason, str] | None:
-        """What is said of every file of the sample that is not what it was."""
+        """Return what is said of every file of the sample that is not what it was."""
         states = [(row, self.sources.of(row)) for row in fact["sources"]]
         changed = [
             f"{_file_of(row)}: its SHA-256 was {_short(row['digest'])}, now it is {_short(self.sources.digest_now(row))}"
@@ -80,7 +80,7 @@ class Reasons:
         return ("source changed" if changed else "source missing"), "; ".join([*changed, *missing])
 
     def _code(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> tuple[Reason, str] | None:
-        """What is described otherwise than it was recorded, in any stage up to the one that differs."""
+        """Return what is described otherwise than it was recorded, in any stage up to the one that differs."""
         for number in sorted(fact["stages"]):
             recorded = self._recorded.get(number)
             if recorded is None or (ordinal is not None and number > ordinal) or recorded.path.startswith("inside."):
@@ -104,7 +104,7 @@ class Reasons:
         return self._file()
 
     def _file(self) -> tuple[Reason, str] | None:
-        """The files of the user's own code, which hold more than stages: constants, and functions they call."""
+        """Return the files of the user's own code, which hold more than stages: constants, and functions they call."""
         recipe = self._run.recipe
         files = list(builders_of(recipe))
         if spec := recipe.get("pipeline"):
@@ -155,7 +155,7 @@ def _difference_text(recorded: Stage, stage: Stage) -> str | None:
 
 
 def _but_for_main(before: str | None, now: str | None) -> bool:
-    """Whether they differ only in this: a script's module is `__main__` while it runs, and else has its file's name."""
+    """Return whether they differ only in this: a script's module is `__main__` while it runs, and else has its file's name."""
     if before is None or now is None:
         return False
     return any(

@@ -84,10 +84,10 @@ class RecordedVisits:
             raise NotFound(f"The run {self._run_id} has no epoch {epoch}.", hint="See: audit sql 'FROM samples'")
         if not found:
             # Nothing compared is nothing proved.
-            raise NotFound(f"The run {self._run_id} holds no sample.", hint="See which runs do with: audit runs")
+            raise NotFound(f"The run {self._run_id} has no samples.", hint="See which runs do with: audit runs")
 
     def have_predictions(self) -> bool:
-        """Whether any logits were recorded."""
+        """Return whether any logits were recorded."""
         query = "SELECT 1 FROM graded_predictions WHERE run_id = ? LIMIT 1"
         return bool(self._reader.sql(query, parameters=[self._run_id]).fetchall())
 
@@ -96,12 +96,12 @@ class RecordedVisits:
         return [stage.path for stage in self.stages.values() if stage.path.isidentifier()]
 
     def splits(self) -> list[str]:
-        """The names that its samples go by, where they have any."""
+        """Return the names that its samples go by, where they have any."""
         query = "SELECT DISTINCT split FROM samples WHERE run_id = ? AND split IS NOT NULL ORDER BY 1"
         return [split for (split,) in self._reader.sql(query, parameters=[self._run_id]).fetchall()]
 
     def chunks(self, keys: list[Key]) -> Iterator[dict[Key, RecordedVisit]]:
-        """Samples with the digests of their stages, a few thousand at a time."""
+        """Yield samples with the digests of their stages, a few thousand at a time."""
         for start in range(0, len(keys), _CHUNK):
             yield self._facts(keys[start : start + _CHUNK])
 
@@ -125,7 +125,7 @@ class RecordedVisits:
         return facts
 
     def states(self, chunk: Sequence[Key]) -> dict[Key, dict[str, State]]:
-        """The recorded generator states; a twister's array is stored once and found by its digest."""
+        """Return the recorded generator states; a twister's array is stored once and found by its digest."""
         from audit.recorders.randomness.states import State
 
         columns = "epoch, index, visit, generator, state, block_digest, block"
@@ -158,7 +158,7 @@ class RecordedVisits:
         return blocks
 
     def logits(self, chunk: Sequence[Key]) -> dict[Key, list[float]]:
-        """The recorded logits."""
+        """Return the recorded logits."""
         query = (
             f"SELECT epoch, index, visit, logits FROM graded_predictions WHERE run_id = ? AND {_range_condition(chunk)}"
         )
@@ -167,7 +167,7 @@ class RecordedVisits:
 
 
 def _range_condition(chunk: Sequence[Key]) -> str:
-    """A condition that few other visits fulfil: parts are read by ranges of epoch and index."""
+    """Return a condition that few other visits fulfil: parts are read by ranges of epoch and index."""
     epochs = [epoch for epoch, _, _ in chunk]
     indices = {index for _, index, _ in chunk}
     where = f"epoch BETWEEN {min(epochs)} AND {max(epochs)} AND index BETWEEN {min(indices)} AND {max(indices)}"

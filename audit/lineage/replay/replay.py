@@ -52,7 +52,7 @@ def replay(
         )
         if not visits.have_predictions():
             raise UsageError(
-                f"The run {row.run_id} has no predictions, so that there are no logits to compare with.",
+                f"The run {row.run_id} has no predictions, so there are no logits to compare with.",
                 hint="Record it with a model, or replay it without one.",
             )
         result.model = ModelComparison(_checkpoint_state(row, model.digest))
@@ -87,7 +87,7 @@ def _stage_number(run: Run, visits: RecordedVisits, stage: int | str | None) -> 
 
 
 def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: ReplayOptions) -> dict[str | None, Any]:
-    """The datasets to replay, one after the other, each with the split of its samples; None for all samples at once."""
+    """Return the datasets to replay, one after the other, each with the split of its samples; None for all samples at once."""
     if dataset is None:
         return dict.fromkeys(splits_of(builders_of(run.recipe)))
     if isinstance(dataset, (str, os.PathLike)):

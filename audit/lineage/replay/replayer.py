@@ -89,7 +89,7 @@ class Replayer:
             self._compare_logits()
 
     def _tasks(self, facts: dict[Key, RecordedVisit]) -> list[Task]:
-        """What is to be made again; samples that the dataset no longer has are judged at once."""
+        """Return what is to be made again; samples that the dataset no longer has are judged at once."""
         from audit.lineage.replay.pipeline import Task
 
         states = {} if self.pipeline.seeded else self.visits.states(list(facts))
@@ -169,7 +169,7 @@ class Replayer:
         return None
 
     def _unread(self, outcome: ReplayedVisit, fact: RecordedVisit) -> list[SampleSourceRow]:
-        """The files of a sample that the replay has not hashed while it made the sample."""
+        """Return the files of a sample that the replay has not hashed while it made the sample."""
         return [row for row in fact["sources"] if row["ordinal"] or outcome.source_digest is None]
 
     def _explain(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None, name: str) -> VisitMismatch:
@@ -179,7 +179,7 @@ class Replayer:
         return VisitMismatch(index, epoch, visit, fact["source"], ordinal, name, reason, distance, detail)
 
     def _distance(self, outcome: ReplayedVisit, ordinal: int | None) -> float | None:
-        """The largest absolute difference from the stored value, where it was stored and both are numbers."""
+        """Return the largest absolute difference from the stored value, where it was stored and both are numbers."""
         if ordinal is None or len(self.result.different) >= _MOST_MEASURED:
             return None
         task = outcome.task
@@ -233,7 +233,7 @@ def _key(task: Task) -> Key:
 
 
 def _file_name(path: str) -> str:
-    """A stage's path as the name of a file; names of stages told from inside are the user's own text."""
+    """Return a stage's path as the name of a file; names of stages told from inside are the user's own text."""
     kept = "".join(c if c.isalnum() or c in "._-" else "_" for c in path)[:100]
     return kept.lstrip(".") or "_"
 
@@ -246,7 +246,7 @@ def _numbers(value: Any) -> np.ndarray[Any, np.dtype[np.float64]] | None:
 
 
 def _distance_of(now: list[float], before: list[float]) -> tuple[float, bool]:
-    """The largest difference, and whether all are within the tolerance; NaN equals NaN, as both say the same."""
+    """Return the largest difference, and whether all are within the tolerance; NaN equals NaN, as both say the same."""
     if len(now) != len(before):
         return math.inf, False
     a, b = np.asarray(now), np.asarray(before)

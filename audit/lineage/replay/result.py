@@ -58,7 +58,7 @@ class Replay:
         return self.checked == self.identical and (self.model is None or not self.model.beyond)
 
     def as_json(self) -> dict[str, Any]:
-        """What `audit replay --json` prints."""
+        """Return what `audit replay --json` prints."""
         shown: dict[str, Any] = {
             "run_id": self.run_id,
             "checked": self.checked,

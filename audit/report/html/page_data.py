@@ -39,7 +39,7 @@ def run_view(run: Run) -> dict[str, Any]:
 
 
 def counts_view(counts: RunCounts) -> dict[str, Any]:
-    """Counts of one epoch, with the confusion matrix in rows where it can be shown whole."""
+    """Return counts of one epoch, with the confusion matrix in rows where it can be shown whole."""
     names = counts["classes"]
     wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
     wrong.sort(key=lambda cell: -cell["count"])

@@ -69,7 +69,7 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def get(self, key: str) -> Blob:
-        """The whole object."""
+        """Return the whole object."""
 
     @abstractmethod
     def get_range(self, key: str, start: int, count: int) -> Blob:
@@ -77,7 +77,7 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def size(self, key: str) -> int:
-        """The object's length."""
+        """Return the object's length."""
 
     @abstractmethod
     def put(self, key: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
@@ -85,7 +85,7 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def names(self, prefix: str) -> list[str]:
-        """What follows `prefix` up to the next slash, each once."""
+        """Return what follows `prefix` up to the next slash, each once."""
 
     @abstractmethod
     def entries(self, prefix: str) -> Iterator[tuple[str, int]]:

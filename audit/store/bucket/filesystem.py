@@ -141,8 +141,8 @@ class ObjectFilesystem(Filesystem):
             match = self._versions.get(self._key(path)) if self._client.can_match else None
         if not self._write(path, bytes(data), absent=False, match=match):
             raise StoreBusy(
-                f"{self.location}/{path} was changed by another process, and has been left as that one wrote it.",
-                hint="Two processes wrote the same run; what both committed before is safe. Let only one go on.",
+                f"{self.location}/{path} was changed by another process, and was left unchanged.",
+                hint="Two processes wrote to the same run. What they committed before is safe. Stop one of them.",
             )
 
     def remove(self, path: str) -> None:
@@ -217,13 +217,13 @@ class ObjectFilesystem(Filesystem):
 
 
 def object_filesystem(location: str) -> ObjectFilesystem:
-    """The bucket that a location such as s3://bucket/lineage names."""
+    """Return the bucket that a location such as s3://bucket/lineage names."""
     place = parse_location(location)
     return ObjectFilesystem(client_for(place, "store"), place)
 
 
 def client_for(place: ObjectLocation, what: str) -> ObjectClient:
-    """A client for the bucket of a location; MissingExtra without the packages it needs."""
+    """Return a client for the bucket of a location; MissingExtra without the packages it needs."""
     require_package(place.scheme, f"A {what} at {place.scheme}://")
     if place.scheme == "s3":
         from audit.store.bucket.s3 import S3Client

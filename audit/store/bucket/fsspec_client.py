@@ -96,7 +96,7 @@ class FsspecClient(ObjectClient):
 
 @contextmanager
 def _sorted_errors() -> Iterator[None]:
-    """The errors of any fsspec package as ours; `from None`, as their text is not known to be harmless."""
+    """Yield the errors of any fsspec package as ours; `from None`, as their text is not known to be harmless."""
     try:
         yield
     except FileNotFoundError:

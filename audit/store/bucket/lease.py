@@ -49,9 +49,9 @@ class Lease:
             raise self._busy()
         if found is not None and not self._client.can_match:
             raise StoreError(
-                f"A writer of {self._shown} ended without giving back its lease, and this service offers no safe way to "
+                f"A writer of {self._shown} ended without releasing its lease, and this service has no safe way to "
                 "take it over.",
-                hint=f"When you are sure that it is gone, delete the object {self._key}.",
+                hint=f"If you are sure that it is no longer running, delete the object {self._key}.",
             )
         self._put(match=found.version if found else None)
         self._thread.start()
@@ -120,7 +120,7 @@ class Lease:
 
 
 def read_lease(client: ObjectClient, key: str, shown: str) -> Blob | None:
-    """The lease object, where there is one."""
+    """Return the lease object, where there is one."""
     try:
         return retry_request(lambda: client.get(key), f"The lease of {shown} could not be read")
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def read_lease(client: ObjectClient, key: str, shown: str) -> Blob | None:
 
 
 def is_held(lease: Blob) -> bool:
-    """Whether its holder has renewed it lately and not given it back."""
+    """Return whether its holder has renewed it lately and not given it back."""
     content = _content(lease)
     seconds = content.get("seconds")
     allowed = float(seconds) if isinstance(seconds, (int, float)) else SECONDS

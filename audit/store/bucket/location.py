@@ -31,18 +31,18 @@ class ObjectLocation:
 
 
 def is_remote(text: str) -> bool:
-    """Whether a location names a scheme that is an object store's, even with a slash too few (`Path` drops one)."""
+    """Return whether a location names a scheme that is an object store's, even with a slash too few (`Path` drops one)."""
     found = _LOCATION.match(text)
     return found is not None and found[1].lower() in SCHEMES
 
 
 def parse_location(text: str, what: str = "store") -> ObjectLocation:
-    """The parts of a location; UsageError where it has none, or carries what must not be shown."""
+    """Return the parts of a location; UsageError where it has none, or carries what must not be shown."""
     found = _LOCATION.fullmatch(text)
     if found is None or found[1].lower() not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise UsageError(
-            f"The {what} is at no place that is known here.", hint=f"Known are directories, file:// and {known}."
+            f"The {what} is not a location that audit can open.", hint=f"Known are directories, file:// and {known}."
         )
     scheme, rest = found[1].lower(), found[2]
     # A user and password stand before the bucket; a signed address carries its signature in the query.
@@ -61,7 +61,7 @@ def parse_location(text: str, what: str = "store") -> ObjectLocation:
 
 
 def package_of(text: str) -> str | None:
-    """The package that reaches a location; None for one that is not an object store's."""
+    """Return the package that reaches a location; None for one that is not an object store's."""
     found = _LOCATION.match(text)
     return SCHEMES.get(found[1].lower(), (None,))[0] if found else None
 

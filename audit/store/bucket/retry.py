@@ -38,7 +38,7 @@ def attempts() -> Iterator[int]:
 
 
 def retry_request(request: Callable[[], T], what: str) -> T:
-    """The answer to a request that may safely be made twice; StoreError when none comes."""
+    """Return the answer to a request that may safely be made twice; StoreError when none comes."""
     failure: RequestError = OutcomeUnknown("")
     for _ in attempts():
         try:
@@ -51,7 +51,7 @@ def retry_request(request: Callable[[], T], what: str) -> T:
 
 
 def to_store_error(failure: RequestError, what: str) -> StoreError:
-    """A failure as a sentence; `what` says what could not be done, such as `s3://b/x could not be read`."""
+    """Return a failure as a sentence; `what` says what could not be done, such as `s3://b/x could not be read`."""
     reason = f"{what}: the service answers {failure.code}."
     if isinstance(failure, NoBucket):
         return StoreNotFound(f"{what}: there is no such bucket.", hint="Create the bucket, or name another.")

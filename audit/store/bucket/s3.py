@@ -39,7 +39,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 @lru_cache(maxsize=8)
 def _service(process: int, connect: float, read: float, surroundings: tuple[tuple[str, str], ...]) -> Any:
-    """One client for each process and its surroundings: a connection must not be shared across a fork, and a notebook
+    """Return one client for each process and its surroundings: a connection must not be shared across a fork, and a notebook
     may name another endpoint or profile while it runs."""
     import boto3
     from botocore.config import Config
@@ -144,7 +144,7 @@ def _code(error: Any) -> str:
 
 @contextmanager
 def _sorted_errors() -> Iterator[None]:
-    """Every error of botocore as one of ours; `from None`, as its own text may hold keys and addresses."""
+    """Yield every error of botocore as one of ours; `from None`, as its own text may hold keys and addresses."""
     from botocore import exceptions
 
     try:

@@ -118,12 +118,12 @@ def _write_part(reader: Reader, manifest: Manifest, table: str, rows: pa.Table, 
 
 
 def _schema(reader: Reader, manifest: Manifest, part: Part) -> pa.Schema:
-    """What columns a part has that is as it was committed."""
+    """Return what columns a part has that is as it was committed."""
     return pq.read_schema(BytesIO(_read(reader, manifest, part)))
 
 
 def _read(reader: Reader, manifest: Manifest, part: Part) -> bytes:
-    """A part's bytes, checked: a damaged part must not be copied into one that looks whole."""
+    """Return a part's bytes, checked: a damaged part must not be copied into one that looks whole."""
     where = f"{run_folder(manifest.run.run_id)}/{part.file}"
     data = reader.filesystem.read(where)
     if hashlib.sha256(data).hexdigest() != part.sha256:

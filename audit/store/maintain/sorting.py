@@ -26,7 +26,7 @@ _BATCH = 65_536
 
 
 def in_order(parts: Sequence[Part]) -> bool:
-    """Whether no part has an index that belongs before those of the part before it."""
+    """Return whether no part has an index that belongs before those of the part before it."""
     bounds = [(part.first_index, part.last_index) for part in parts]
     return all(last is not None and first is not None and last <= first for (_, last), (first, _) in pairwise(bounds))
 
@@ -34,7 +34,7 @@ def in_order(parts: Sequence[Part]) -> bool:
 def sort_rows(
     filesystem: Filesystem, manifest: Manifest, parts: Sequence[Part], schema: pa.Schema, rows: int
 ) -> Iterator[pa.Table]:
-    """All rows of one table's parts, in order, in tables of so many rows."""
+    """Yield all rows of one table's parts, in order, in tables of so many rows."""
     files = PartFilesystem(filesystem)
     chosen = Manifest(manifest.run, list(parts), manifest.commit)
     names = [name for name, _, _ in files.expose([chosen])[parts[0].table]]
@@ -51,7 +51,7 @@ def sort_rows(
             except (duckdb.Error, pa.ArrowException) as error:
                 raise files.damage or StoreError(
                     f"{parts[0].table} of the run {manifest.run.run_id} could not be sorted: {error}",
-                    hint="Sorting a large run needs about as much room in $TMPDIR as its table has uncompressed.",
+                    hint="Sorting a large run needs about as much free space in $TMPDIR as its table takes uncompressed.",
                 ) from error
 
 

@@ -32,7 +32,7 @@ class StoreStats:
     tables: list[TableStats] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """The same for machine output."""
+        """Return the same for machine output."""
         return asdict(self)
 
 

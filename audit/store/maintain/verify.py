@@ -68,7 +68,7 @@ def verify(
 
 
 def _contradictions(run: Run, tally: Tally) -> Iterator[str]:
-    """What the run's row says of its rows, and they do not."""
+    """Yield what the run's row says of its rows, and they do not."""
     claims: dict[str, tuple[float | None, float | None]] = {
         "samples": (run.samples, tally.samples),
         "failed": (run.failed, tally.failed),
@@ -91,7 +91,7 @@ def _damaged_manifest(error: Exception) -> Damage:
 
 
 def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally | None]:
-    """What is wrong with a part, and what its rows add to the run's counts; None where they cannot be counted."""
+    """Return what is wrong with a part, and what its rows add to the run's counts; None where they cannot be counted."""
     try:
         data = reader.filesystem.read(f"{run_folder(run_id)}/{part.file}")
     except FileNotFoundError:

@@ -71,7 +71,7 @@ class Session:
 
 
 def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
-    """Every table and view over these runs."""
+    """Return every table and view over these runs."""
     connection = duckdb.connect(":memory:")
     files = PartFilesystem(filesystem)
     for table, schema in SCHEMAS.items():
@@ -109,7 +109,7 @@ def union(groups: Sequence[str | list[str]]) -> str:
 
 
 def scan(names: str | list[str]) -> str:
-    """The SQL that reads parts by the names DuckDB knows them by."""
+    """Return the SQL that reads parts by the names DuckDB knows them by."""
     # The names carry run_id=…, so that a condition on the run leaves other runs' files closed.
     return f"read_parquet({literal(names)}, hive_partitioning = true, hive_types = {{'run_id': VARCHAR}})"
 
@@ -126,7 +126,7 @@ def _file(table: pa.Table) -> bytes:
 
 
 def runs_table(runs: list[Run]) -> pa.Table:
-    """The `runs` table, made from the manifests, in the order the runs were begun."""
+    """Return the `runs` table, made from the manifests, in the order the runs were begun."""
     rows = []
     for run in runs:
         row = {name: getattr(run, name) for name in RUNS.names}

@@ -33,7 +33,7 @@ class Current(Generic[R]):
         self._looked = time.monotonic()
 
     def reader(self) -> R:
-        """The store as committed at most `interval` seconds ago."""
+        """Return the store as committed at most `interval` seconds ago."""
         with self._lock:
             begun = time.monotonic()
             if begun - self._looked >= self._interval:
@@ -54,7 +54,7 @@ class Current(Generic[R]):
 
 
 def committed(reader: Reader) -> tuple[object, ...]:
-    """A value that changes when a run was begun, committed, finished, checked, compacted or removed."""
+    """Return a value that changes when a run was begun, committed, finished, checked, compacted or removed."""
     filesystem = reader.filesystem
     open_ended = {run.run_id for run in reader.runs() if run.status != "complete"}
     run_ids = [name for name in filesystem.list(RUNS_FOLDER) if not name.startswith(".")]
@@ -67,7 +67,7 @@ def committed(reader: Reader) -> tuple[object, ...]:
 
 
 def _progress(filesystem: Filesystem, run_id: str) -> tuple[object, ...]:
-    """What changes about a run that is being written: its log, and whether its writer lives."""
+    """Return what changes about a run that is being written: its log, and whether its writer lives."""
     return tuple(logged_commits(filesystem, run_id)[-1:]), filesystem.is_locked(lock_path(run_id))
 
 

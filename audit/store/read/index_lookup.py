@@ -65,7 +65,7 @@ class IndexLookup:
         self._lock = threading.Lock()
 
     def holds(self, name: str, index: int) -> bool:
-        """Whether the part of that name has a row of that index."""
+        """Return whether the part of that name has a row of that index."""
         key = self._keys.get(name)
         found = self._kept.get(key) if key else None
         if found is None:
@@ -100,7 +100,7 @@ class IndexLookup:
 
 
 def _distinct(found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The distinct values in order; a part is written in order of index, so that it need not be sorted again."""
+    """Return the distinct values in order; a part is written in order of index, so that it need not be sorted again."""
     if len(found) and not (found[:-1] <= found[1:]).all():
         found = np.sort(found)
     first = np.ones(len(found), dtype=bool)

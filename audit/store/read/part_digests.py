@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 
 def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomReader) -> bool:
-    """Whether the bytes of an open part have the digest that its manifest lists, as far as parts are checked here."""
+    """Return whether the bytes of an open part have the digest that its manifest lists, as far as parts are checked here."""
     stamp = filesystem.stamp(where)
     wanted = os.environ.get(VERIFY_VARIABLE)
     if wanted == "0" or (stamp is None and wanted != "1"):

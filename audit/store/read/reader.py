@@ -50,7 +50,7 @@ class Reader:
         return self._filesystem
 
     def refresh(self) -> None:
-        """Look again at what has been committed."""
+        """Read all manifests again, so that later queries see what was committed since."""
         self.close()
         manifests, damaged = read_manifests(self._filesystem)
         if damaged and not self._allow_damaged:
@@ -64,22 +64,22 @@ class Reader:
                 run.status = "interrupted"
 
     def take(self, manifest: Manifest) -> None:
-        """See one run as its lock's last holder left it, without looking at all the others again."""
+        """Use this manifest of one run from now on, without reading the others again."""
         self.close()
         if manifest.run.status == "running":
             manifest.run.status = "interrupted"
         self._manifests = [manifest if m.run.run_id == manifest.run.run_id else m for m in self._manifests]
 
     def runs(self) -> list[Run]:
-        """Every run, in the order they were begun."""
+        """Return every run, in the order they were begun."""
         return [manifest.run for manifest in self._manifests]
 
     def run(self, reference: str | None = None) -> Run:
-        """The run that an id, a prefix, a name, `latest` or `latest~N` means."""
+        """Return the run that an id, a prefix, a name, `latest` or `latest~N` means."""
         return self.manifest(reference).run
 
     def manifest(self, reference: str | None = None) -> Manifest:
-        """The same, with its parts."""
+        """Return the manifest of the run that a reference means: its row and its parts."""
         run_id = resolve_run(reference, self.runs())
         return next(m for m in self._manifests if m.run.run_id == run_id)
 
@@ -119,11 +119,11 @@ class Reader:
         return Relation(session.connection.cursor(), session.files, query, []).rows(row)
 
     def bytes_read(self) -> int:
-        """How many bytes of parts have been read so far."""
+        """Return how many bytes of parts have been read so far."""
         return sum(session.files.bytes_read for session in self._sessions.values())
 
     def close(self) -> None:
-        """Let go of every connection; relations handed out before end with them."""
+        """Close every connection; relations that were returned before end with them."""
         for session in self._sessions.values():
             session.connection.close()
         self._sessions.clear()
@@ -144,7 +144,7 @@ class Reader:
 
 
 def _with_number(damaged: Sequence[StoreError]) -> StoreError:
-    """The first error, with how many more there are."""
+    """Return the first error, with how many more there are."""
     first = damaged[0]
     if len(damaged) > 1:
         first.message = f"{first.message} {len(damaged) - 1} more manifests are damaged."

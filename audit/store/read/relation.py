@@ -71,30 +71,30 @@ class Relation:
         return [column[0] for column in self._run().description or ()]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows, as tuples of Python values."""
+        """Return all rows, as tuples of Python values."""
         with translate_errors(self._files):
             return self._run().fetchall()
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
         with translate_errors(self._files):
             return self._run().fetchone()
 
     def dicts(self) -> list[dict[str, Any]]:
-        """All rows, as dictionaries."""
+        """Return all rows, as dictionaries."""
         with translate_errors(self._files):
             result = self._run()
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def rows(self, row: type[Row]) -> list[Row]:
-        """All rows, as the TypedDict or dataclass that has exactly the result's columns."""
+        """Return all rows, as the TypedDict or dataclass that has exactly the result's columns."""
         with translate_errors(self._files):
             result = self._run()
             return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """The rows in pieces, for results larger than memory."""
+        """Yield the rows in pieces, for results larger than memory."""
         with translate_errors(self._files):
             result = self._run()
             names = [column[0] for column in result.description or ()]
@@ -103,7 +103,7 @@ class Relation:
                 yield names, rows
 
     def arrow(self) -> pa.Table:
-        """An Arrow table."""
+        """Return an Arrow table."""
         with translate_errors(self._files):
             self._begin()
             return self._connection.sql(self._query, params=self._parameters or None).to_arrow_table()
@@ -116,13 +116,13 @@ class Relation:
             yield from relation.to_arrow_reader(rows)
 
     def df(self) -> Any:
-        """A pandas DataFrame."""
+        """Return a pandas DataFrame."""
         _need("pandas", "A pandas DataFrame")
         with translate_errors(self._files):
             return self._run().df()
 
     def pl(self) -> Any:
-        """A Polars DataFrame."""
+        """Return a Polars DataFrame."""
         _need("polars", "A Polars DataFrame")
         import polars  # type: ignore[import-not-found, unused-ignore]
 

@@ -43,15 +43,15 @@ class Scratch:
         self._execute(f"DROP TABLE IF EXISTS {table}")
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The answer to a query over the runs and the kept tables, as tuples."""
+        """Return the answer to a query over the runs and the kept tables, as tuples."""
         return self._execute(query, parameters).fetchall()
 
     def row(self, query: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:
-        """The first row of an answer that always has one."""
+        """Return the first row of an answer that always has one."""
         return self.rows(query, parameters)[0]
 
     def typed_rows(self, row: type[Row], query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """The answer as rows of a TypedDict or dataclass that has exactly its columns."""
+        """Return the answer as rows of a TypedDict or dataclass that has exactly its columns."""
         result = self._execute(query, parameters)
         return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 

@@ -25,7 +25,7 @@ _SCOPE_SOCKETS_AND_SIGNALS = 0b11
 
 
 def abi() -> int:
-    """The version of Landlock that this kernel offers; 0 when there is none."""
+    """Return the version of Landlock that this kernel offers; 0 when there is none."""
     if sys.platform != "linux":
         return 0
     return int(max(0, _libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))))

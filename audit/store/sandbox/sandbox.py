@@ -50,7 +50,7 @@ class Answer:
     confined: int = 0
 
     def typed_rows(self, row: type[Row]) -> list[Row]:
-        """The rows as a TypedDict or dataclass that has exactly their columns."""
+        """Return the rows as a TypedDict or dataclass that has exactly their columns."""
         return as_rows(row, self.columns, self.rows)
 
 
@@ -78,7 +78,7 @@ class Sandbox:
         limit: int = 1_000,
         seconds: float | None = None,
     ) -> Answer:
-        """The answer to the first of `queries` that DuckDB can bind; QueryError with DuckDB's message otherwise."""
+        """Return the answer to the first of `queries` that DuckDB can bind; QueryError with DuckDB's message otherwise."""
         seconds = seconds or self.seconds
         request = {"queries": queries, "runs": runs, "parameters": list(parameters), "form": form, "limit": limit}
         if not self._slots.acquire(timeout=seconds):
@@ -127,7 +127,7 @@ class Sandbox:
                 ) from None
             except (EOFError, OSError, ValueError):
                 raise QueryError(
-                    "The query's process ended: it asked for more memory or time than it may have.",
+                    "The query's process ended: it used more memory or time than is allowed.",
                     hint="Narrow it (a WHERE, a LIMIT), or run it without limits: audit sql QUERY",
                 ) from None
             finally:

@@ -182,7 +182,7 @@ def _as_audit_error(error: Exception) -> AuditError:
     if isinstance(error, AuditError):
         return error
     if isinstance(error, MemoryError):
-        return QueryError("The query needs more memory than it may have.", hint="Ask for less.")
+        return QueryError("The query needs more memory than is allowed.", hint="Ask for less.")
     return QueryError(f"{type(error).__name__}: {error}")
 
 
@@ -204,7 +204,7 @@ def _confine(settings: dict[str, Any]) -> int:
 
 
 def _named_files() -> list[str]:
-    """Files that the environment names to such a client: AWS_CONFIG_FILE, GOOGLE_APPLICATION_CREDENTIALS…"""
+    """Return files that the environment names to such a client: AWS_CONFIG_FILE, GOOGLE_APPLICATION_CREDENTIALS…"""
     return [value for value in os.environ.values() if os.path.isabs(value) and os.path.isfile(value)]
 
 
@@ -224,7 +224,7 @@ def _limit(settings: dict[str, Any]) -> None:
 
 
 def _answer(reader: Reader, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """The first of the queries that DuckDB can bind: a cheap one may be given before one that sees more columns."""
+    """Return the first of the queries that DuckDB can bind: a cheap one may be given before one that sees more columns."""
     begun = time.perf_counter()
     queries = request["queries"]
     for position, query in enumerate(queries):
@@ -290,7 +290,7 @@ def send(to: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(source: socket.socket, most: int = 64 * 2**20) -> dict[str, Any]:
-    """One message, or EOFError when the other side ended."""
+    """Return one message, or EOFError when the other side ended."""
     size = LENGTH.unpack(receive_exactly(source, LENGTH.size))[0]
     if size > most:
         raise EOFError("a message longer than any that is sent")

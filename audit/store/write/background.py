@@ -96,7 +96,7 @@ class BackgroundWriter:
             self._ended.set()
 
     def _next(self) -> tuple[Work, int] | None:
-        """The next piece of work; None when there will be no more."""
+        """Return the next piece of work; None when there will be no more."""
         with self._changed:
             while not self._waiting and self._status is None:
                 if not self._changed.wait(_TICK):

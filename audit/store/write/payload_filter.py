@@ -27,7 +27,7 @@ class Selection:
             ) from error
 
     def apply(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """The same rows, with the payloads of visits that were not chosen left out."""
+        """Return the same rows, with the payloads of visits that were not chosen left out."""
         payloads, outputs = tables.get("payloads"), tables.get("stage_outputs")
         if payloads is None or outputs is None:
             return tables
@@ -44,7 +44,7 @@ class Selection:
         }
 
     def places(self, predictions: pa.Table) -> set[int]:
-        """The places in a table of predictions whose row meets the condition."""
+        """Return the places in a table of predictions whose row meets the condition."""
         numbered = predictions.append_column("_place", pa.array(range(predictions.num_rows), pa.int64()))
         cursor = self._connection.cursor()
         cursor.register("predictions", numbered)

@@ -169,7 +169,7 @@ class RunWriter:
             self.flush()
 
     def is_due(self) -> bool:
-        """Whether rows or parts wait for a commit, and the time for it has come."""
+        """Return whether rows or parts wait for a commit, and the time for it has come."""
         return bool(self._pending or self._uncommitted) and self._is_overdue()
 
     def _is_overdue(self) -> bool:

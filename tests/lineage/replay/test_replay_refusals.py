@@ -142,4 +142,4 @@ def test_a_run_without_samples_is_not_identical(tmp_path: Path) -> None:
         run.loader(DataLoader(Unsteady()), builder=Unsteady)
     done = invoke("replay", "empty", "--store", tmp_path / "lineage")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "holds no sample" in done.stderr
+    assert "has no samples" in done.stderr
