@@ -42,7 +42,7 @@ def parse_location(text: str, what: str = "store") -> ObjectLocation:
     if found is None or found[1].lower() not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise UsageError(
-            f"The {what} is not a location that audit can open.", hint=f"Known are directories, file:// and {known}."
+            f"The {what} is not a location that audit can open.", hint=f"Use a directory, file:// or one of {known}."
         )
     scheme, rest = found[1].lower(), found[2]
     # A user and password stand before the bucket; a signed address carries its signature in the query.

@@ -238,8 +238,8 @@ def test_a_dataset_that_cannot_be_had(service: Service, place: str) -> None:
         ("s3://no-such-bucket/x", "no such bucket"),
         (f"s3://{bucket}/nothing", "contains nothing"),
         (f"s3://me:{SECRET}@{bucket}/x", "holds a user"),
-        (f"s3a://me:{SECRET}@{bucket}/x", "no place that is known"),
-        (f"https://me:{SECRET}@host.invalid/x", "no place that is known"),
+        (f"s3a://me:{SECRET}@{bucket}/x", "not a location that audit can open"),
+        (f"https://me:{SECRET}@host.invalid/x", "not a location that audit can open"),
     ):
         with pytest.raises(DatasetError, match=text) as caught:
             open_dataset(location)
