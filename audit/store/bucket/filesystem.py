@@ -125,7 +125,9 @@ class ObjectFilesystem(Filesystem):
 
     def age(self, path: str) -> float | None:
         try:
-            return repeated(partial(self._client.get_range, self._key(path), -1, 0), self._cannot("read", path)).age
+            return retry_request(
+                partial(self._client.get_range, self._key(path), -1, 0), self._cannot("read", path)
+            ).age
         except FileNotFoundError:
             return None
 
