@@ -41,7 +41,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How long is waited, and who is told."""
+    """How long to wait for a sample, and what to call then."""
 
     activity: Activity
     limit: float
@@ -143,7 +143,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def interruptible(activity: Activity, limit: float) -> Iterator[None]:
-    """Let a watchdog interrupt a sample that this process makes, by SIGALRM where nobody else uses it."""
+    """Let a watchdog interrupt a sample that this process makes, by SIGALRM where it is not used already."""
     free = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN, None)
     if threading.current_thread() is not threading.main_thread() or not free:
         yield

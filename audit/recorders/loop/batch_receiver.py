@@ -6,8 +6,8 @@ import warnings
 
 from audit.recorders.activity import Activity
 from audit.recorders.envelope import RecordedBatch
+from audit.recorders.loop.batch_intake import BatchIntake
 from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
-from audit.recorders.loop.intake import Intake
 from audit.recorders.loop.loader_recording import Iteration, LoaderRecording
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model.match import track_batch
@@ -18,7 +18,7 @@ from audit.recorders.problems import Problems, RecordingWarning
 class BatchReceiver:
     """What a recording does with the batches of loaders and the items of datasets. Called from any thread."""
 
-    def __init__(self, state: RecordingState, problems: Problems, intake: Intake, draws: ExpectedDraws) -> None:
+    def __init__(self, state: RecordingState, problems: Problems, intake: BatchIntake, draws: ExpectedDraws) -> None:
         self._state = state
         self._problems = problems
         self._intake = intake

@@ -10,7 +10,7 @@ from audit.recorders.loop.dataset_proxy import Channel
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.loop.unmatched_calls import UnmatchedCalls
 from audit.recorders.model.call_recorder import CallRecorder
-from audit.recorders.model.hooks import RecordedModel
+from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.step import ModelStep
 from audit.recorders.problems import Problems
 

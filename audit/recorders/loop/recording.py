@@ -20,22 +20,22 @@ from audit.identity import check_run_name
 from audit.models.presets import expand_preset
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
 from audit.recorders.loop.base_loader import base_of
+from audit.recorders.loop.batch_intake import BatchIntake
 from audit.recorders.loop.batch_receiver import BatchReceiver
 from audit.recorders.loop.call_receiver import CallReceiver
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
 from audit.recorders.loop.expected_draws import ExpectedDraws, length_of, sampler_of
-from audit.recorders.loop.intake import Intake
 from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.loader_recording import LoaderRecording
-from audit.recorders.loop.logged import check_logged, logged_rows
+from audit.recorders.loop.logged_predictions import check_logged, logged_rows
 from audit.recorders.loop.recordable import check_dataset, check_loader, estimate_length
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model import mixing
 from audit.recorders.model.call_recorder import CallRecorder
-from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.model.output_reader import OutputReader, Picker
+from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.ranks import rank_tags
@@ -85,7 +85,7 @@ class Recording:
         self._state = state = RecordingState(
             store, run, problems, capture_where=capture_where, stall_timeout=stall_timeout
         )
-        self._intake = Intake(run, problems, self._plan, StageRegister(run.run_id))
+        self._intake = BatchIntake(run, problems, self._plan, StageRegister(run.run_id))
         self._draws = ExpectedDraws()
         self._loaders: list[LoaderRecording] = []
         self._channels: list[Channel] = []

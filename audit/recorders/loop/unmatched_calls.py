@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from audit.recorders.model.hooks import RecordedModel
+from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.problems import Problems
 
 #: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.

@@ -11,11 +11,11 @@ from audit.models.meaning import OutputMeaning
 from audit.models.task_outputs import TaskOutput, is_losses
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.model.batch_tracker import BatchTracker
-from audit.recorders.model.hooks import RecordedModel
 from audit.recorders.model.match import BatchMatch, BatchMatcher, Unmatched
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
+from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.source_space import SourceSpace, spaces_by_visit

@@ -30,7 +30,7 @@ class MixRecorder:
         mixing.unsubscribe(self._add)
 
     def _add(self, mix: mixing.Mix) -> None:
-        # A forked worker has a copy of this object, whose mixes nobody takes.
+        # A forked worker has a copy of this object, whose mixes are never written.
         if os.getpid() == self._process:
             with self._lock:
                 self._mixes.append(mix)

@@ -9,7 +9,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from audit.recorders.model.batch_tracker import BatchTracker
-from audit.recorders.model.hooks import RecordedModel
+from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.step import ModelStep
 from audit.recorders.problems import Problems
 

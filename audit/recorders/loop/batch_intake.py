@@ -26,7 +26,7 @@ from audit.store import wire
 _MOST_UNRECORDED = 50
 
 
-class Intake:
+class BatchIntake:
     """Knows every loader and dataset that sends rows, each by a key."""
 
     def __init__(self, run: Run, problems: Problems, plan: CapturePlan, stages: StageRegister) -> None:
