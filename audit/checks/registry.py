@@ -21,14 +21,14 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
     ),
     "data": (
         *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
-        *("alpha_dropped", "class_balance", "missing_classes", "shortcuts"),
+        *("alpha_dropped", "class_balance", "missing_classes", "shortcuts", "split_drift"),
         *("target_boxes", "target_masks"),
     ),
     "model": (
         *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),
-        *("head", "evaluation_mode", "dead_layers", "exploding_layers", "missed_by_size"),
+        *("weak_segments", "head", "evaluation_mode", "dead_layers", "exploding_layers", "missed_by_size"),
     ),
-    "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "drift"),
+    "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "class_regressions", "drift"),
     "yours": ("sql",),
 }
 

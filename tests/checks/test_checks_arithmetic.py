@@ -157,3 +157,20 @@ def _flip(made: World, seed: int) -> set[int]:
         made.sample(index)["label"] = label
         made.prediction(index).update(label=label, correct=made.prediction(index)["predicted"] == label)
     return set(flipped)
+
+
+def test_intervals_and_corrections_agree_with_scipy() -> None:
+    from scipy import stats  # type: ignore[import-untyped]
+
+    from audit.checks.shared.statistics import holm, two_rates, wilson
+
+    for successes, trials in ((0, 10), (3, 10), (10, 10), (480, 1_000)):
+        theirs = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+        assert wilson(successes, trials, 1.959964) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
+    table = np.array([[30, 70], [50, 50]])
+    theirs = stats.chi2_contingency(table, correction=False).pvalue
+    assert two_rates(30, 100, 50, 100) == pytest.approx(theirs, rel=1e-6)
+    # The smallest is compared with level / 3, the next with level / 2; after the first that is not smaller, none counts.
+    assert holm([0.02, 0.001, 0.04], 0.05) == [True, True, True]
+    assert holm([0.03, 0.001, 0.04], 0.05) == [False, True, False]
+    assert holm([], 0.05) == []

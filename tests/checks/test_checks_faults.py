@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 from checks_contracts import check_check, check_outcome, outcome_of
-from checks_faults import FAULTS, Fault, _revisit, boxes, draw, many_classes, masks, steps
+from checks_faults import (
+    FAULTS,
+    Fault,
+    _revisit,
+    boxes,
+    draw,
+    fire,
+    many_classes,
+    masks,
+    segments,
+    several_splits,
+    steps,
+)
 from checks_world import World, digest, world
 
 from audit.checks.base import Check
@@ -73,8 +85,8 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
         *("exif_orientation", "source_unchanged", "reproducible", "near_duplicates"),  # no file is there
         *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode
-        "leakage",  # one split
-        "calibration",  # too few samples
+        *("leakage", "split_drift"),  # one split
+        *("calibration", "weak_segments"),  # too few samples
         *("target_boxes", "target_masks", "missed_by_size"),  # neither boxes nor masks
     }
 
@@ -97,6 +109,9 @@ TWINS: dict[str, Callable[[World], None]] = {
     "target_boxes": lambda w: boxes(w),
     "missed_by_size": lambda w: boxes(w, lambda index, row: row.update(x2=60.0, y2=60.0) if index % 2 else None),
     "target_masks": lambda w: masks(w),
+    "split_drift": lambda w: several_splits(w, 0.0),
+    "weak_segments": lambda w: segments(w, wrong=False),
+    "augmentation": lambda w: fire(w, 0.2),
     "class_order": lambda w: many_classes(w, 40, samples=1, order=lambda label: label),
 }
 
@@ -152,3 +167,15 @@ def test_a_checkpoint_and_code_that_changed_are_named(tmp_path: Path) -> None:
         check_outcome(store, outcome)
     checkpoint.unlink()
     assert "no longer exists" in outcome_of(store, "model_unchanged").findings[0].message
+
+
+def test_classes_that_change_by_chance_are_no_regression(tmp_path: Path) -> None:
+    from checks_world import grade
+
+    store = tmp_path / "lineage"
+    world(name="before").write(store)
+    now = world(name="now")
+    for index in (1, 4, 2):  # two of one class and one of another turn wrong, of twenty each
+        grade(now.prediction(index), now.sample(index)["label"], [3.0, 0.0, 0.0])
+    now.write(store)
+    assert outcome_of(store, "class_regressions", baseline="before").status == "pass"

@@ -728,3 +728,56 @@ def _(w: World) -> None:
 @fault("target_masks", "a class that does not exist", index=4, says="class 17")
 def _(w: World) -> None:
     masks(w, lambda index, row: row.update({"class": 17}) if index == 4 and "class" in row else None)
+
+
+def fire(w: World, rate: float) -> None:
+    """Eight epochs with a random stage of p 0.2 that acts at a rate."""
+    _revisit(w, epochs=8)
+    _split(w, "train")
+    w.stage(1).update(random=True, parameters=json.dumps({"p": 0.2}))
+    for row in w.outputs(1):
+        row["changed"] = int(digest("fire", row["index"], row["epoch"]), 16) % 1_000 < 1_000 * rate
+
+
+@fault("augmentation", "fires three times as often as its p", stage=1, says="although its p is 0.2")
+def _(w: World) -> None:
+    fire(w, 0.6)
+
+
+@fault("class_regressions", "one class got worse", says="The class cat", baseline=True)
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        if row["label"] == 1:
+            grade(row, 1, [0.0, 0.0, 3.0])
+
+
+def several_splits(w: World, shift: float) -> None:
+    """Two splits of 60 and 180 samples, the brightness of the smaller one shifted."""
+    for table in ("samples", "stage_outputs", "predictions"):
+        rows = w.tables[table]
+        w.tables[table] = [row | {"index": row["index"] + 60 * n} for n in range(4) for row in rows]
+    for row in w.tables["samples"]:
+        row.update(split="train" if row["index"] < 180 else "test", source=f"{row['index']}.png",
+                   source_digest=digest("file", row["index"], size=64))  # fmt: skip
+    for row in w.outputs(0):
+        row["mean"] += shift if row["index"] >= 180 else 0.0
+
+
+@fault("split_drift", "the test pictures are darker", stage=0, says="train and test", severity="warning")
+def _(w: World) -> None:
+    several_splits(w, -60.0)
+
+
+def segments(w: World, wrong: bool) -> None:
+    """240 samples, of which the dark quarter is predicted wrong, or as well as the others."""
+    several_splits(w, 0.0)
+    for row in w.outputs(0):
+        row["mean"] = 20.0 + row["index"] if row["index"] < 60 else 150.0 + row["index"] / 10
+    for row in w.tables["predictions"]:
+        if wrong and row["index"] < 60:
+            grade(row, row["label"], [0.5 if n == (row["label"] + 1) % 3 else 0.0 for n in range(3)])
+
+
+@fault("weak_segments", "dark pictures", stage=0, says="mean brightness from 20", severity="warning")
+def _(w: World) -> None:
+    segments(w, wrong=True)

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import EVALUATION, Context
+from audit.checks.shared.statistics import wilson
 from audit.records import Stage
 
 #: A value with this many decimals is continuous, and does not repeat by chance.
 _CONTINUOUS = r"\d\.\d{5,}"
+#: The rate of a stage may be above its p by this much, and below it by twice as much.
+_NEAR = 0.05
 
 
 class Augmentation(Check):
@@ -50,6 +53,8 @@ class Augmentation(Check):
             said = f"never changed anything in {found['visits']:,} visits"
         elif found["fired"] == found["visits"] and p is not None and p ** found["visits"] < 1e-4:
             said = f"changed its input in all {found['visits']:,} visits, although its p is {p:g}"
+        elif p is not None:
+            said = _said_of_rate(found["fired"], found["visits"], p)
         if said:
             share = found["fired"] / found["visits"]
             yield Finding(
@@ -121,6 +126,15 @@ class Augmentation(Check):
                 sql=query,
                 severity="warning",
             )
+
+
+def _said_of_rate(fired: int, visits: int, p: float) -> str | None:
+    """Return what to say if the 99.99 % interval of the rate is far from p."""
+    low, high = wilson(fired, visits, z=3.89)
+    # A stage may act and change nothing, such as a flip of a symmetric picture; so a little below p is usual.
+    if low <= p + _NEAR and high >= p - 2 * _NEAR:
+        return None
+    return f"changed its input in {fired / visits:.1%} of {visits:,} visits (interval {low:.1%} to {high:.1%}), although its p is {p:g}"
 
 
 def _probability(parameters: str | None) -> float | None:

@@ -1,0 +1,70 @@
+"""`class_regressions`: one class got worse than in the baseline, though the total may hide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+from audit.checks.shared.matched import matched
+from audit.checks.shared.statistics import holm
+from audit.lineage.diff.mcnemar import p_value
+from audit.store.sql_literal import literal
+
+
+@dataclass(slots=True)
+class _Class:
+    """How the predictions of one class changed."""
+
+    samples: int = 0
+    lost: int = 0
+    gained: int = 0
+
+
+class ClassRegressions(Check):
+    """Test each class with McNemar's exact test on the same samples, corrected for the number of classes (Holm)."""
+
+    name = "class_regressions"
+    group = "against"
+    description = "No class has become worse than in the baseline by more than chance explains."
+    needs = ("model", "labels", "baseline")
+    options = settings(
+        significance=Option(0.01, "The probability of any false finding among all classes."),
+        drop=Option(0.02, "Report a class only if its accuracy is lower by at least this."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        baseline = context.facts.baseline
+        assert baseline is not None
+        classes: dict[int, _Class] = {}
+        for before, now in matched(context, baseline):
+            if before is None or now is None or before.label is None or before.label != now.label:
+                continue
+            if before.predicted is None or now.predicted is None:
+                continue
+            found = classes.setdefault(now.label, _Class())
+            was, is_now = before.predicted == before.label, now.predicted == now.label
+            found.samples += 1
+            found.lost += was and not is_now
+            found.gained += is_now and not was
+        if not classes:
+            raise Skip(f"no sample has a label and a prediction both here and in {baseline.name}")
+        labels = sorted(classes)
+        chances = [p_value(classes[label].lost, classes[label].gained) for label in labels]
+        for label, chance, sure in zip(labels, chances, holm(chances, context.options["significance"]), strict=True):
+            one = classes[label]
+            drop = (one.lost - one.gained) / one.samples
+            if sure and drop >= context.options["drop"]:
+                name = (context.run.classes or [])[label : label + 1] or [str(label)]
+                yield Finding(
+                    f"The class {name[0]} is {drop:.1%} less accurate than in {baseline.name}: of {one.samples:,} samples "
+                    f"{one.lost:,} turned wrong and {one.gained:,} right (McNemar's exact test: p {chance:.2g}).",
+                    value=drop,
+                    threshold=context.options["drop"],
+                    sql=f"SELECT index, source, predicted_name, confidence FROM lineage WHERE run_id = "
+                    f"{literal(context.run.run_id)} AND label = {label} AND NOT correct ORDER BY confidence DESC",
+                )
+
+
+CHECK = ClassRegressions

@@ -1,0 +1,102 @@
+"""`split_drift`: the pictures or labels of one split are distributed differently than those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+from audit.checks.shared import distance
+from audit.checks.shared.statistics import holm
+
+#: The quantiles that describe a distribution.
+_QUANTILES = 101
+
+
+class SplitDrift(Check):
+    """Compare each split with the largest one: labels by chi-square, loaded values by Kolmogorov–Smirnov."""
+
+    name = "split_drift"
+    group = "data"
+    description = "Labels, brightness and contrast are distributed in every split as in the largest one."
+    severity = "warning"
+    options = settings(
+        ks=Option(0.2, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),
+        psi=Option(0.2, "Report labels whose population stability index is at least this."),
+        significance=Option(0.001, "The probability of any false finding among all comparisons (Holm)."),
+        samples=Option(50, "Compare only splits with at least this many samples."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        least = context.options["samples"]
+        counted = context.rows(
+            f"SELECT split, count(*) AS samples FROM {context.items} WHERE split IS NOT NULL AND status = 'ok' "
+            f"GROUP BY split HAVING count(*) >= {least} ORDER BY samples DESC, split"
+        )
+        splits = [row["split"] for row in counted]
+        if len(splits) < 2:
+            raise Skip(f"fewer than two splits have at least {least} samples")
+        found = [*self._statistics(context, splits), *self._labels(context, splits)]
+        sure = holm([chance for chance, _, _ in found], context.options["significance"])
+        yield from (finding for (_, large, finding), one in zip(found, sure, strict=True) if one and large)
+
+    def _statistics(self, context: Context, splits: Sequence[str]) -> Iterable[tuple[float, bool, Finding]]:
+        points = "[" + ", ".join(f"{n / (_QUANTILES - 1):.2f}" for n in range(_QUANTILES)) + "]"
+        for what in ("mean", "std"):
+            query = (
+                f"SELECT s.split, count(*) AS samples, quantile_cont(o.{what}, {points}) AS quantiles "
+                f"FROM {context.items} s JOIN {context.sources_decoded} o USING (epoch, index, visit) "
+                f"WHERE s.split IS NOT NULL AND o.{what} IS NOT NULL AND isfinite(o.{what}) GROUP BY s.split"
+            )
+            rows = {row["split"]: row for row in context.rows(query)}
+            for split in splits[1:]:
+                if split not in rows or splits[0] not in rows:
+                    continue
+                here, there = rows[split], rows[splits[0]]
+                ks = distance.kolmogorov_smirnov(there["quantiles"], here["quantiles"])
+                chance = distance.kolmogorov_smirnov_chance(ks, there["samples"], here["samples"])
+                middle = _QUANTILES // 2
+                yield (
+                    chance,
+                    ks >= context.options["ks"],
+                    Finding(
+                        f"The {what} of loaded samples differs between the splits {splits[0]} and {split} "
+                        f"(Kolmogorov–Smirnov {ks:.2f}): its median is {there['quantiles'][middle]:.4g} and "
+                        f"{here['quantiles'][middle]:.4g}.",
+                        stage=0,
+                        value=ks,
+                        threshold=context.options["ks"],
+                        sql=f"SELECT split, samples, quantiles[51] AS median FROM ({query})",
+                    ),
+                )
+
+    def _labels(self, context: Context, splits: Sequence[str]) -> Iterable[tuple[float, bool, Finding]]:
+        query = (
+            f"SELECT split, label::VARCHAR AS label, count(*) AS samples FROM {context.items} "
+            "WHERE split IS NOT NULL AND label IS NOT NULL GROUP BY ALL ORDER BY split, label"
+        )
+        rows: list[Any] = list(context.rows(query))
+        counts = {
+            split: {row["label"]: row["samples"] for row in group}
+            for split, group in groupby(rows, key=lambda row: row["split"])
+        }
+        for split in splits[1:]:
+            before, now = counts.get(splits[0]), counts.get(split)
+            if not before or not now:
+                continue
+            psi = distance.population_stability(before, now)
+            yield (
+                distance.chi_square_chance(before, now),
+                psi >= context.options["psi"],
+                Finding(
+                    f"The labels differ between the splits {splits[0]} and {split} (population stability {psi:.2f}).",
+                    value=psi,
+                    threshold=context.options["psi"],
+                    sql=query,
+                ),
+            )
+
+
+CHECK = SplitDrift

@@ -1,0 +1,82 @@
+"""`weak_segments`: samples that share a property, such as being dark or small, are predicted much worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import Context
+from audit.checks.shared.statistics import holm, two_rates, wilson
+
+#: The properties, by name: SQL over stage 0 (o) and samples (s), and words for messages.
+_FACTS = {
+    "brightness": ("o.mean", "mean brightness"),
+    "contrast": ("o.std", "contrast"),
+    "width": ("o.shape[2]", "width"),
+    "aspect": ("o.shape[2] / nullif(o.shape[1], 0)", "aspect ratio"),
+    "bytes": ("s.source_bytes", "file size"),
+}
+_PARTS = 4
+
+
+class WeakSegments(Check):
+    """Compare each quarter of each property with all other samples, corrected for the number of tests (Holm)."""
+
+    name = "weak_segments"
+    group = "model"
+    description = (
+        "No quarter of the samples by brightness, contrast, width, aspect or file size is predicted much worse."
+    )
+    severity = "warning"
+    needs = ("model", "labels", "pictures")
+    options = settings(
+        gap=Option(0.15, "Report a segment whose accuracy is lower than that of the others by at least this."),
+        significance=Option(0.01, "The probability of any false finding among all segments."),
+        samples=Option(120, "Check only if at least this many samples are graded."),
+    )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        segments = [row for name in _FACTS for row in context.rows(_query(context, name))]
+        graded = max((row["total"] for row in segments), default=0)
+        if graded < context.options["samples"]:
+            raise Skip(f"{graded} pictures are graded; at least {context.options['samples']} are needed")
+        chances = [_chance(row) for row in segments]
+        for row, chance, sure in zip(segments, chances, holm(chances, context.options["significance"]), strict=True):
+            others = (row["all_hits"] - row["hits"]) / max(1, row["total"] - row["samples"])
+            share = row["hits"] / row["samples"]
+            if not sure or others - share < context.options["gap"]:
+                continue
+            low, high = wilson(row["hits"], row["samples"])
+            yield Finding(
+                f"Samples with a {_FACTS[row['fact']][1]} from {row['low']:.4g} to {row['high']:.4g} are right in {share:.1%} "
+                f"of {row['samples']:,} (95 % interval {low:.1%} to {high:.1%}); the others in {others:.1%} (p {chance:.2g}).",
+                stage=0,
+                value=share,
+                threshold=others,
+                sql=_query(context, row["fact"]),
+            )
+
+
+def _chance(row: Any) -> float:
+    rest = row["total"] - row["samples"]
+    return two_rates(row["hits"], row["samples"], row["all_hits"] - row["hits"], rest)
+
+
+def _query(context: Context, name: str) -> str:
+    """Return SQL for the quarters of one property: their range, samples and hits. Equal values share a quarter."""
+    ranked = (
+        f"SELECT {_FACTS[name][0]} AS fact, p.correct, percent_rank() OVER (ORDER BY {_FACTS[name][0]}) AS rank "
+        f"FROM {context.predictions} p JOIN {context.samples} s USING (epoch, index, visit) "
+        f"JOIN (FROM {context.outputs} WHERE stage = 0 AND kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit) "
+        f"WHERE p.correct IS NOT NULL AND {_FACTS[name][0]} IS NOT NULL"
+    )
+    return (
+        f"SELECT '{name}' AS fact, min(fact) AS low, max(fact) AS high, count(*) AS samples, "
+        "sum(correct::INT)::BIGINT AS hits, sum(count(*)) OVER ()::BIGINT AS total, "
+        "sum(sum(correct::INT)) OVER ()::BIGINT AS all_hits "
+        f"FROM ({ranked}) GROUP BY least(floor(rank * {_PARTS}), {_PARTS - 1}) ORDER BY low"
+    )
+
+
+CHECK = WeakSegments
