@@ -48,7 +48,8 @@ def _reference(pictures: list[dict[str, Any]]) -> Any:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    annotations, results = [], []
+    annotations: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for number, picture in enumerate(pictures, 1):
         for (x1, y1, x2, y2, kind), crowd in zip(picture["targets"], picture["crowd"], strict=True):
             box = [x1, y1, x2 - x1, y2 - y1]

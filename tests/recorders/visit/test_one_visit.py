@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import audit
 from audit.recorders.stages.discover import find_pipeline
+from audit.recorders.visit.repeated_call import inside_stage
 from audit.recorders.visit.stage_register import StageRegister, StagesByPath
-from audit.recorders.visit.visit import inside_stage
 from audit.records import Stage
 
 

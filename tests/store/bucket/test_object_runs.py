@@ -217,8 +217,8 @@ def test_a_dataset_and_a_store_in_a_bucket(service: Service, place: str, tmp_pat
         assert remote.trace(index=3).source_state == "unchanged"
         assert source_picture(remote.trace(index=3)) == source_picture(local.trace(index=3)) is not None
         assert not remote.replay().different
-        name = remote.trace(index=3).sample["source"]
-        client.put_object(Bucket=bucket, Key=f"images/test/{name}", Body=b"changed")
+        changed = remote.trace(index=3).sample["source"]
+        client.put_object(Bucket=bucket, Key=f"images/test/{changed}", Body=b"changed")
         assert remote.trace(index=3).source_state == "changed"
         assert source_picture(remote.trace(index=3)) is None
         client.delete_object(Bucket=bucket, Key=f"images/test/{name}")

@@ -74,7 +74,7 @@ def test_any_rows_come_out_as_they_went_in(
     with audit.open(place) as store:
         assert same_rows(store.sql(f'FROM "{table}"').dicts(), expected)
         assert same_rows(store.sql(f'FROM "{table}"', run="latest").arrow().to_pylist(), expected)
-        found = store.reader.rows(TABLES[table], run_id)
+        found: list[Any] = store.reader.rows(TABLES[table], run_id)
         typed = [{"run_id": run_id, **asdict(row)} if is_dataclass(row) else row for row in found]
         assert same_rows(typed, expected)
         batches = list(store.sql(f'FROM "{table}"').arrow_batches(2))
