@@ -111,7 +111,7 @@ class LocalRun(RunExecutor):
         )
 
     def _watch(self, recorded: RecordedDataset) -> WatchOptions | None:
-        """Who watches for samples that hang; None where the user said to wait for ever."""
+        """Return what watches for samples that hang; None where the user said to wait without end."""
         limit = self.request.stall_timeout
         if not limit:
             return None

@@ -118,7 +118,7 @@ class Watchdog:
         _kill(sample.process)
 
     def _end_idle(self, seconds: float) -> None:
-        """Nothing comes, and no worker is making a sample: one was stopped, or hangs before or after its samples."""
+        """End workers when nothing comes and none is making a sample: one was stopped, or hangs before or after its samples."""
         alive = [worker for worker in self._workers if worker.is_alive()]
         stopped = [worker for worker in alive if is_stopped(worker.pid)]
         chosen = stopped or (alive if seconds >= _START else [])

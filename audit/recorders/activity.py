@@ -62,7 +62,7 @@ class Activity:
     # -- in the process that makes samples ---------------------------------------------------------
 
     def begin(self, index: int) -> None:
-        """A sample is begun: the dataset's own code runs, which loads it."""
+        """Note that a sample is begun: the dataset's own code runs, which loads it."""
         if self._process != os.getpid():
             self._forget_process()
             self._process = os.getpid()
@@ -73,12 +73,12 @@ class Activity:
         self._write(self._begun)
 
     def enter(self, stage: str) -> None:
-        """A stage begins."""
+        """Note that a stage begins."""
         self._names.append(stage)
         self._write(time.monotonic())
 
     def leave(self) -> None:
-        """The stage has returned or failed."""
+        """Note that the stage has returned or failed."""
         if len(self._names) > 1:
             self._names.pop()
         if len(self._names) == 1:
@@ -86,7 +86,7 @@ class Activity:
         self._write(time.monotonic())
 
     def end(self) -> None:
-        """The sample is made, or has failed."""
+        """Note that the sample is made, or has failed."""
         self._names = []
         self._write(self._begun)
 
@@ -103,7 +103,7 @@ class Activity:
     # -- in the process that watches ---------------------------------------------------------------
 
     def current(self) -> list[CurrentSample]:
-        """The samples that are being made, the longest first."""
+        """Return the samples that are being made, the longest first."""
         memory = _bytes_of(self._shared)
         now = time.monotonic()
         found = []

@@ -19,7 +19,7 @@ class StallWatch:
         self._told: set[tuple[int, float]] = set()
 
     def new_activity(self) -> Activity:
-        """Where the processes of one more loader or dataset note what they are doing."""
+        """Return where the processes of one more loader or dataset note what they are doing."""
         self._activities.append(Activity())
         return self._activities[-1]
 

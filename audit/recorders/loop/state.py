@@ -87,7 +87,7 @@ class RecordingState:
             yield
 
     def _on_tick(self) -> None:
-        """Nothing arrives: warn of samples that take long, and hand over a batch for which no model can predict anything."""
+        """Warn of samples that take long while nothing arrives, and hand over a batch for which no model can predict anything."""
         self.stalls.look()
         if self.has_models or self._selection is not None or not self.lock.acquire(blocking=False):
             return

@@ -131,7 +131,7 @@ class _Search:
         self._keys = [key for _, key in self.empty]
 
     def grown(self, ignored: set[int]) -> list[int]:
-        """The identities of containers that have another length than when they were found."""
+        """Return the identities of containers that have another length than when they were found."""
         if not any(map(operator.ne, map(len, self._holders), self._sizes)):
             return []
         return [id(holder) for holder, size in self.sizes if len(holder) != size and id(holder) not in ignored]

@@ -206,7 +206,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _python_source(name: str, generator: random.Random) -> GeneratorSource:
-    """`getstate` makes 625 numbers, so it is called only when the twister's memory has changed."""
+    """Make a source that calls `getstate`, which makes 625 numbers, only when the twister's memory has changed."""
     last: tuple[Any, State] | None = None
     memory = _twister_memory(generator)
 
@@ -224,7 +224,7 @@ def _python_source(name: str, generator: random.Random) -> GeneratorSource:
 
 
 def _twister_memory(generator: random.Random) -> Any:
-    """The generator's position and array where CPython keeps them, behind the head of the object.
+    """Return the generator's position and array where CPython keeps them, behind the head of the object.
 
     None where they are not there, which `getstate` decides: then the state must be asked for each time.
     """

@@ -187,7 +187,7 @@ class ItemRecorder:
             return found
 
     def _own_files(self, opened: list[str]) -> list[str]:
-        """The files of one item of an iterable dataset; none as soon as it may have read those of other items, to shuffle."""
+        """Return the files of one item of an iterable dataset; none as soon as it may have read those of other items."""
         if len({path for path in opened if is_media(path)}) != 1:
             self.reads_ahead = True
         return [] if self.reads_ahead else opened

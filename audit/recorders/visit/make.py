@@ -187,7 +187,7 @@ class VisitMaker:
 
 
 def _first_number(fetch: BatchFetch) -> int:
-    """The first index of a batch that is fetched as a whole; -1 where it is no number."""
+    """Return the first index of a batch that is fetched as a whole; -1 where it is not a number."""
     first = fetch.indices[0] if len(fetch.indices) else None
     return first if isinstance(first, int) else -1
 
@@ -200,7 +200,7 @@ def lost_visit(pipeline: Pipeline) -> Visit:
 
 
 def stalled_visit(pipeline: Pipeline, stage: str, error: str) -> Visit:
-    """The visit of a sample that was given up because it took too long."""
+    """Return the visit of a sample that was given up because it took too long."""
     visit = Visit(pipeline, "digest")
     visit.fail(stage, TimeoutError(error))
     return visit

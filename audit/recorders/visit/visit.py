@@ -153,7 +153,7 @@ class Visit:
         return output
 
     def _ordinal_of(self, stage: Stage) -> int:
-        """The stage's ordinal; a new one where the stage has run before in this visit, as with two views of a picture."""
+        """Return the stage's ordinal; a new one where the stage has run before in this visit, as with two views of a picture."""
         if stage.stage not in self.rows:
             return stage.stage
         number = 2 + sum(isinstance(what, RepeatedCall) and what.stage is stage for what in self.added.values())
