@@ -374,6 +374,20 @@ class TokenRow(TaskRow):
     correct: Annotated[bool | None, BOOLEAN("predicted = target", null="there is no target")]
 
 
+class OutputRow(TaskRow):
+    """One row for each tensor that a model with several outputs returned for a visit; one of them is graded."""
+
+    port: Annotated[str, VARCHAR("where it was in what the model returned: a key, or a position such as `1`")]
+    dtype: Annotated[str, VARCHAR("as of a tensor")]
+    shape: Annotated[list[int], BIGINTS("of the visit's own row")]
+    digest: Annotated[str | None, VARCHAR("as of a tensor", null="it could not be had")]
+    min: Annotated[float | None, DOUBLE("least finite element", null="no element is finite")]
+    max: Annotated[float | None, DOUBLE("greatest finite element", null="as above")]
+    mean: Annotated[float | None, DOUBLE("mean of the finite elements", null="as above")]
+    std: Annotated[float | None, DOUBLE("standard deviation of the finite elements", null="as above")]
+    nonfinite: Annotated[int, BIGINT("elements that are NaN or infinite")]
+
+
 class FindingRow(TypedDict):
     """What checks found."""
 
@@ -414,6 +428,7 @@ TABLES: dict[str, type] = {
     "mask_scores": MaskScoreRow,
     "masks": MaskRow,
     "tokens": TokenRow,
+    "outputs": OutputRow,
     "activations": ActivationRow,
     "steps": StepRow,
     "parents": ParentRow,

@@ -14,6 +14,7 @@ from audit.models import LoadedModel
 from audit.models.task_outputs import TaskOutput, join_outputs
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.output_reader import OutputReader
+from audit.recorders.model.ports import add_ports
 from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.source_space import SourceSpace, spaces_by_visit
 from audit.recorders.model.step import TASK_KEY, task_tables
@@ -57,14 +58,16 @@ class Forward:
         self._named = named
         self._device = device
         self._classes = classes
+        self._ports = TaskRows()
 
     def __call__(self, fetched: RecordedBatch, level: str = "digest") -> ModelOutput:
         """Return what the model gives for the batch's samples that did not fail."""
         inputs = fetched.data
+        self._ports = TaskRows()
         wanted = fetched.of_ok(fetched.item_targets) if fetched.item_targets else [None] * len(fetched.ok)
         if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
             # Samples of different shapes cannot share a batch: each goes alone.
-            parts = [self._call(value[None], wanted[place : place + 1]) for place, value in enumerate(inputs)]
+            parts = [self._call(value[None], wanted[place : place + 1], place) for place, value in enumerate(inputs)]
         else:
             parts = [self._call(inputs, wanted)]
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
@@ -74,7 +77,7 @@ class Forward:
         values = torch.cat(tensors)
         targets = _stacked(wanted)
         self.reader.find_meaning(values, fetched.of_ok(fetched.labels), targets)
-        return ModelOutput(values, targets=targets)
+        return ModelOutput(values, self._ports, targets)
 
     def _task_rows(self, fetched: RecordedBatch, output: TaskOutput, wanted: list[Any], level: str) -> TaskRows:
         self.reader.note_task(output.kind)
@@ -94,7 +97,7 @@ class Forward:
         """What the numbers mean."""
         return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
 
-    def _call(self, inputs: Any, wanted: list[Any]) -> torch.Tensor | TaskOutput:
+    def _call(self, inputs: Any, wanted: list[Any], first: int = 0) -> torch.Tensor | TaskOutput:
         moved = inputs.to(self._device, non_blocking=True) if isinstance(inputs, torch.Tensor) else inputs
         try:
             output = self._model.module(moved)
@@ -108,7 +111,11 @@ class Forward:
                 hint="Check that the pipeline makes what this model expects.",
             ) from error
         task = self.reader.read_task(output, len(wanted), wanted)
-        return task if task is not None else self.reader.values(output, len(wanted)).float().cpu()
+        if task is not None:
+            return task
+        found = self.reader.values(output, len(wanted)).float().cpu()
+        add_ports(self._ports, output, range(len(wanted)), len(wanted), first)
+        return found
 
 
 def _stacked(wanted: list[Any]) -> torch.Tensor | None:

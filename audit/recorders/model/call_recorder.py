@@ -15,12 +15,13 @@ from audit.recorders.model.match import BatchMatch, BatchMatcher, Unmatched
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
+from audit.recorders.model.ports import add_ports
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.source_space import SourceSpace, spaces_by_visit
 from audit.recorders.model.step import ModelStep, Place
-from audit.recorders.model.task_rows import TaskContext, make_task_rows
+from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
 from audit.recorders.model.unpredicted_batch import BatchRows, item_targets_of, targets_of
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
@@ -163,6 +164,8 @@ class CallRecorder:
             self._note_meaning(watched, meaning)
         digests = step.digests or row_digests(given, step.rows, step.inputs)
         step.predict(values, labels, digests, meaning.kind, targets)
+        step.task = TaskRows()
+        add_ports(step.task, output, step.inputs, step.size)
         return self._add_predictions(step)
 
     def _read_task(

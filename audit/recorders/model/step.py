@@ -59,7 +59,7 @@ class ModelStep:
     #: Which of all calls of recorded models it is.
     call: int | None = None
     written: bool = False
-    #: What a prediction of boxes, masks or tokens consists of.
+    #: What a prediction of boxes, masks or tokens consists of; or all outputs of a model that has several.
     task: TaskRows | None = None
 
     def __post_init__(self) -> None:

@@ -204,3 +204,58 @@ def test_an_output_that_changes_its_form(tmp_path: Path, later: Any, said: str) 
 def test_a_kind_that_there_is_not(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run, pytest.raises(audit.AuditError, match="output is 'logit'"):
         run.model(ends_in(None), output="logit")
+
+
+@pytest.mark.parametrize(
+    ("form", "ports"),
+    [
+        (lambda main, aux: {"main": main, "aux": aux}, ["aux", "main"]),
+        (lambda main, aux: (main, aux), ["0", "1"]),
+    ],
+    ids=["dict", "tuple"],
+)
+def test_every_output_of_a_model_is_recorded_under_its_port(tmp_path: Path, form: Any, ports: list[str]) -> None:
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.main, self.aux = nn.Linear(WIDTH, 3), nn.Linear(WIDTH, 5)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return form(self.main(x), self.aux(x))
+
+    torch.manual_seed(0)
+    model = TwoHeads()
+    asked = record(tmp_path, model, logits=next(port for port in ("main", 0) if str(port) in ports))
+    rows = asked("SELECT index, port, shape, mean, digest FROM outputs ORDER BY index, port")
+    assert [row[:2] for row in rows] == [(index, port) for index in range(12) for port in ports]
+    inputs = Items(CLASSES).inputs
+    heads = {"main": model.main, "aux": model.aux, "0": model.main, "1": model.aux}
+    for index, port, shape, mean, _ in rows:
+        wanted = heads[port](inputs[index]).detach()
+        assert shape == list(wanted.shape)
+        assert mean == pytest.approx(float(wanted.mean()), abs=1e-5)
+    assert asked("SELECT count(*), count(DISTINCT len(logits)), any_value(len(logits)) FROM predictions") == [
+        (12, 1, 3)
+    ]
+
+
+def test_a_model_with_one_output_has_no_ports(tmp_path: Path) -> None:
+    assert record(tmp_path, ends_in(None))("SELECT count(*) FROM outputs") == [(0,)]
+
+
+def test_precision_and_recall_at_any_threshold(tmp_path: Path) -> None:
+    targets = (torch.rand(12, 3, generator=torch.Generator().manual_seed(3)) > 0.5).float()
+    model = ends_in(None)
+    asked = record(tmp_path, model, targets, output="multilabel")
+    scores = torch.sigmoid(model(Items(targets).inputs)).detach()
+    for threshold in (0.2, 0.5, 0.8):
+        said = scores > threshold
+        expected = [
+            (
+                int(targets[:, k].sum()),
+                int((said[:, k] & (targets[:, k] > 0)).sum()),
+                int((said[:, k] & (targets[:, k] == 0)).sum()),
+            )
+            for k in range(3)
+        ]
+        assert asked(f"SELECT positives, tp, fp FROM precision_recall('latest', {threshold})") == expected
