@@ -12,7 +12,8 @@ import torch
 
 from audit.errors import ModelError, NeedsTrust, UsageError
 from audit.models import exported, function, safetensors, state_dict, torchscript
-from audit.models.files import not_a_model, require_file
+from audit.models.archives import check_archive
+from audit.models.files import members, not_a_model, require_file
 from audit.models.loaded import LoadedModel, LoadOptions
 from audit.registry import Registry
 
@@ -49,6 +50,8 @@ def load_model(spec: str, options: LoadOptions) -> LoadedModel:
         if one.recognise(spec):
             if one.executes_code and not options.trust:
                 raise needs_trust(spec, one.kind)
+            if not function.recognise(spec) and members(path):
+                check_archive(path)
             return one.load(spec, options)
     raise not_a_model(path)
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.server
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -356,3 +357,23 @@ def test_limits_and_files(sandbox: Sandbox) -> None:
     assert answer.more
     assert sandbox.query("SELECT 1 AS a", form="csv").body == b"a\r\n1\r\n"
     assert sandbox.query("SELECT 1 AS a", form="parquet").body[:4] == b"PAR1"
+
+
+def test_cells_that_a_spreadsheet_would_compute_are_defused(sandbox: Sandbox) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "plain", "\t=1"]
+    query = f"SELECT unnest({texts!r}) AS a, -1.5 AS b"
+    lines = sandbox.query(query, form="csv").body.decode().replace("\r\n", "\n").splitlines()
+    assert lines[1:] == ["'=1+1,-1.5", "'+1,-1.5", "'-1,-1.5", "'@SUM(A1),-1.5", "plain,-1.5", "'\t=1,-1.5"]
+
+
+def test_a_spare_process_that_died_costs_nothing(sandbox: Sandbox) -> None:
+    """Killed from outside while it waits for a query: the next query is answered."""
+    assert sandbox.query("SELECT 1").rows == [[1]]
+    for _ in range(5):
+        assert sandbox._nursery is not None
+        nursery = sandbox._nursery.pid
+        children = Path(f"/proc/{nursery}/task/{nursery}/children").read_text().split()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        assert sandbox.query("SELECT 2").rows == [[2]]

@@ -270,17 +270,25 @@ def _file(relation: Relation, form: str) -> bytes:
     writer = csv.writer(text)
     for position, (names, rows) in enumerate(relation.batches()):
         if position == 0:
-            writer.writerow(names)
+            writer.writerow([_csv_cell(name) for name in names])
         writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
         if text.tell() > _LARGEST_FILE:
             raise QueryError("The answer is larger than 256 MB.", hint="Use `audit sql QUERY -o FILE.parquet` instead.")
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
+#: How a text begins that a spreadsheet would compute.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
 def _csv_cell(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float)):
+    if value is None or isinstance(value, (int, float)):
         return value
-    return plainjson.dumps(value) if isinstance(value, (list, dict, tuple)) else str(plainjson.plain(value))
+    if isinstance(value, (list, dict, tuple)):
+        return plainjson.dumps(value)
+    text = value if isinstance(value, str) else str(plainjson.plain(value))
+    # A spreadsheet takes such a text for a formula, and a file's name is anybody's text.
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def send(to: socket.socket, message: dict[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""Is a zip archive what it says, before anything is unpacked from it?
+
+torch reads the members of a checkpoint without comparing checksums, and unpacks a compressed one to whatever size it claims.
+Nothing is kept in memory here but one block.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+from audit.errors import ModelError
+
+#: An archive may unpack to this many times its size, or to this many bytes. torch does not compress at all.
+_MOST_TIMES = 20
+_ALWAYS_ALLOWED = 64 * 2**20
+_BLOCK = 2**20
+_HINT = "Copy it again, or save it again with torch.save."
+
+
+def check_archive(path: Path) -> None:
+    """Raise ModelError for a zip archive whose members lie about their sizes, unpack to far more, or are damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = archive.infolist()
+            _check_sizes(path, found)
+            for member in found:
+                _check_member(path, archive, member)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{path} is a damaged archive: {error}.", hint=_HINT) from error
+
+
+def _check_sizes(path: Path, found: list[zipfile.ZipInfo]) -> None:
+    size = path.stat().st_size
+    if sum(member.compress_size for member in found) > size:
+        raise ModelError(
+            f"{path} says that its members are larger than the file, which has {size:,} bytes.", hint=_HINT
+        )
+    unpacked = sum(member.file_size for member in found)
+    if unpacked > max(_ALWAYS_ALLOWED, _MOST_TIMES * size):
+        raise ModelError(
+            f"{path} has {size:,} bytes and would unpack to {unpacked:,}.",
+            hint="A checkpoint that PyTorch wrote is not compressed. Unpack and look at it before you load it.",
+        )
+
+
+def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Read a member once, at most as many bytes as it claims; its checksum is compared at its end."""
+    left = member.file_size
+    with archive.open(member) as file:
+        while block := file.read(_BLOCK):
+            left -= len(block)
+            if left < 0:
+                raise ModelError(f"{path}: {member.filename} is longer than it says.", hint=_HINT)
+    if left:
+        raise ModelError(f"{path}: {member.filename} is shorter than it says.", hint=_HINT)
