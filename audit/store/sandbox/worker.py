@@ -286,9 +286,10 @@ def _csv_cell(value: Any) -> Any:
         return value
     if isinstance(value, (list, dict, tuple)):
         return plainjson.dumps(value)
-    text = value if isinstance(value, str) else str(plainjson.plain(value))
+    if not isinstance(value, str):
+        return str(plainjson.plain(value))
     # A spreadsheet takes such a text for a formula, and a file's name is anybody's text.
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return f"'{value}" if value.startswith(_FORMULA) else value
 
 
 def send(to: socket.socket, message: dict[str, Any]) -> None:
