@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from audit.checks.base import SEVERITIES, Finding, Severity, Status
+from audit.tables import FindingRow
 
 
 @dataclass(slots=True)
@@ -89,17 +91,16 @@ class Report:
             ],
         }
 
-    def rows(self) -> Iterable[dict[str, Any]]:
+    def rows(self) -> Iterable[FindingRow]:
         """Yield the rows of table `findings`: one for each finding, and one for a check without any."""
-        import json
-
         for outcome in self.outcomes:
-            shared = {"run_id": self.run_id, "check_name": outcome.check, "status": outcome.status}
-            if not outcome.findings:
-                yield shared | {"severity": outcome.severity, "message": outcome.message}
-            for finding in outcome.findings:
-                yield shared | {
+            nothing = Finding(outcome.message, severity=outcome.severity)
+            for finding in outcome.findings or [nothing]:
+                yield {
+                    "run_id": self.run_id,
+                    "check_name": outcome.check,
                     "severity": outcome.severity_of(finding),
+                    "status": outcome.status,
                     "message": finding.message,
                     "index": finding.index,
                     "source": finding.source,

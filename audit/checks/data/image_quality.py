@@ -61,7 +61,7 @@ class ImageQuality(Check):
             value = row["std"] if key == "low_information" else row["mean"]
             said = f"{'has' if key == 'low_information' else 'is'} {row['problem']}"
             why = f"mean {row['mean']:.4g}, standard deviation {row['std']:.3g}"
-            yield _finding(context, row, said, why, value, options[key])
+            yield _finding(context, (row["index"], row["source"]), said, why, value, options[key])
 
     def _sizes(self, context: Context, stage: str) -> Iterable[Finding]:
         factor, aspect = context.options["size_ratio"], context.options["aspect_ratio"]
@@ -81,9 +81,9 @@ class ImageQuality(Check):
         for row in context.offenders(query):
             shown = f"{row['width']}×{row['height']}"
             if row["aspect"] > limit:
-                yield _finding(context, row, "has an odd aspect", shown, row["aspect"], limit)
+                yield _finding(context, (row["index"], row["source"]), "has an odd aspect", shown, row["aspect"], limit)
             else:
-                yield _finding(context, row, "has an odd size", f"{shown}, usual is a side of {usual['side']:.0f}",
+                yield _finding(context, (row["index"], row["source"]), "has an odd size", f"{shown}, usual is a side of {usual['side']:.0f}",
                                row["size"], factor)  # fmt: skip
 
     def _grey(self, context: Context, stage: str) -> Iterable[Finding]:
@@ -93,15 +93,22 @@ class ImageQuality(Check):
         if not grey or grey > context.options["grey_share"] * (grey + colour):
             return
         for row in context.offenders(f"FROM ({stage}) WHERE mode IN {_GREY}"):
-            yield _finding(context, row, "is grey among coloured pictures", f"mode {row['mode']}", None, None)
+            yield _finding(
+                context,
+                (row["index"], row["source"]),
+                "is grey among coloured pictures",
+                f"mode {row['mode']}",
+                None,
+                None,
+            )
 
     def _looked_at(self, context: Context) -> Iterable[Finding]:
         import numpy as np
 
-        seen: list[tuple[dict[str, Any], float, bool, bool]] = []
+        seen: list[tuple[tuple[int, str | None], float, bool, bool]] = []
         try:
             seen += [
-                ({"index": found.index, "source": found.source}, *_judge(np, found.image))
+                ((found.index, found.source), *_judge(np, found.image))
                 for found in pictures(context, context.options["pictures"], exact=True)
                 if min(found.image.size) >= 32
             ]
@@ -113,11 +120,13 @@ class ImageQuality(Check):
         coloured = [grey for _, _, colour, grey in seen if colour]
         odd_grey = 0 < sum(coloured) <= context.options["grey_share"] * len(coloured)
         least = min(context.options["blur"], 0.1 * usual)
-        for row, score, _, grey in seen:
+        for place, score, _, grey in seen:
             if 0 < score < least:
-                yield _finding(context, row, "is blurry", f"sharpness {score:.3g}, usual is {usual:.3g}", score, least)
+                yield _finding(
+                    context, place, "is blurry", f"sharpness {score:.3g}, usual is {usual:.3g}", score, least
+                )
             if odd_grey and grey:
-                yield _finding(context, row, "is grey among coloured pictures", "its channels are equal", None, None)
+                yield _finding(context, place, "is grey among coloured pictures", "its channels are equal", None, None)
 
 
 def _judge(np: Any, image: Any) -> tuple[float, bool, bool]:
@@ -135,16 +144,17 @@ def _judge(np: Any, image: Any) -> tuple[float, bool, bool]:
 
 
 def _finding(
-    context: Context, row: dict[str, Any], said: str, why: str, value: float | None, threshold: float | None
+    context: Context, place: tuple[int, str | None], said: str, why: str, value: float | None, threshold: float | None
 ) -> Finding:
+    index, source = place
     return Finding(
-        f"{row['source']} (index {row['index']}) {said}: {why}.",
-        index=row["index"],
-        source=row["source"],
+        f"{source} (index {index}) {said}: {why}.",
+        index=index,
+        source=source,
         stage=0,
         value=value,
         threshold=threshold,
-        sql=context.evidence("stage_outputs", row["index"], "stage = 0"),
+        sql=context.evidence("stage_outputs", index, "stage = 0"),
     )
 
 

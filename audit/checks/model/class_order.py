@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 
 #: A swap is reported only where guessing would show it less often than this.
 _UNLIKELY = 0.001
+
+
+class PredictedClass(TypedDict):
+    """How often samples of one label were predicted as one class."""
+
+    label: int
+    predicted: int
+    count: int
 
 
 class ClassOrder(Check):
@@ -33,7 +41,7 @@ class ClassOrder(Check):
             f"SELECT label, predicted, count(*) AS count FROM {context.predictions} "
             "WHERE label >= 0 AND predicted IS NOT NULL GROUP BY label, predicted ORDER BY label, predicted"
         )
-        rows = context.rows(query)
+        rows = context.facts.typed_rows(PredictedClass, query)
         labels = {row["label"] for row in rows}
         size = max((max(row["label"], row["predicted"]) for row in rows), default=-1) + 1
         total = sum(row["count"] for row in rows)
@@ -67,7 +75,7 @@ class ClassOrder(Check):
         )
 
 
-def _find_shift(context: Context, rows: list[dict[str, Any]], size: int, before: float, query: str) -> Finding | None:
+def _find_shift(context: Context, rows: list[PredictedClass], size: int, before: float, query: str) -> Finding | None:
     """Return a finding if every class is predicted as its neighbour; few samples are enough to show it."""
     total = sum(row["count"] for row in rows)
     if size < 5 or total < 10:
@@ -88,7 +96,7 @@ def _find_shift(context: Context, rows: list[dict[str, Any]], size: int, before:
     return None
 
 
-def _find_swaps(context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Finding]:
+def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Iterable[Finding]:
     """Report pairs of classes that are predicted as each other, even if the total accuracy changes little."""
     counts = {(row["label"], row["predicted"]): row["count"] for row in rows}
     totals: dict[int, int] = {}
@@ -141,7 +149,7 @@ def _names(context: Context) -> Iterable[Finding]:
     )
 
 
-def _best_order(rows: list[dict[str, Any]], size: int) -> dict[int, int]:
+def _best_order(rows: list[PredictedClass], size: int) -> dict[int, int]:
     """Return the likeliest label of each predicted class, each label once: by scipy, or else greedily by count."""
     try:
         import numpy as np

@@ -14,6 +14,7 @@ from audit.store.manifest import Manifest, locked_manifest
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
+from audit.tables import FindingRow
 
 
 def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str], remove: Iterable[str] = ()) -> None:
@@ -48,7 +49,7 @@ def _change_row(reader: Reader, run_id: str, change: Callable[[Run], None]) -> N
 _TABLE = "findings"
 
 
-def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def append_findings(reader: Reader, run_id: str, rows: Sequence[FindingRow]) -> None:
     """Put these rows in the place of the run's earlier findings. StoreReadOnly or StoreBusy where that cannot be."""
     filesystem = reader.filesystem
     with locked_manifest(filesystem, run_id) as manifest:
@@ -61,9 +62,9 @@ def append_findings(reader: Reader, run_id: str, rows: Sequence[Mapping[str, Any
     reader.refresh()
 
 
-def _write(reader: Reader, manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> Part:
+def _write(reader: Reader, manifest: Manifest, rows: Sequence[FindingRow]) -> Part:
     schema = SCHEMAS[_TABLE]
-    plain = [{field.name: _text(row.get(field.name)) for field in schema} for row in rows]
+    plain = [{name: _text(value) for name, value in row.items()} for row in rows]
     # Numbered by commit: the name of an earlier look is never used again for other rows.
     part, data = part_of(_TABLE, pa.Table.from_pylist(plain, schema=schema), number=manifest.commit + 1)
     reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
