@@ -72,6 +72,36 @@ sampler is torch's `SequentialSampler`, `RandomSampler` without replacement, or 
 Samples that `drop_last` leaves out are counted in a note. With other samplers (subset, weighted, your own),
 in loops that stop early, or with `run.dataset`, samples that no epoch drew are also only counted in a note. `every_sample = true` makes them findings.
 
+## What chance explains is no finding
+
+| check | question | statistic | assumes |
+| --- | --- | --- | --- |
+| `augmentation` | Does a random stage act as often as its `p`? | Wilson's 99.99 % interval of the rate, with a margin of 5 % above and 10 % below | visits are independent; a change of the value shows that the stage acted |
+| `class_regressions` | Did one class get worse than in the baseline? | McNemar's exact test of the samples that turned wrong and right, Holm over the classes | the same sources and labels in both runs |
+| `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov | independent samples; 101 quantiles describe a distribution |
+| `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons | independent samples |
+| `weak_segments` | Is a group of samples predicted worse? | two rates (z test), Holm over 20 quarters | independent samples |
+| `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy | independent samples |
+| `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin | confidences spread over the bins |
+| `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
+| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors | the halves are independent |
+| `label_issues` | Which labels does the model contradict? | confident learning | probabilities out of sample; a note says what is known about that |
+| `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other explains after alignment; the limit follows from the number of pairs just below it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror |
+
+How often a fault is found at 100, 1,000 and 10,000 samples, and how often a finding is false where there is no fault (300 simulations each,
+`python -m bench.power`):
+
+| check | fault | 100 | 1,000 | 10,000 | nothing, at most |
+| --- | --- | --- | --- | --- | --- |
+| `augmentation` | A stage with p 0.5 that acts in 30 % of the visits. | 2% | 99% | 100% | 0.0% |
+| `class_regressions` | One of 10 classes loses 20 % of its samples, where 2 % of all flip each way by chance. | 0% | 90% | 100% | 0.3% |
+| `split_drift` | The brightness of a quarter of the samples, the test split, is shifted by 0.7 standard deviations. | 0% | 100% | 100% | 0.0% |
+| `weak_segments` | One of 20 quarters is right in 65 %, the others in 90 %. | 0% | 100% | 100% | 0.0% |
+| `per_class_accuracy` | One of 10 classes is right in 40 %, the others in 90 %. | 13% | 85% | 100% | 0.0% |
+
+Of 300 copies each, hidden among 10,000 pictures: on CIFAR-10 99 % or more of the re-encoded, resized, brightened, cropped, mirrored and
+higher-contrast ones are found, on MNIST 97 % or more, with 4 false pairs among 50 million. Digits shrunk from 28 to 21 pixels are found in 46 %.
+
 ## Your own, in Python
 
 ```python

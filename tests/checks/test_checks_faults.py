@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from checks_contracts import check_check, check_outcome, outcome_of
 from checks_faults import (
@@ -179,3 +180,30 @@ def test_classes_that_change_by_chance_are_no_regression(tmp_path: Path) -> None
         grade(now.prediction(index), now.sample(index)["label"], [3.0, 0.0, 0.0])
     now.write(store)
     assert outcome_of(store, "class_regressions", baseline="before").status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("split", "trained", "says"),
+    [("test", None, "evaluation split"), ("train", 0.1, "not out of sample"), (None, None, "did not see")],
+)
+def test_doubts_about_labels_say_whether_the_model_knew_the_samples(
+    split: str | None, trained: float | None, says: str, tmp_path: Path
+) -> None:
+    made = world()
+    next(fault for fault in FAULTS if fault.check == "label_issues").plant(made)
+    for row in made.tables["samples"]:
+        row["split"] = split
+    if trained:
+        steps(made, "train", learning_rate=trained)
+    outcome = outcome_of(made.write(tmp_path / "lineage"), "label_issues")
+    assert outcome.status == "fail"
+    assert any(says in note for note in outcome.notes), outcome.notes
+
+
+def test_the_page_shows_what_the_simulation_gives() -> None:
+    """The cheapest row of bench/power.py, simulated again."""
+    from bench.power import augmentation
+
+    rng = np.random.default_rng(1)
+    assert sum(augmentation(rng, 1_000, True) for _ in range(100)) >= 95
+    assert not any(augmentation(rng, 1_000, False) for _ in range(100))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import Context
+from audit.checks.context import EVALUATION, Context
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +44,8 @@ class LabelIssues(Check):
         ranked = label_issues(context, context.options["margin"])
         strong = np.flatnonzero(ranked["other"] >= context.options["min_confidence"])
         context.note(f"{len(ranked['other']):,} labels are doubtful, {len(strong):,} of them strongly")
+        if len(ranked["other"]):
+            _note_sample(context)
         context.unlisted += max(0, len(strong) - context.most)
         selected = {name: column[strong[: context.most]].tolist() for name, column in ranked.items()}
         rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
@@ -60,6 +62,21 @@ class LabelIssues(Check):
                 threshold=row["other"],
                 sql=context.evidence("predictions", row["index"]),
             )
+
+
+def _note_sample(context: Context) -> None:
+    """Add a note on whether the model knew the samples: on what it was trained on, it repeats wrong labels."""
+    steps = f"steps WHERE run_id = {context.run_literal}"
+    trained = context.facts.counts.get("steps") and context.value(
+        f"SELECT count(coalesce(learning_rate, gradient_norm)) FROM {steps}"
+    )
+    splits = {str(row["split"]).lower() for row in context.facts.epochs if row["split"] is not None}
+    if trained and not splits & set(EVALUATION):
+        context.note("the probabilities are not out of sample: the model was trained on these samples in this run")
+    elif splits and splits <= set(EVALUATION):
+        context.note("the probabilities are of an evaluation split; they are taken to be out of sample")
+    else:
+        context.note("audit did not see whether the model was trained on these samples; if so, wrong labels are missed")
 
 
 def label_issues(context: Context, margin: float = 2.0) -> dict[str, Array]:
