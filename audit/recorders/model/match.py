@@ -114,6 +114,7 @@ class BatchMatcher:
         rows: list[Place | None] = []
         operations: dict[str, None] = {}
         taken: set[tuple[int, int]] = set()
+        evidence = "batch"
         for tensor in listed:
             origins = self._tracker.origins_of(tensor)
             row: Place | None = None
@@ -123,6 +124,7 @@ class BatchMatcher:
             elif origins is None:
                 content = (digest_row(form, tensor.detach().cpu()) for form in FORMS)
                 row = next((place for digest in content if (place := self._next_place(digest, taken))), None)
+                evidence = "content" if row is not None else evidence
             if row is not None:
                 taken.add((id(row[0]), row[1]))
             rows.append(row)
@@ -130,8 +132,7 @@ class BatchMatcher:
             return None
         expected = [None if row is None else row[0].digests[row[1]] for row in rows]
         digests = [_whole_digest(tensor, digest) for tensor, digest in zip(listed, expected, strict=True)]
-        evidence = "operations" if operations else "batch"
-        return BatchMatch(rows, evidence, digests, tuple(operations))
+        return BatchMatch(rows, "operations" if operations else evidence, digests, tuple(operations))
 
     def _match_object(self, arguments: list[Any]) -> BatchMatch:
         """Match a batch that is an object of the user's own, where the model was given that very object."""

@@ -225,6 +225,23 @@ def test_pictures_that_a_collate_function_sorted_keep_their_samples(tmp_path: Pa
     assert asked("SELECT DISTINCT operations FROM predictions") == [(["double"],)]
 
 
+def test_pictures_of_a_recorded_dataset_are_known_by_their_content(tmp_path: Path) -> None:
+    data = Objects()
+    model = detector_of(data)
+    with audit.record(tmp_path / "lineage") as run:
+        run.model(model)
+        for pictures, _ in DataLoader(run.dataset(data), batch_size=2, collate_fn=collate, shuffle=True):
+            model(list(pictures))
+    asked = Asked(tmp_path / "lineage")
+    assert asked("SELECT DISTINCT evidence FROM calls") == [("content",)]
+    assert asked("SELECT kind, outcome, count(*) FROM boxes GROUP BY ALL ORDER BY ALL") == [
+        ("predicted", "fp", 3),
+        ("predicted", "tp", 4),
+        ("target", "fn", 1),
+        ("target", "tp", 4),
+    ]
+
+
 def test_a_detector_in_training_gives_losses_and_no_predictions(tmp_path: Path) -> None:
     class Training(nn.Module):
         def forward(self, pictures: Any, targets: Any) -> Any:
