@@ -97,8 +97,9 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python -m bench.checks
 	$(BIN)/python bench/engines.py
 
-campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines; figures go into docs/RELIABILITY.md
+campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines, and damage a store for ten minutes
 	$(BIN)/python -m bench.campaign
+	$(BIN)/python -m bench.damage --minutes 10 --write
 
 screenshots: $(VENV)/.dev browser  ## docs/images, made anew
 	$(BIN)/python docs/screenshots.py
