@@ -87,7 +87,9 @@ try-dist: dist  ## install the wheel for each Python that is found, and run the 
 	$(BIN)/python packaging/try_dist.py
 
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
+	$(BIN)/python bench/floor.py
 	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/peers.py
 	$(BIN)/python -m bench.queries
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/commits.py
