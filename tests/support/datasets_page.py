@@ -1,4 +1,4 @@
-"""Writes docs/DATASETS.md from the shapes that tests/recorders/test_calls.py records and replays.
+"""Writes docs/DATASETS.md from the datasets that test_calls.py and test_torchvision_datasets.py record and replay.
 
 PYTHONPATH=tests/support python tests/support/datasets_page.py
 """
@@ -9,27 +9,55 @@ from pathlib import Path
 
 from dataset_shapes import SHAPES, Shape
 from torch.utils.data import IterableDataset
+from torchvision_datasets import CASES, Case
 
 PAGE = Path(__file__).parents[2] / "docs" / "DATASETS.md"
 _INTRODUCTION = """# Datasets
 
-How a dataset may keep its transforms, and what a recording in a loop of your own (`run.loader`, `run.dataset`) finds. Each
-row is a test: the items and random numbers are those of the dataset alone, the stages are exactly these, and a replay gives
-every stage again. `load` comes first in each. What is not seen is in `runs.unrecorded`, in a warning at the end of the run,
-and in the check `stage_coverage`, with the function, file and line; `audit doctor FILE.py:dataset` says it before.
+This page shows what a recording finds in a dataset: its stages, its source files, and whether a replay gives the same values.
+Each row of the tables is a test. The test also checks that recording changes neither the items nor the random numbers.
 
-A stage is a call that was given a value of the sample (a picture, a tensor, an array, a text) and returned one. Operators
-(`x / 255`), methods of the value itself (`image.convert`) and functions in C that the dataset's code calls directly
-(`torch.from_numpy`) are not stages: put them into a function or method, or wrap them in `audit.stage`.
+A *stage* is a call that is given a value of the sample (a picture, a tensor, an array or a text) and returns one. These are
+not stages: operators (`x / 255`), methods of the value (`image.convert`), and functions written in C that the dataset's code
+calls directly (`torch.from_numpy`). To record such a step, put it into a function or method, or use `audit.stage`.
+
+audit reports every change that it did not see as a stage, with the function, file and line: in `runs.unrecorded`, in a
+warning at the end of the run, and in the check `stage_coverage`. Run `audit doctor FILE.py:dataset` to see this before a
+long run.
+
+The *sources* of a sample are the files that it was read from. audit takes them from the dataset if it names them: torchvision's
+`samples`, or a method `source(index)` that returns a path, a list of paths, or a mapping by role. Otherwise it observes which files
+are opened while the item is made, also by `cv2.imread` and `torchvision.io`. `run.loader(loader, source=…)` names them from outside:
+a function of the index (or of the index and the item), or a mapping by index. All files are in the table `sample_sources`.
+
+If a transform runs twice in one visit, each call has its own output: `1` and `1#2`.
+
+## Where a dataset may keep its transforms
+
+These are recorded in a loop of your own (`run.loader`, `run.dataset`). The first stage is always `load`.
 
 | shape | stages (path) | not seen | replay |
+| --- | --- | --- | --- |
+"""
+_TORCHVISION = """
+## Datasets of torchvision
+
+Each is built from a few small files, with `transform=ToTensor()`. Files are those of one sample; the first is its source.
+
+| class | stages | files | replay |
 | --- | --- | --- | --- |
 """
 
 
 def datasets_page() -> str:
     """Return the whole page."""
-    return _INTRODUCTION + "".join(f"{_row(shape)}\n" for shape in SHAPES)
+    shapes = "".join(f"{_row(shape)}\n" for shape in SHAPES)
+    return _INTRODUCTION + shapes + _TORCHVISION + "".join(f"{_torchvision_row(case)}\n" for case in CASES)
+
+
+def _torchvision_row(case: Case) -> str:
+    files = ", ".join(f"`{name}`" for name in case.sources) or "none: it is kept in memory"
+    return f"| {case.name} | {', '.join(case.stages)} | {files} | identical |"
 
 
 def _row(shape: Shape) -> str:

@@ -6,6 +6,7 @@ and of methods of the value itself (`image.convert`), where no stand-in can be p
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -74,7 +75,7 @@ class CallProfile:
                 and not code.co_name.startswith("__")
                 and _is_given_data(frame, code)
             ):
-                self._add(frame.f_back, code.co_qualname)
+                self._add(frame.f_back, _name_of_code(frame, code))
 
     def _return(self, frame: FrameType, value: Any) -> None:
         code = frame.f_code
@@ -155,5 +156,14 @@ def _is_observed(code: CodeType) -> bool:
 
 
 def _is_given_data(frame: FrameType, code: CodeType) -> bool:
-    values = frame.f_locals
-    return any(carries_data(values.get(name)) for name in code.co_varnames[: code.co_argcount])
+    values, flags = frame.f_locals, code.co_flags
+    further = bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + further]
+    return any(carries_data(values.get(name)) for name in names)
+
+
+def _name_of_code(frame: FrameType, code: CodeType) -> str:
+    """The name of a function; of a torch module the name of its class, as all of them are called through one function."""
+    if code.co_name == "_wrapped_call_impl":
+        return type(frame.f_locals.get("self")).__name__
+    return code.co_qualname

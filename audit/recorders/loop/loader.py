@@ -39,6 +39,10 @@ class RecordedLoader:
         else:
             setattr(self._audit_recording.loader, name, value)
 
+    def __bool__(self) -> bool:
+        # A loader without a length is true; this object has the method in any case.
+        return bool(self._audit_recording.loader)
+
     def __len__(self) -> int:
         return len(self._audit_recording.loader)
 

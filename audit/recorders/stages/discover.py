@@ -171,7 +171,8 @@ class _Finder:
                 self.pipeline.found.add_value(Slot(owner, name), None)
             return
         if type(value).__name__ == "StandardTransform":
-            # torchvision keeps the same two transforms a second time behind `transforms`.
+            # torchvision keeps the same two transforms a second time behind `transforms`. It is not a stage itself.
+            self.pipeline.found.add_value(Slot(owner, name), value)
             self._attribute(value, "transform", prefix)
             self._attribute(value, "target_transform", f"target.{prefix}")
             return

@@ -66,6 +66,10 @@ class StageStandIn:
     def __iter__(self) -> Any:
         return iter(self._audit_target)
 
+    def __bool__(self) -> bool:
+        # `if self.transform:` asks for the length of an object that has none, unless this answers.
+        return bool(self._audit_target)
+
     def __len__(self) -> int:
         return len(self._audit_target)
 

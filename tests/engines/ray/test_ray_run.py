@@ -226,6 +226,23 @@ def test_a_run_is_resumed_by_the_other_engine(
         assert opened.verify() == []
 
 
+def test_stages_that_a_dataset_calls_are_told(nodes: Any, tmp_path: Path) -> None:
+    pipeline = tmp_path / "calls.py"
+    pipeline.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Own:\n"
+        "    def __init__(self): self.aug = nn.Flatten(0)\n"
+        "    def __len__(self): return 6\n"
+        "    def __getitem__(self, index): return self.aug(torch.full((2, 3), float(index))), index % 2\n"
+        "def dataset(root): return Own()\n"
+    )
+    run = audit.run(tmp_path, pipeline=pipeline, store=tmp_path / "lineage", engine="ray")
+    assert (run.status, run.samples) == ("complete", 6)
+    (text,) = run.unrecorded or []
+    assert "`load` is the finished item" in text
+    assert any("--engine local" in warning for warning in run.warnings)
+
+
 def test_a_model_that_fails_ends_the_run_with_its_sentence(
     nodes: Any, pictures: Callable[..., Path], tmp_path: Path
 ) -> None:
