@@ -90,6 +90,7 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python bench/floor.py
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/peers.py
+	PYTHONPATH=tests/support $(BIN)/python bench/discovery.py
 	$(BIN)/python -m bench.queries
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/commits.py
