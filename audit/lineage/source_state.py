@@ -7,6 +7,7 @@ import hashlib
 import os
 from typing import Literal, TypedDict
 
+from audit.sources.archive import read_member
 from audit.sources.files import read_file
 from audit.sources.remote import read_object
 from audit.store.bucket.location import is_remote
@@ -37,7 +38,12 @@ def read_source(sample: SourceFields) -> bytes:
     if source is None or root is None:
         raise FileNotFoundError(errno.ENOENT, "the sample has no file", str(source))
     name = sample["source_raw"] or os.fsencode(source)
-    return read_object(root, name) if is_remote(root) else read_file(os.path.join(os.fsencode(root), name))
+    if is_remote(root):
+        return read_object(root, name)
+    path = os.path.join(os.fsencode(root), name)
+    if b"#" in name and not os.path.lexists(path):
+        return read_member(os.fsdecode(path))
+    return read_file(path)
 
 
 def source_digest_now(sample: SourceFields) -> str | None:

@@ -37,6 +37,7 @@ class BatchIntake:
         self._lengths: dict[int, int] = {}
         self._stages = stages
         self.visits = VisitCounter()
+        self._warned_of_labels = False
         self.expected_epochs = 1
 
     def add(self, key: int, pipeline: Pipeline, split: str | None, length: int) -> None:
@@ -100,7 +101,13 @@ class BatchIntake:
                 raise RuntimeError(problem)
             self._problems.mark(f"A value could not be recorded: {problem}")
         has_labels = any(label is not None for label in (*envelope.labels, *envelope.item_targets))
-        if envelope.unlabelled and not has_labels and _batch_targets(envelope.data, envelope.count) is None:
+        if (
+            envelope.unlabelled
+            and not self._warned_of_labels
+            and not has_labels
+            and _batch_targets(envelope.data, envelope.count) is None
+        ):
+            self._warned_of_labels = True
             self._problems.mark(
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
                 "Say where it is with label=: a key, a position, or a function of the item."
@@ -146,6 +153,14 @@ def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
 def _batch_labels(data: Any, count: int) -> list[int | None]:
     """Return the labels of the collated batch, where the items themselves had none."""
     found = _second(data)
-    if not isinstance(found, torch.Tensor) or found.dim() != 1 or found.shape[0] != count or found.is_floating_point():
+    # Of several whole numbers, as in (x, index, y), nothing says which is the label.
+    further = data[2:] if isinstance(data, (tuple, list)) else ()
+    if not _are_numbers(found, count) or any(_are_numbers(part, count) for part in further):
         return [None] * count
     return [int(label) for label in found]
+
+
+def _are_numbers(part: Any, count: int) -> bool:
+    """Return whether a part of a batch has one whole number for each sample."""
+    is_column = isinstance(part, torch.Tensor) and part.dim() == 1 and part.shape[0] == count
+    return is_column and not part.is_floating_point()

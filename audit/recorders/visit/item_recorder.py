@@ -17,8 +17,9 @@ from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.items import label_number
+from audit.recorders.visit.label_candidates import describe_candidates, describe_form
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
-from audit.recorders.visit.origin import Origin, class_names, find_source, named_origin, origin_of
+from audit.recorders.visit.origin import Origin, archived_origin, class_names, find_source, named_origin, origin_of
 from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
@@ -107,7 +108,8 @@ class ItemRecorder:
         #: The stages that each visit ran, in order.
         self._routes: list[list[int]] = []
         self._last_kind: str | None = None
-        self._unlabelled: str | None = None
+        #: Items without a label, with their indices.
+        self._unlabelled: list[tuple[int, Any]] = []
         self._unseen: str | None = None
         #: An item could not be made, and its batch has not been collated yet.
         self.failing = False
@@ -175,6 +177,7 @@ class ItemRecorder:
     def _origin_of(self, index: int, made: MadeVisit, origin: Origin | None) -> Origin:
         if origin is not None and origin.is_streamed:
             made.visit.opened = self._own_files(made.visit.opened)
+            origin = archived_origin(made.item) or origin
         found = origin or origin_of(self.dataset, index)
         if self.source is None:
             return found
@@ -197,8 +200,8 @@ class ItemRecorder:
         target = self._target_of(index, made)
         label = None if isinstance(target, Boxes) else self._label_of(made)
         label = origin.label if label is None else label
-        if label is None and target is None and visit.error is None and self._unlabelled is None:
-            self._unlabelled = _form(made.item)
+        if label is None and target is None and visit.error is None:
+            self._unlabelled.append((index, made.item))
         if not made.is_seen:
             self._unseen = type(self.dataset).__name__
         if made.is_load_only:
@@ -290,7 +293,7 @@ class ItemRecorder:
             found = self.label(item) if callable(self.label) else item[self.label]
             number = label_number(found)
         except Exception as error:
-            looks = _form(item) or f"a {type(item).__name__}"
+            looks = describe_form(item) or f"a {type(item).__name__}"
             self.problems.append(f"label={self.label!r} finds no label in {looks}: {type(error).__name__}: {error}")
             return None
         if number is None and found is not None:
@@ -341,18 +344,9 @@ class ItemRecorder:
             error=error,
             mixed=mixed,
             stages=stages,
-            unlabelled=self._unlabelled if self.label is None else None,
+            unlabelled=describe_candidates(self._unlabelled) if self.label is None else None,
             unseen=self._unseen,
             unrecorded=self._changes.take(),
         )
         self.clear()
         return taken
-
-
-def _form(item: Any) -> str | None:
-    """Describe an item that may hold a label at an unknown place; None for one that can hold none."""
-    if isinstance(item, Mapping) and len(item) > 1:
-        return f"a mapping with the keys {', '.join(repr(str(key))[:40] for key in list(item)[:12])}"
-    if isinstance(item, (tuple, list)) and len(item) > 1:
-        return f"a {type(item).__name__} of {', '.join(type(part).__name__ for part in item[:8])}"
-    return None

@@ -8,6 +8,7 @@ so that the parts of a random split do not share identities.
 from __future__ import annotations
 
 import bisect
+import hashlib
 import inspect
 import os
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any
 from torch.utils.data import Subset
 
 from audit.recorders.visit.items import label_number
+from audit.sources.archive import member_name, members_of, read_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class Origin:
     number: int = -1
     #: Whether the dataset gives its items in order only, so that it may read files of later ones before.
     is_streamed: bool = False
+    #: Digest and length of the first file, where they are known already.
+    digest: str | None = None
+    size: int | None = None
 
 
 def origin_of(dataset: Any, index: int) -> Origin:
@@ -83,6 +88,30 @@ def _origin(dataset: Any, index: int) -> Origin:
         # Two of the joined datasets may have a sample of one number: theirs is no identity here.
         return found if found.root is not None else replace(found, source=f"dataset://{index}")
     return _origin_in_samples(dataset, index) or _origin_in_wrapped(dataset, index)
+
+
+def archived_origin(item: Any) -> Origin | None:
+    """Return the origin of an item that says which member of a tar archive it is, as webdataset's do."""
+    if not isinstance(item, Mapping) or not isinstance(item.get("__key__"), str):
+        return None
+    url = item.get("__local_path__") or item.get("__url__")
+    path = str(url).removeprefix("file://").removeprefix("file:")
+    if not os.path.isfile(path):
+        return None
+    archive, root = os.path.basename(path), os.path.abspath(os.path.dirname(path))
+    known = members_of(path)
+    names = {str(field): f"{item['__key__']}.{field}" for field in item if not str(field).startswith("__")}
+    files = [_archived_file(root, archive, field, name) for field, name in names.items() if name in known]
+    if not files:
+        return None
+    first, further = files[0], tuple(files[1:])
+    return Origin(first.source, first.root, role=first.role, further=further, digest=first.digest, size=first.bytes)
+
+
+def _archived_file(root: str, archive: str, role: str, member: str) -> OriginFile:
+    data = read_member(member_name(os.path.join(root, archive), member))
+    source = member_name(archive, member)
+    return OriginFile(source, root, None, None, role, hashlib.sha256(data).hexdigest(), len(data))
 
 
 def find_source(source: Any, index: int, item: Any) -> Any:

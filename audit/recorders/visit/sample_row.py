@@ -27,6 +27,8 @@ def add_sample(
     if visit.source_digest is None and origin.path is not None:
         content = content_of(origin.path)
         visit.source_digest, visit.source_bytes = content.digest, content.bytes
+    elif visit.source_digest is None:
+        visit.source_digest, visit.source_bytes = origin.digest, origin.size
     label = origin.label if label is None else label
     worker = get_worker_info()
     samples.add(

@@ -98,3 +98,19 @@ def test_class_numbers(label: Any, number: int | None) -> None:
 def test_one_number_among_other_things_is_the_label_at_its_usual_place() -> None:
     assert split_item(("x", 3, "path")) == ("x", 3)
     assert split_item(("x", 3, 4)) == ("x", None)
+
+
+def test_the_candidates_are_named_and_none_is_graded(tmp_path: Path) -> None:
+    dataset = Items(lambda n: (torch.ones(2), n, n % 3))
+    model = torch.nn.Linear(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(tmp_path / "lineage") as run:
+            run.model(model)
+            for x, *_ in run.loader(DataLoader(dataset, batch_size=4)):
+                model(x)
+    (text,) = [text for text in run.run.warnings if "No label" in text]
+    assert "label=1 (0 to 3, equal to the index), label=2 (0 to 2)" in text
+    with audit.open(tmp_path / "lineage") as store:
+        graded = "SELECT count(label), count(correct), count(*) FROM predictions"
+        assert store.sql(graded).fetchall() == [(0, 0, 10)]

@@ -269,3 +269,26 @@ def test_the_run_command_records_them_too(tmp_path: Path) -> None:
     assert run.status == "complete", json.dumps(run.warnings)
     names = [[Path(path).name for _, path in files] for files in sources_of(tmp_path / "lineage")]
     assert names == [["a0.png", "b0.png"], ["a1.png", "b1.png"]]
+
+
+def test_members_of_a_tar_archive(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    shard, pixels = tmp_path / "shard-000.tar", np.zeros((4, 4, 3), np.uint8)
+    with webdataset.TarWriter(str(shard)) as writer:
+        for n in range(COUNT):
+            writer.write({"__key__": f"k{n}", "png": pixels + n, "cls": n % 2})
+    dataset = webdataset.WebDataset(str(shard), shardshuffle=False).decode("pil")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(tmp_path / "lineage", strict=True) as run:
+            list(run.loader(DataLoader(dataset, batch_size=2, collate_fn=list), label="cls"))
+    with audit.open(tmp_path / "lineage") as store:
+        found = store.sql("SELECT index, source, root, label FROM samples ORDER BY index").fetchall()
+        assert [(n, root, label) for n, _, root, label in found] == [(n, str(tmp_path), n % 2) for n in range(COUNT)]
+        assert {Path(source).stem for _, source, *_ in found} == {f"shard-000.tar#k{n}" for n in range(COUNT)}
+        roles = store.sql("SELECT role, source FROM sample_sources WHERE index = 1 ORDER BY ordinal").fetchall()
+        assert sorted(roles) == [("cls", "shard-000.tar#k1.cls"), ("png", "shard-000.tar#k1.png")]
+        assert store.trace(index=2).source_state == "unchanged"
+        assert store.trace(index=2).source_states == ["unchanged", "unchanged"]
+        shard.write_bytes(shard.read_bytes().replace(b"PNG", b"GNP"))
+        assert "changed" in store.trace(index=2).source_states

@@ -1,0 +1,51 @@
+"""What the first items without a label say about where it may be. Nothing is chosen: the user names the place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from audit.recorders.visit.items import label_number
+
+
+def describe_candidates(items: Sequence[tuple[int, Any]]) -> str | None:
+    """Describe items (each with its index) that may hold a label at an unknown place; None if they can hold none."""
+    form = next((text for _, item in items if (text := describe_form(item)) is not None), None)
+    if form is None:
+        return None
+    columns = _whole_numbers(items)
+    if not columns:
+        return form
+    return f"{form}; candidates: {', '.join(_describe(place, found) for place, found in columns.items())}"
+
+
+def _whole_numbers(items: Sequence[tuple[int, Any]]) -> dict[Any, list[tuple[int, int]]]:
+    """The places that hold a whole number in every item: pairs of the item's index and that number."""
+    found: dict[Any, list[tuple[int, int]]] = {}
+    for index, item in items:
+        for place, part in _places(item):
+            if (number := label_number(part)) is not None:
+                found.setdefault(place, []).append((index, number))
+    return {place: pairs for place, pairs in found.items() if len(pairs) == len(items)}
+
+
+def _places(item: Any) -> list[tuple[Any, Any]]:
+    if isinstance(item, Mapping):
+        return list(item.items())
+    return list(enumerate(item))[1:] if isinstance(item, (tuple, list)) else []
+
+
+def _describe(place: Any, pairs: list[tuple[int, int]]) -> str:
+    numbers = [number for _, number in pairs]
+    spread = f"{min(numbers)} to {max(numbers)}" if min(numbers) != max(numbers) else str(numbers[0])
+    is_index = len(pairs) > 1 and all(index == number for index, number in pairs)
+    return f"label={place!r} ({spread}{', equal to the index' if is_index else ''})"
+
+
+def describe_form(item: Any) -> str | None:
+    """Describe an item that may hold a label at an unknown place; None for one that can hold none."""
+    if isinstance(item, Mapping) and len(item) > 1:
+        return f"a mapping with the keys {', '.join(repr(str(key))[:40] for key in list(item)[:12])}"
+    if isinstance(item, (tuple, list)) and len(item) > 1:
+        return f"a {type(item).__name__} of {', '.join(type(part).__name__ for part in item[:8])}"
+    return None
