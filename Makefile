@@ -45,6 +45,9 @@ browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 		{ echo "no chromium here: the browser tests are skipped"; [ "$$CI" != true ]; }
+	@[ -f out/axe-core/axe.min.js ] || { command -v npm >/dev/null && mkdir -p out/axe-core && cd out/axe-core && \
+		npm pack --silent axe-core@4.14.0 >/dev/null && tar xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js && rm axe-core-4.14.0.tgz; } || \
+		echo "no npm here: the accessibility tests are skipped"
 
 test: $(VENV)/.dev browser  ## every test
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from audit.columns import BIGINT, BOOLEAN, DOUBLE, INTEGER, MAP, TIMESTAMP, VARCHAR, VARCHARS
+from audit.notebook_view import NotebookView
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 Level = Literal["digest", "preview", "full"]
@@ -40,7 +41,7 @@ STALLED = "the sample took longer than --stall-timeout allows and was given up"
 
 
 @dataclass(slots=True)
-class Run:
+class Run(NotebookView):
     """One row per run: a recorded execution of a pipeline. Made from the manifests; there is no such Parquet file."""
 
     run_id: Annotated[str, VARCHAR("the run's id")]
@@ -144,12 +145,6 @@ class Run:
     def digest_version(self) -> int:
         """The version of the recipe that the digests of its stage outputs follow (docs/FORMAT-values.md)."""
         return int(self.versions.get("digests", 1))
-
-    def _repr_html_(self) -> str | None:
-        # A notebook asks for this; it lies far above, so it is imported only then.
-        from audit.report.html.notebook import run_html
-
-        return run_html(self)
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as `run.json` keeps it."""

@@ -404,6 +404,27 @@ class FindingRow(TypedDict):
     evidence: Annotated[str | None, VARCHAR("JSON", null="none")]
 
 
+class EmbeddingRow(VisitRow):
+    """The map of a run's samples, made by `audit embed`: one row for each sample of its last epoch."""
+
+    layer: Annotated[str, VARCHAR("a layer of the model, `logits` or `pixels`")]
+    method: Annotated[str, VARCHAR("`pca`, `umap` or `tsne`")]
+    x: Annotated[float, FLOAT("place on the map")]
+    y: Annotated[float, FLOAT("place on the map")]
+    vector: Annotated[list[float], FLOATS("the first principal components of the layer's output")]
+
+
+class TagRow(TypedDict):
+    """Tags that a person gave to samples."""
+
+    run_id: Annotated[str, RUN_ID]
+    index: Annotated[int, BIGINT("the sample")]
+    source: Annotated[str | None, VARCHAR("its source", null="it has none")]
+    tag: Annotated[str, VARCHAR("the tag")]
+    note: Annotated[str | None, VARCHAR("what the person wrote about it", null="nothing")]
+    tagged_at: Annotated[str, VARCHAR("when, in UTC, as ISO 8601")]
+
+
 class GeneratorStateRow(VisitRow):
     """Generator states, only for visits that drew random numbers and were not seeded per visit."""
 
@@ -433,6 +454,8 @@ TABLES: dict[str, type] = {
     "steps": StepRow,
     "parents": ParentRow,
     "findings": FindingRow,
+    "tags": TagRow,
+    "embeddings": EmbeddingRow,
     "rng": GeneratorStateRow,
 }
 #: The class of a table's rows, and the table's name.

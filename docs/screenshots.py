@@ -1,21 +1,22 @@
-"""Make docs/images/*.png: the main pages of `audit ui` over a store that is recorded for it.
+"""Make docs/images/*.webp: the main pages of `audit ui` over a store that is recorded for it.
 
     python docs/screenshots.py [FOLDER]
 
-Needs chromium and playwright (pip install -e '.[dev]'). The pictures are reduced to 256 colours, which keeps each
-around 50 KB; runs are named, so that the same pages come out whoever makes them, apart from ids and times.
+Needs chromium and playwright (pip install -e '.[dev]'). The pictures are WebP, which keeps photographs and
+text apart at 50 KB each; runs are named, so that the same pages come out whoever makes them, apart from ids and times.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,28 +26,26 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1240, "height": 800}
-BEFORE, AFTER = "v2.Resize(16, antialias=True)", "v2.Resize(16, interpolation=v2.InterpolationMode.NEAREST)"
+BEFORE, AFTER = "144, antialias=True", "144, interpolation=v2.InterpolationMode.NEAREST"
 
 
 def record(folder: Path) -> None:
-    """Two runs over the digits that differ in one stage; as in every shell, the store is ./lineage."""
-    other = folder / "nearest.py"
-    other.write_text((ROOT / "pipelines" / "digits.py").read_text().replace(BEFORE, AFTER))
-    for name, pipeline in (("baseline", "pipelines/digits.py"), ("nearest", str(other))):
-        command = [
-            *(
-                sys.executable,
-                "-m",
-                "audit",
-                "run",
-                "--dataset",
-                "fixtures/digits/test",
-                "--model",
-                "fixtures/digits.pt",
-            ),
-            *("--pipeline", pipeline, "--name", name, "--store", str(folder / "lineage")),
-        ]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Two runs over photographs that differ in one stage, and a map; as in every shell, the store is ./lineage."""
+    cut = [sys.executable, str(ROOT / "fixtures" / "make_photos.py"), "photos"]
+    audit = [sys.executable, "-m", "audit"]
+    shutil.copy(ROOT / "fixtures" / "photos_pipeline.py", folder / "pipeline.py")
+    shutil.copy(ROOT / "fixtures" / "photos.pt", folder / "photos.pt")
+    (folder / "nearest.py").write_text((folder / "pipeline.py").read_text().replace(BEFORE, AFTER))
+    common = ["--dataset", "photos/test", "--model", "photos.pt", "--capture", "full"]
+    commands = [
+        cut,
+        [*audit, "run", *common, "--pipeline", "pipeline.py", "--name", "baseline", "--tag", "team=vision"],
+        [*audit, "run", *common, "--pipeline", "nearest.py", "--name", "nearest"],
+        [*audit, "embed", "baseline", "--layer", "avgpool"],
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for command in commands:
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
 @contextmanager
@@ -67,15 +66,36 @@ def served(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def shoot(page: Page, address: str, target: Path, *, whole: bool = False) -> None:
-    """One page as a small PNG."""
+def shoot(
+    page: Page, address: str, target: Path, *, whole: bool = False, act: Callable[[Page], None] | None = None
+) -> None:
+    """One page as a small picture; `act` clicks first."""
     page.goto(address)
     page.wait_for_load_state("networkidle")
+    if act is not None:
+        act(page)
     with Image.open(io.BytesIO(page.screenshot(full_page=whole))) as shot:
-        # The octree keeps a colour that few pixels have: the red of a mistake must not turn grey.
-        small = shot.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-        small.save(target, optimize=True)
+        shot.convert("RGB").save(target, "WEBP", quality=86, method=6)
     sys.stdout.write(f"{target.relative_to(ROOT)}  {target.stat().st_size // 1000} KB\n")
+
+
+def look(page: Page) -> None:
+    """Open the viewer: two stages side by side."""
+    page.get_by_title("look at the exact values").nth(5).click()
+    page.get_by_label("show").select_option("side by side")
+    page.get_by_label("picture B").select_option(index=3)
+    page.locator('.viewer[data-ready*=","]').wait_for()
+    page.mouse.move(420, 380)
+
+
+def point(page: Page) -> None:
+    """Wait for the points of the map, and point at one."""
+    page.locator("#map[data-ready]").wait_for()
+    page.mouse.move(300, 640)
+    page.wait_for_timeout(300)
+
+
+ACTS: dict[str, Callable[[Page], None]] = {"viewer": look, "map": point}
 
 
 def main(folder: Path) -> None:
@@ -87,11 +107,15 @@ def main(folder: Path) -> None:
         with urllib.request.urlopen(address + "?format=json") as answer:
             ids = {run["name"]: run["run_id"] for run in json.load(answer)["runs"]}
         base, other = ids["baseline"], ids["nearest"]
+        with urllib.request.urlopen(f"{address}run/{base}/gallery?format=json") as answer:
+            worst = next(s for s in json.load(answer)["samples"] if s["label_name"] == "motorcycle")["index"]
         pages = {
             "runs": "",
             "run": f"run/{base}",
-            "gallery": f"run/{base}/gallery?where=label+%3C+6",
-            "trace": f"run/{base}/trace/73",
+            "gallery": f"run/{base}/gallery",
+            "trace": f"run/{base}/trace/{worst}",
+            "viewer": f"run/{base}/trace/{worst}",
+            "map": f"run/{base}/map",
             "compare": f"compare?a={base}&b={other}",
             "sql": "sql?q=SELECT+label_name,+samples,+correct,+accuracy,+mean_loss+FROM+per_class+ORDER+BY+accuracy",
         }
@@ -102,7 +126,13 @@ def main(folder: Path) -> None:
             for name, path in pages.items():
                 if scheme == "light" or name == "trace":
                     suffix = "" if scheme == "light" else "-dark"
-                    shoot(page, address + path, IMAGES / f"{name}{suffix}.png", whole=name in ("run", "trace"))
+                    shoot(
+                        page,
+                        address + path,
+                        IMAGES / f"{name}{suffix}.webp",
+                        whole=name in ("run", "trace"),
+                        act=ACTS.get(name),
+                    )
             context.close()
         browser.close()
 

@@ -16,6 +16,7 @@ ROOT = Path(audit.__file__).parent
 
 #: Lowest first. A module may import from its own layer and from those below it.
 LAYERS = [
+    {"notebook_view"},
     {
         "errors",
         "columns",
@@ -47,8 +48,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 #: Imports inside functions that point upward: a value that a notebook or a terminal asks to show itself.
 UPWARD = {
-    ("records", "audit.report.html.notebook.run_html"),
-    ("lineage.trace", "audit.report.html.notebook.trace_html"),
+    ("notebook_view", "audit.report.html.notebook.as_html"),
     ("lineage.trace", "audit.report.text.trace_tree"),
     ("lineage.diff.diff", "audit.report.diff.text.diff_text"),
 }

@@ -31,7 +31,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     start = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert 'href="cli.html"' in start
-    assert 'src="images/trace.png"' in start
+    assert 'src="images/trace.webp"' in start
     # A page without outside help: readers behind a firewall see the same.
     assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://', start)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from audit.config import store_location
+from audit.notebook_view import NotebookView
 from audit.records import Progress, Run
 from audit.store.read.reader import Reader, Relation
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from audit.checks.report import Report
     from audit.integrations.exporters import Exported
     from audit.lineage.diff.diff import Diff
+    from audit.lineage.embed import Embedding, Method
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
     from audit.metrics.average_precision import AveragePrecision
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
     from audit.store.maintain.verify import Damage
 
 
-class Store:
+class RunList(list[Run], NotebookView):
+    """A list of runs that a notebook shows as a table."""
+
+
+class Store(NotebookView):
     """A store, open for questions. Made by `audit.open`; use it as a context manager, or call `close`."""
 
     def __init__(self, location: str, *, allow_damaged: bool | None = None) -> None:
@@ -65,7 +71,14 @@ class Store:
 
     def sql(self, query: str, *, run: str | Iterable[str] | None = None, parameters: Sequence[Any] = ()) -> Relation:
         """Ask anything, over every run or only over those named by `run`."""
-        return self.reader.sql(query, run=run, parameters=parameters)
+        answer = self.reader.sql(query, run=run, parameters=parameters)
+        answer.html = self._relation_html
+        return answer
+
+    def _relation_html(self, answer: Relation) -> str | None:
+        from audit.report.html.notebook import relation_html
+
+        return relation_html(self.reader, answer)
 
     def trace(
         self,
@@ -208,7 +221,9 @@ class Store:
 
         return export(self.reader, run, to, output)
 
-    def report(self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = 200) -> int:
+    def report(
+        self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int | None = None
+    ) -> int:
         """Write one self-contained HTML file about a run; gives its size in bytes."""
         from audit.report.html.report_file import write_report
 
@@ -218,10 +233,10 @@ class Store:
         """Return every run in the order they were begun, or those for which an SQL condition over `runs` holds."""
         listed = self.reader.runs()
         if where is None:
-            return listed
+            return RunList(listed)
         # On a line of its own, so that a comment at the end of the condition cannot swallow the bracket.
         chosen = {run_id for (run_id,) in self.sql(f"SELECT run_id FROM runs WHERE (\n{where}\n)").fetchall()}
-        return [run for run in listed if run.run_id in chosen]
+        return RunList(run for run in listed if run.run_id in chosen)
 
     def tag(self, run: str, tags: Mapping[str, str], *, remove: Sequence[str] = ()) -> Run:
         """Add tags to a run, replace those of the same names, and remove others. Return its row."""
@@ -230,6 +245,58 @@ class Store:
         run_id = self.run(run).run_id
         tag_run(self.reader, run_id, tags, remove)
         return self.run(run_id)
+
+    def tag_samples(
+        self,
+        tag: str,
+        run: str | None = None,
+        *,
+        indices: Sequence[int] = (),
+        where: str | None = None,
+        note: str | None = None,
+        remove: bool = False,
+    ) -> int:
+        """Give samples of a run a tag and a note, or take the tag away: the twin of `audit tag`. Return how many.
+
+        The samples are those with these indices, and those that meet the SQL condition `where`.
+        """
+        from audit.store.maintain.sample_tags import tag_samples
+
+        run_id = self.run(run).run_id
+        chosen = set(indices)
+        if where is not None:
+            query = f"SELECT DISTINCT index FROM lineage WHERE run_id = ? AND (\n{where}\n)"
+            chosen |= {index for (index,) in self.sql(query, parameters=[run_id]).fetchall()}
+        return tag_samples(self.reader, run_id, chosen, tag, note=note, remove=remove)
+
+    def embed(
+        self,
+        run: str | None = None,
+        *,
+        layer: str = "logits",
+        method: Method = "pca",
+        trust: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Embedding:
+        """Make a map of a run's samples, for `audit ui` and the table `embeddings`: the twin of `audit embed`.
+
+        `layer` is a layer of the model, "logits" or "pixels". A layer that was not recorded is computed again, which runs
+        the recorded pipeline and model: CodeNotTrusted unless this machine recorded them, or `trust` is set.
+        """
+        from audit.lineage.embed import embed
+
+        return embed(self.reader, self.run(run), layer, method, trust=trust, progress=progress)
+
+    def select(self, path: str, run: str | None = None, *, where: str | None = None, tag: str | None = None) -> int:
+        """Write chosen samples to FILE.csv, FILE.jsonl or a folder of links: the twin of `audit select`. Return how many."""
+        from audit.lineage.selection import chosen_rows, write_selection
+
+        row = self.run(run)
+        indices = None
+        if tag is not None:
+            query = "SELECT index FROM tags WHERE run_id = ? AND tag = ?"
+            indices = [index for (index,) in self.sql(query, parameters=[row.run_id, tag]).fetchall()]
+        return write_selection(chosen_rows(self.reader, row, where or "", indices=indices), path)
 
     def rename(self, run: str, name: str | None) -> Run:
         """Give a run another name, or none. Return its row."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.checks.base import SEVERITIES, Finding, Severity, Status
+from audit.notebook_view import NotebookView
 from audit.tables import FindingRow
 
 
@@ -46,7 +47,7 @@ class CheckOutcome:
 
 
 @dataclass(slots=True)
-class Report:
+class Report(NotebookView):
     """The outcomes of all checks of one run."""
 
     run_id: str

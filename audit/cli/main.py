@@ -15,13 +15,16 @@ from audit.cli.completion import completion
 from audit.cli.config import config
 from audit.cli.diff import diff
 from audit.cli.doctor import doctor
+from audit.cli.embed import embed
 from audit.cli.export import export
 from audit.cli.replay import replay
 from audit.cli.report import report
 from audit.cli.run import run
 from audit.cli.runs import runs
+from audit.cli.select import select
 from audit.cli.sql import sql
 from audit.cli.store import store
+from audit.cli.tag import tag
 from audit.cli.trace import trace
 from audit.cli.ui import ui
 from audit.config import option_defaults
@@ -70,6 +73,9 @@ _COMMANDS = (
     baseline,
     doctor,
     report,
+    tag,
+    select,
+    embed,
     export,
     ui,
     store,

@@ -16,12 +16,10 @@ from audit.cli.options import common
 @click.option(
     "--mistakes",
     type=click.IntRange(0),
-    default=200,
-    show_default=True,
-    help="Show this many of the worst mistakes with every stage.",
+    help="Show this many of the worst mistakes with every stage. [default: as many as keep the file below 2 MB]",
 )
 @common
-def report(run: str | None, output: str, baseline: str | None, mistakes: int, store: str | None) -> None:
+def report(run: str | None, output: str, baseline: str | None, mistakes: int | None, store: str | None) -> None:
     """Write one self-contained HTML file on a run: it opens from disk, with no network and no script."""
     from audit.api import open as open_store
     from audit.report.html.charts import size

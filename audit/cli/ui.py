@@ -27,12 +27,20 @@ from audit.config import store_location
     help="Whether pages may replay, which runs the recorded pipeline. [default: only on loopback]",
 )
 @click.option("--trust", is_flag=True, help="Also allow replay of runs that this machine did not record.")
+@click.option("--write", is_flag=True, help="Allow pages to tag samples, and to rename and tag runs.")
 @click.option("--open/--no-open", "browser", default=None, help="Open a browser. [default: when there is a display]")
 @common
 def ui(
-    store: str | None, host: str, port: int, token: str | None, replay: bool | None, trust: bool, browser: bool | None
+    store: str | None,
+    host: str,
+    port: int,
+    token: str | None,
+    replay: bool | None,
+    trust: bool,
+    write: bool,
+    browser: bool | None,
 ) -> None:
-    """Show the store in a browser: runs, mistakes, pictures of every stage, comparisons, SQL. Read-only."""
+    """Show the store in a browser: runs, mistakes, pictures of every stage, comparisons, SQL. Read-only, unless --write is given."""
     from audit.web.server import Address, serve
 
     def ready(address: Address) -> None:
@@ -43,7 +51,9 @@ def ui(
 
             threading.Timer(0.5, webbrowser.open, [address.url]).start()
 
-    serve(store_location(store), host=host, port=port, token=token, replay=replay, trust=trust, ready=ready)
+    serve(
+        store_location(store), host=host, port=port, token=token, replay=replay, trust=trust, write=write, ready=ready
+    )
 
 
 def _has_display() -> bool:

@@ -15,6 +15,7 @@ from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
 from audit.lineage.overlay import visit_overlay
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
+from audit.notebook_view import NotebookView
 from audit.records import Run, Stage
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
@@ -44,7 +45,7 @@ class TracedStage(StageOutputRow):
 
 
 @dataclass
-class Trace:
+class Trace(NotebookView):
     """Everything that was recorded of one visit. Made by `Store.trace`."""
 
     reader: Reader
@@ -226,11 +227,6 @@ class Trace:
             "other_predictions": [_prediction_json(row) for row in self.other_predictions],
             "activations": self.activations,
         } | ({"boxes": [_box_json(row) for row in self.boxes]} if self.run.task == "detection" else {})
-
-    def _repr_html_(self) -> str | None:
-        from audit.report.html.notebook import trace_html
-
-        return trace_html(self)
 
     def show(self) -> None:
         """Print the trace as a tree."""

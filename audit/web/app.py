@@ -15,8 +15,9 @@ from starlette.staticfiles import StaticFiles
 
 from audit.report.html.environment import style
 from audit.web.guard import LOOPBACK, Guard
-from audit.web.pages import compare, gallery, run, runs, sql, trace, training, value
-from audit.web.respond import STATIC, Page, page, respond, warm
+from audit.web.pages import compare, curate, gallery, run, runs, sql, trace, training, value
+from audit.web.pages import map as map_page
+from audit.web.respond import STATIC, Page, form_page, page, respond, warm
 from audit.web.state import AppState
 
 _FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
@@ -36,13 +37,20 @@ ROUTES = [
     Route("/run/{run}/panel/{panel:str}", page(run.panel)),
     Route("/run/{run}/gallery", page(gallery.gallery)),
     Route("/run/{run}/gallery/block", page(gallery.block)),
+    Route("/run/{run}/export", page(curate.export)),
+    Route("/run/{run}/tag", form_page(curate.tag), methods=["POST"]),
+    Route("/run/{run}/amend", form_page(curate.amend), methods=["POST"]),
     Route("/run/{run}/gallery/count", page(gallery.count)),
     Route("/run/{run}/trace/{index:int}", page(trace.trace)),
+    Route("/run/{run}/trace/{index:int}/steps", page(trace.steps)),
     Route("/run/{run}/trace/{index:int}/replay", page(trace.replay), methods=["POST"]),
     Route("/run/{run}/picture/{index:int}/{stage:int}", page(trace.picture)),
     Route("/run/{run}/value/{index:int}/{stage:int}", page(value.value)),
     Route("/run/{run}/value/{index:int}/{stage:int}", page(value.derive), methods=["POST"]),
     Route("/run/{run}/source/{index:int}", page(trace.source)),
+    Route("/run/{run}/map", page(map_page.sample_map)),
+    Route("/run/{run}/map/points", page(map_page.points)),
+    Route("/run/{run}/trace/{index:int}/similar", page(map_page.similar)),
     Route("/run/{run}/training", page(training.training)),
     Route("/run/{run}/training/series", page(training.series)),
     Route("/compare", page(compare.compare)),
@@ -73,13 +81,14 @@ def build(
     token: str | None = None,
     replay: bool = True,
     trust: bool = False,
+    write: bool = False,
     seconds: float = 20.0,
 ) -> Starlette:
     """Yield the app over one store. Raises StoreError when there is none.
 
     A replay runs the recorded pipeline only if this machine recorded it, or with `trust`.
     """
-    desk = AppState(location, replay=replay, trust=trust, seconds=seconds)
+    desk = AppState(location, replay=replay, trust=trust, write=write, seconds=seconds)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -59,6 +60,26 @@ def page(handler: Handler) -> Callable[[Request], Response]:
                 500,
             )
         return answer if isinstance(answer, Response) else respond(request, answer)
+
+    return endpoint
+
+
+Form = Mapping[str, str]
+FormHandler = Callable[[AppState, Request, Form], Page | Response]
+_LARGEST_FORM = 2**20
+
+
+def form_page(handler: FormHandler) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint for a form: its fields are read here, and the handler runs in a thread."""
+
+    async def endpoint(request: Request) -> Response:
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _LARGEST_FORM:
+                return respond(request, error_page(UsageError("The form is too large.")))
+        fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        return await run_in_threadpool(page(lambda desk, asked: handler(desk, asked, fields)), request)
 
     return endpoint
 

@@ -36,6 +36,7 @@ def serve(
     token: str | None = None,
     replay: bool | None = None,
     trust: bool = False,
+    write: bool = False,
     ready: Callable[[Address], None] | None = None,
 ) -> None:
     """Serve a store until interrupted. An address other than loopback always needs a token; the default is random."""
@@ -63,6 +64,7 @@ def serve(
             token=token,
             replay=local if replay is None else replay,
             trust=trust,
+            write=write,
         )
         if ready is not None:
             ready(where)

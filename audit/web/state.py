@@ -25,10 +25,14 @@ PATIENCE = 0.08
 class AppState:
     """The state of one server."""
 
-    def __init__(self, location: str, *, replay: bool = True, trust: bool = False, seconds: float = 20.0) -> None:
+    def __init__(
+        self, location: str, *, replay: bool = True, trust: bool = False, write: bool = False, seconds: float = 20.0
+    ) -> None:
         self._current = Current(Reader, location)
         self.sandbox = Sandbox(location, seconds=seconds)
         self.answers = Answers()
+        #: Whether pages may tag and rename.
+        self.write = write
         self.pictures = Pictures()
         self.replays = Replays(self.store.location, trust=trust) if replay else None
         self.derivations = Derivations(self.store.location, trust=trust) if replay else None
@@ -37,6 +41,10 @@ class AppState:
     def store(self) -> Reader:
         """Return the store at its latest commit. Call it once per request: the next call may return a newer one."""
         return self._current.reader()
+
+    def expire(self) -> None:
+        """Look at the store again at the next request: something was changed here."""
+        self._current.expire()
 
     def about(
         self, store: Reader, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE

@@ -47,7 +47,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gallery_site(photos: Path) -> Iterator[str]:
     """The address of the served photographs; its pages may write."""
-    with served(photos) as address:
+    with served(photos, "write=True") as address:
         yield address
 
 

@@ -193,7 +193,7 @@ def test_every_link_leads_to_the_very_visit(tmp_path: Path) -> None:
     write_samples(writer, samples, stages=("load",))
     run = writer.finish("complete").run_id
     with over(place) as client:
-        block = client.get(f"/run/{run}/gallery/block?where=&order=index").text
+        block = client.get(f"/run/{run}/gallery/block?where=&order=index&of=all").text
         links = re.findall(r'href="([^"]+/trace/[^"]+)"', block)
         seen = [client.get(html.unescape(link) + "&format=json").json() for link in links]
         places = [(t["epoch"], t["index"], t["visit"], t["source"]["path"]) for t in seen]
@@ -204,7 +204,7 @@ def test_every_link_leads_to_the_very_visit(tmp_path: Path) -> None:
         assert first["next_visit"] == {"epoch": 2, "index": 0, "visit": 0}
         assert first["next_mistake"] == {"index": 1, "visit": 1}
         # A cell of the first epoch shows that epoch alone.
-        assert "AND+epoch+%3D+0" in client.get(f"/run/{run}/panel/counts?epoch=0").text
+        assert "of=0" in client.get(f"/run/{run}/panel/counts?epoch=0").text
         with Store(str(place)) as store:
             named = store.trace(run, source="train/1.png").sample
             assert (named["source"], named["epoch"], named["visit"]) == ("train/1.png", 2, 0)
@@ -230,7 +230,9 @@ def test_logits_that_are_no_numbers_are_counted(tmp_path: Path, classes: int) ->
     with over(place) as client:
         page = client.get(f"/run/{run}/panel/counts").text
         assert "not finite" in page
-        link = next(link for link in re.findall(r'href="([^"]+)"', page) if "IS+NULL" in link)
+        link = next(
+            link for link in re.findall(r'href="([^"]+)"', page) if "label+%3D+1+" in link and "IS+NULL" in link
+        )
         shown = client.get(html.unescape(link) + "&format=json").json()
         assert [sample["index"] for sample in shown["samples"]] == [1]
 

@@ -76,7 +76,8 @@ def test_the_report_keeps_its_size(tmp_path: Path) -> None:
     )
     writer.finish("complete")
     with Reader(str(tmp_path / "lineage")) as store:
-        assert 5_000_000 < write_report(store, str(tmp_path / "report.html")) < 15_000_000
+        assert 5_000_000 < write_report(store, str(tmp_path / "report.html"), mistakes=150) < 15_000_000
+        assert 1_000_000 < write_report(store, str(tmp_path / "report.html")) < 2_000_000
 
 
 @pytest.mark.workers
@@ -176,3 +177,11 @@ def test_printable_text_neither_moves_nor_hides(text: str) -> None:
     shown = charts.printable(text)
     assert all(c.isprintable() or c == "\n" for c in shown)
     assert "<" not in str(escape(shown))
+
+
+@pytest.mark.workers
+def test_what_differs_comes_before_what_is(digits: Path) -> None:
+    with Reader(str(digits)) as store:
+        text = report(store, "baseline", baseline="nearest")
+    assert text.index("Against nearest") < text.index("<h2>Confusion")
+    assert "@media print" in text

@@ -18,6 +18,7 @@ from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match_visits, side_of
 from audit.lineage.diff.model_calls import call_changes
 from audit.lineage.diff.pairs_table import compare_pairs
+from audit.notebook_view import NotebookView
 from audit.records import Progress
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch, TempTable
@@ -63,7 +64,7 @@ class LoneSample(TypedDict):
 
 
 @dataclass(slots=True)
-class Diff:
+class Diff(NotebookView):
     """What differs between two runs. Made by `Store.diff`."""
 
     a: Side

@@ -69,33 +69,129 @@ class GalleryBlock:
         return json.dumps([row["sort_key"], row["epoch"], row["index"], row["visit"]], separators=(",", ":"))
 
 
-def block(run: Run, condition: str, *, order: str = "loss", after: str | None = None, limit: int = 60) -> GalleryBlock:
-    """Return the samples of a run that meet an SQL condition, after a cursor."""
-    if order not in ORDERS:
-        raise UsageError(f"Samples cannot be sorted by {order!r}.", hint=f"Choose one of {', '.join(ORDERS)}.")
-    expression, descending = ORDERS[order]
-    # A missing or non-finite value sorts last either way; one number makes the comparison below total.
-    last = "-1e308" if descending else "1e308"
-    key = f"CASE WHEN isfinite(({expression})::DOUBLE) THEN ({expression})::DOUBLE ELSE {last} END"
-    way = "DESC" if descending else "ASC"
+def block(
+    run: Run,
+    condition: str,
+    *,
+    order: str = "loss",
+    after: str | None = None,
+    limit: int = 60,
+    backwards: bool = False,
+    including: bool = False,
+) -> GalleryBlock:
+    """The samples of a run that meet an SQL condition, after a cursor; `backwards`: those before it, nearest first.
+
+    `including` begins with the sample at the cursor itself.
+    """
+    descending = _expression(order)[1] != backwards
     parameters: list[Any] = [run.run_id]
     beyond = ""
     if after is not None:
-        value, epoch, index, visit = _cursor(after)
-        compare = "<" if descending else ">"
-        beyond = f"WHERE sort_key {compare}= ? AND (sort_key <> ? OR (index, epoch, visit) > (?, ?, ?))"
-        parameters += [value, value, index, epoch, visit]
+        beyond, given = _beyond(after, descending, backwards, including)
+        parameters += given
+    way, other = ("DESC" if descending else "ASC"), ("DESC" if backwards else "ASC")
+    queries = tuple(
+        f"SELECT * FROM ({inner}) {beyond} "
+        f"ORDER BY sort_key {way}, index {other}, epoch {other}, visit {other} LIMIT {int(limit)}"
+        for inner in _ordered_samples(run, condition, order)
+    )
+    return GalleryBlock(queries, parameters, order)
+
+
+def place(run: Run, condition: str, key: Key, *, order: str) -> GalleryBlock:
+    """The one sample that a key names, if it meets the condition: its cursor says where it is in the order."""
+    queries = tuple(
+        f"SELECT * FROM ({inner}) WHERE epoch = ? AND index = ? AND visit = ? LIMIT 1"
+        for inner in _ordered_samples(run, condition, order)
+    )
+    return GalleryBlock(queries, [run.run_id, *key], order)
+
+
+def earlier(run: Run, condition: str, cursor: str, *, order: str) -> GalleryBlock:
+    """How many samples come before a cursor."""
+    beyond, given = _beyond(cursor, not _expression(order)[1], True, False)
+    queries = tuple(
+        f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _ordered_samples(run, condition, order)
+    )
+    return GalleryBlock(queries, [run.run_id, *given], order)
+
+
+def sources(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str | None]:
+    """The source of each visit (epoch, index, visit)."""
+    wanted = set(keys)
+    if not wanted:
+        return {}
+    indices = ", ".join(str(int(index)) for index in sorted({key[1] for key in wanted}))
+    rows = reader.sql(
+        f"SELECT epoch, index, visit, source FROM samples WHERE run_id = ? AND index IN ({indices})",
+        parameters=[run.run_id],
+    ).fetchall()
+    return {(row[0], row[1], row[2]): row[3] for row in rows if (row[0], row[1], row[2]) in wanted}
+
+
+class HistoryRow(VisitPlace):
+    """What a model said of one sample at one visit."""
+
+    predicted: int | None
+    predicted_name: str | None
+    confidence: float | None
+    correct: bool | None
+    loss: float | None
+
+
+def history(reader: Reader, run: Run, index: int, most: int = 60) -> list[HistoryRow]:
+    """The visits of a sample over the epochs, with its predictions; the last ones where there are many."""
+    query = (
+        "SELECT epoch, index, visit, predicted, predicted_name, confidence, correct, loss FROM graded_predictions "
+        "WHERE run_id = ? AND index = ? ORDER BY epoch DESC, visit DESC LIMIT ?"
+    )
+    found = reader.sql(query, parameters=[run.run_id, index, most]).rows(HistoryRow)
+    return list(reversed(found))
+
+
+def tags(reader: Reader, run: Run, indices: Iterable[int]) -> dict[int, list[str]]:
+    """The tags of each sample that has any."""
+    listed = ", ".join(str(int(index)) for index in sorted(set(indices)))
+    if not listed:
+        return {}
+    query = f"SELECT index, list_sort(list(tag)) FROM tags WHERE run_id = ? AND index IN ({listed}) GROUP BY index"
+    return {row[0]: row[1] for row in reader.sql(query, parameters=[run.run_id]).fetchall()}
+
+
+def tag_names(reader: Reader, run: Run) -> dict[str, int]:
+    """The tags that samples of a run have, with how many have each."""
+    query = "SELECT tag, count(*) FROM tags WHERE run_id = ? GROUP BY tag ORDER BY tag"
+    return dict(reader.sql(query, parameters=[run.run_id]).fetchall())
+
+
+def _expression(order: str) -> tuple[str, bool]:
+    if order not in ORDERS:
+        raise UsageError(f"Samples cannot be sorted by {order!r}.", hint=f"Choose one of {', '.join(ORDERS)}.")
+    return ORDERS[order]
+
+
+def _ordered_samples(run: Run, condition: str, order: str) -> tuple[str, ...]:
+    """The samples with their sort key, as queries to be tried in order: the first needs fewer columns."""
+    expression, descending = _expression(order)
+    # A missing or non-finite value sorts last either way; one number makes comparisons total.
+    last = "-1e308" if descending else "1e308"
+    key = f"CASE WHEN isfinite(({expression})::DOUBLE) THEN ({expression})::DOUBLE ELSE {last} END"
     # Two columns of text cost more than all the rest: a run that lists its classes has the names already.
     names = "NULL AS label_name, NULL AS predicted_name" if run.classes else _NAMES
     queries = tuple(
-        f"SELECT * FROM (SELECT {_SHOWN}, {names}, {extra}, {key} AS sort_key FROM {table} "
-        f"WHERE run_id = ? AND ({condition or 'true'}\n)) {beyond} "
-        f"ORDER BY sort_key {way}, index, epoch, visit LIMIT {int(limit)}"
+        f"SELECT {_SHOWN}, {names}, {extra}, {key} AS sort_key FROM {table} "
+        f"WHERE run_id = ? AND ({condition or 'true'}\n)"
         for table, extra in (("graded_predictions", "'ok' AS status"), ("lineage", "status"))
     )
-    # Without a condition, samples that have no prediction belong to the picture too.
-    everything = not condition or not run.graded
-    return GalleryBlock(queries[1:] if everything and not run.graded else queries, parameters, order)
+    # Samples of a run without a graded prediction are only in the second.
+    return queries if run.graded else queries[1:]
+
+
+def _beyond(cursor: str, descending: bool, backwards: bool, including: bool) -> tuple[str, list[Any]]:
+    value, epoch, index, visit = _cursor(cursor)
+    compare, tie = ("<" if descending else ">"), ("<" if backwards else ">") + ("=" if including else "")
+    text = f"WHERE sort_key {compare}= ? AND (sort_key <> ? OR (index, epoch, visit) {tie} (?, ?, ?))"
+    return text, [value, value, index, epoch, visit]
 
 
 def with_names(run: Run, samples: list[GalleryRow]) -> list[GalleryRow]:

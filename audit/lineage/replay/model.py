@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +39,24 @@ class ReplayModel:
         self._device = request.device
         self._model = load(name, arch=request.arch, trust=request.trust, device=request.device, builder=builder)
         self.digest = self._model.digest
+
+    @contextmanager
+    def watching(self, layer: str) -> Iterator[list[Any]]:
+        """Yield a list to which a layer's outputs are added while the model is called."""
+        try:
+            module = self._model.module.get_submodule(layer)
+        except AttributeError:
+            names = [name for name, _ in self._model.module.named_modules() if name]
+            near = difflib.get_close_matches(layer, names, n=3) or names[-8:]
+            raise UsageError(
+                f"The model has no layer {layer!r}.", hint=f"Choose for instance {', '.join(near)}."
+            ) from None
+        seen: list[Any] = []
+        handle = module.register_forward_hook(lambda _, __, output: seen.append(output))
+        try:
+            yield seen
+        finally:
+            handle.remove()
 
     def logits(self, inputs: list[Any]) -> list[list[float]]:
         """Return the logits of each input, computed in one batch where they have one shape."""

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from audit.lineage.replay.reasons import Reason
+from audit.notebook_view import NotebookView
 
 #: How far logits may differ, absolutely and relative to the recorded ones: other batch sizes and machines round differently.
 TOLERANCE = 1e-4
@@ -40,7 +41,7 @@ class ModelComparison:
 
 
 @dataclass(slots=True)
-class Replay:
+class Replay(NotebookView):
     """What replaying came to. Made by `Store.replay`."""
 
     run_id: str

@@ -17,12 +17,11 @@ from audit.columns import columns_of
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
 from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
+from audit.report.html.confusion import ClassOrder, confusion_view, predicted_name, where
 from audit.report.html.previews import excerpt
 from audit.tables import VisitRow
 from audit.values import Preview
 
-#: Beyond this many classes a matrix is no longer readable: the most frequent confusions are listed instead.
-MATRIX_CLASSES = 24
 _LISTED_CONFUSIONS = 60
 _LISTED_CLASSES = 100
 _BARS = 8
@@ -38,16 +37,11 @@ def run_view(run: Run) -> dict[str, Any]:
     return row
 
 
-def counts_view(counts: RunCounts) -> dict[str, Any]:
-    """Return counts of one epoch, with the confusion matrix in rows where it can be shown whole."""
+def counts_view(counts: RunCounts, order: ClassOrder = "label") -> dict[str, Any]:
+    """Return the counts of one epoch, with the confusion matrix in the order that is asked for."""
     names = counts["classes"]
     wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
     wrong.sort(key=lambda cell: -cell["count"])
-    present = sorted(
-        {c["label"] for c in counts["confusion"]}
-        | {c["predicted"] for c in counts["confusion"] if c["predicted"] is not None}
-    )
-    columns = [*present, *([None] if any(c["predicted"] is None for c in counts["confusion"]) else [])]
     per_class = sorted(
         counts["per_class"], key=lambda row: (row["recall"] if row["recall"] is not None else 2.0, row["label"])
     )
@@ -55,7 +49,7 @@ def counts_view(counts: RunCounts) -> dict[str, Any]:
         **{key: value for key, value in counts.items() if key != "confusion"},
         "classes": len(names),
         "calibration_error": calibration_error(counts["confidence"]),
-        "matrix": _matrix(counts["confusion"], present, columns, names) if 0 < len(present) <= MATRIX_CLASSES else None,
+        **confusion_view(counts["confusion"], names, order),
         "confusions": [_name_confusion(cell, names) for cell in wrong[:_LISTED_CONFUSIONS]],
         "more_confusions": max(0, len(wrong) - _LISTED_CONFUSIONS),
         "per_class": [
@@ -83,47 +77,9 @@ def _name_confusion(cell: ConfusionCell, names: dict[int, str]) -> NamedConfusio
     return NamedConfusion(
         **cell,
         label_name=names.get(label, str(label)),
-        predicted_name=_predicted_name(predicted, names),
-        where=_where(label, predicted),
+        predicted_name=predicted_name(predicted, names),
+        where=where(label, predicted),
     )
-
-
-def _predicted_name(predicted: int | None, names: dict[int, str]) -> str:
-    """Return the name of the predicted class; a model with NaN logits predicted nothing."""
-    return "not finite" if predicted is None else names.get(predicted, str(predicted))
-
-
-def _where(label: int, predicted: int | None) -> str:
-    """Return the SQL condition that picks the samples of one cell of the confusion matrix."""
-    return f"label = {label} AND predicted {'IS NULL' if predicted is None else f'= {predicted}'}"
-
-
-def _matrix(
-    cells: list[ConfusionCell], present: list[int], columns: list[int | None], names: dict[int, str]
-) -> dict[str, Any]:
-    counted = {(cell["label"], cell["predicted"]): cell["count"] for cell in cells}
-    rows = []
-    for label in present:
-        total = sum(counted.get((label, predicted), 0) for predicted in columns)
-        row = []
-        for predicted in columns:
-            count = counted.get((label, predicted), 0)
-            share = count / total if total else 0.0
-            # Ten steps of colour; a single mistake among thousands must still be visible.
-            heat = 0 if not count else max(1, min(10, math.ceil(10 * math.sqrt(share))))
-            row.append(
-                {
-                    "label": label,
-                    "predicted": predicted,
-                    "count": count,
-                    "share": share,
-                    "heat": heat,
-                    "right": label == predicted,
-                    "where": _where(label, predicted),
-                }
-            )
-        rows.append({"label": label, "name": names.get(label, str(label)), "cells": row, "total": total})
-    return {"names": [_predicted_name(column, names) for column in columns], "rows": rows}
 
 
 Picture = Callable[[int], str]

@@ -24,16 +24,18 @@ from audit.report.html.page_data import counts_view, run_view, trace_view
 from audit.report.html.previews import data_address, encode
 from audit.store.read.reader import Reader
 
-MISTAKES = 200
-#: The file may have at most 15 MB; the text around the pictures needs some of it.
+#: Unless a number is given, as many mistakes as keep the file below 2 MB, and at most so many.
+_MOST = 200
+_SMALL = 1_700_000
+#: With a number the file may have up to 15 MB; the text around the pictures needs some of it.
 _LARGEST = 14_000_000
 _THUMB = 96
 
 
-def report(reader: Reader, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES) -> str:
+def report(reader: Reader, run: str | None = None, *, baseline: str | None = None, mistakes: int | None = None) -> str:
     """Return the report on one run as HTML; with a baseline, what differs from it too."""
     row = reader.run(run)
-    if mistakes < 0:
+    if mistakes is not None and mistakes < 0:
         raise UsageError(
             f"The number of mistakes must not be negative, got {mistakes}.", hint="Give a whole number from 0 up."
         )
@@ -52,12 +54,13 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
     }
     data["style_hash"] = base64.b64encode(hashlib.sha256(data["style"].encode()).digest()).decode()
     taken = sum(len(picture) for flip in data["diff"]["flips"] for picture in flip["pictures"]) if data["diff"] else 0
-    data["traces"] = _traces(reader, row, epoch, mistakes, _LARGEST - taken)
+    most, room = (_MOST, _SMALL) if mistakes is None else (mistakes, _LARGEST)
+    data["traces"] = _traces(reader, row, epoch, most, room - taken)
     return render("report.html", **data)
 
 
 def write_report(
-    reader: Reader, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int = MISTAKES
+    reader: Reader, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int | None = None
 ) -> int:
     """Write the report to a file, which appears only when it is complete; return its size."""
     return write_text(path, report(reader, run, baseline=baseline, mistakes=mistakes))

@@ -14,7 +14,7 @@ from audit.store.manifest import Manifest, locked_manifest
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
-from audit.tables import FindingRow
+from audit.tables import TABLES, FindingRow
 
 
 def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str], remove: Iterable[str] = ()) -> None:
@@ -46,27 +46,47 @@ def _change_row(reader: Reader, run_id: str, change: Callable[[Run], None]) -> N
     reader.refresh()
 
 
-_TABLE = "findings"
-
-
 def append_findings(reader: Reader, run_id: str, rows: Sequence[FindingRow]) -> None:
     """Put these rows in the place of the run's earlier findings. StoreReadOnly or StoreBusy where that cannot be."""
+    replace_table(reader, run_id, "findings", lambda: table_of_rows("findings", rows))
+
+
+def replace_rows(
+    reader: Reader, run_id: str, table: str, change: Callable[[list[dict[str, Any]]], Sequence[Mapping[str, Any]]]
+) -> None:
+    """Put what `change` makes of a table's rows in their place, under the run's lock."""
+
+    def make() -> pa.Table:
+        reader.refresh()  # under the lock: what another process has just written is not lost
+        return table_of_rows(table, change(reader.rows(TABLES[table], run_id)))
+
+    replace_table(reader, run_id, table, make)
+
+
+def replace_table(reader: Reader, run_id: str, table: str, make: Callable[[], pa.Table]) -> None:
+    """Put new rows, made under the run's lock, in the place of a table's earlier ones, as one part."""
     filesystem = reader.filesystem
     with locked_manifest(filesystem, run_id) as manifest:
-        before = [part.file for part in manifest.parts if part.table == _TABLE]
-        manifest.parts = [part for part in manifest.parts if part.table != _TABLE]
-        if rows:
-            manifest.parts.append(_write(reader, manifest, rows))
+        made = make()
+        before = [part.file for part in manifest.parts if part.table == table]
+        manifest.parts = [part for part in manifest.parts if part.table != table]
+        if made.num_rows:
+            manifest.parts.append(_write(reader, manifest, table, made))
         commit_whole(filesystem, manifest)
-        _tidy(reader, manifest, before)
+        _tidy(reader, manifest, table, before)
     reader.refresh()
 
 
-def _write(reader: Reader, manifest: Manifest, rows: Sequence[FindingRow]) -> Part:
-    schema = SCHEMAS[_TABLE]
-    plain = [{name: _text(value) for name, value in row.items()} for row in rows]
+def table_of_rows(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as an Arrow table of the store's schema."""
+    schema = SCHEMAS[table]
+    plain = [{field.name: _text(row.get(field.name)) for field in schema} for row in rows]
+    return pa.Table.from_pylist(plain, schema=schema)
+
+
+def _write(reader: Reader, manifest: Manifest, table: str, made: pa.Table) -> Part:
     # Numbered by commit: the name of an earlier look is never used again for other rows.
-    part, data = part_of(_TABLE, pa.Table.from_pylist(plain, schema=schema), number=manifest.commit + 1)
+    part, data = part_of(table, made, number=manifest.commit + 1)
     reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
     return part
 
@@ -76,10 +96,10 @@ def _text(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _tidy(reader: Reader, manifest: Manifest, before: Sequence[str]) -> None:
+def _tidy(reader: Reader, manifest: Manifest, table: str, before: Sequence[str]) -> None:
     """Delete older looks, but the last: a reader that opened the store a moment ago may still ask for it."""
     folder = run_folder(manifest.run.run_id)
     listed = {part.file for part in manifest.parts} | set(before)
-    for name in reader.filesystem.list(f"{folder}/{_TABLE}"):
-        if name.endswith(".parquet") and f"{_TABLE}/{name}" not in listed:
-            reader.filesystem.remove(f"{folder}/{_TABLE}/{name}")
+    for name in reader.filesystem.list(f"{folder}/{table}"):
+        if name.endswith(".parquet") and f"{table}/{name}" not in listed:
+            reader.filesystem.remove(f"{folder}/{table}/{name}")

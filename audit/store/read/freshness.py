@@ -47,6 +47,11 @@ class Current(Generic[R]):
                 self._interval = max(self._shortest, 20 * (self._looked - begun))
             return self._reader
 
+    def expire(self) -> None:
+        """Look at the store at the next call, however short ago the last look was."""
+        with self._lock:
+            self._looked = float("-inf")
+
     def _open(self) -> R:
         reader = self._kind(self._location)
         reader.sql("SELECT 1")  # connects now, so that no two threads do it at once

@@ -7,7 +7,7 @@ a refusal friendly.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duckdb
@@ -33,6 +33,8 @@ class Relation:
         self._query = query
         self._parameters = parameters
         self._begun = False
+        #: How a notebook shows the answer; set by who knows how.
+        self.html: Callable[[Relation], str | None] | None = None
         with translate_errors(self._files):
             statements = connection.extract_statements(query)
         for kind in map(_kind, statements):
@@ -47,6 +49,9 @@ class Relation:
             raise QueryError(
                 f"These are {len(statements)} queries; one is answered at a time.", hint="Remove all but one of them."
             )
+
+    def _repr_html_(self) -> str | None:
+        return self.html(self) if self.html is not None else None
 
     def _begin(self) -> None:
         """A new read-only transaction: `WITH x AS (DELETE …) …` is typed SELECT, but cannot be run in one."""

@@ -6,11 +6,14 @@ goes out, so that the browser's requests for them find them made.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from audit.errors import QueryError
+from audit.errors import QueryError, UsageError
 from audit.lineage.queries import browsing, overview
 from audit.records import Run
 from audit.report.html.page_data import run_view
@@ -21,6 +24,9 @@ from audit.web.state import AppState
 
 BLOCK = 60
 _EXCERPT = 160
+#: A sample further down than this is reached by beginning the gallery there.
+_MOST_AT_ONCE = 1_200
+_EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 
 
 def gallery(desk: AppState, request: Request) -> Page:
@@ -32,7 +38,13 @@ def gallery(desk: AppState, request: Request) -> Page:
         "run": run_view(row),
         "stages": [{"stage": s.stage, "path": s.path, "name": s.name} for s in stages],
         "orders": list(browsing.ORDERS),
-        **_asked(request, row),
+        **selection(desk, store, row, request).as_dict(),
+        "last_epoch": desk.epoch(store, row),
+        "at": request.query_params.get("at"),
+        "tags": browsing.tag_names(store, row),
+        "write": desk.write,
+        "location": store.location,
+        "condition": selection(desk, store, row, request).condition,
     }
     if wants_json(request):
         data |= _block(desk, store, row, request)
@@ -45,7 +57,8 @@ def block(desk: AppState, request: Request) -> Page:
     """Return one block of samples."""
     store = desk.store
     row = store.run(request.path_params["run"])
-    data = {"run": run_view(row), **_asked(request, row)}
+    data = {"run": run_view(row), **selection(desk, store, row, request).as_dict()}
+    data["several_epochs"] = desk.epoch(store, row) > 0
     try:
         data |= _block(desk, store, row, request)
     except QueryError as error:
@@ -58,7 +71,7 @@ def count(desk: AppState, request: Request) -> Page:
     """Return how many samples the condition picks."""
     store = desk.store
     row = store.run(request.path_params["run"])
-    queries, parameters = browsing.matching(row, _where(request, row))
+    queries, parameters = browsing.matching(row, selection(desk, store, row, request).condition)
 
     def counted() -> int:
         return int(desk.sandbox.query(*queries, parameters=parameters, limit=1).rows[0][0])
@@ -70,35 +83,123 @@ def count(desk: AppState, request: Request) -> Page:
     return Page("gallery_count.html", {"count": found})
 
 
-def _where(request: Request, run: Run) -> str:
-    return request.query_params.get("where", "NOT correct" if run.graded and run.wrong else "")
+@dataclass(frozen=True, slots=True)
+class GallerySelection:
+    """Which samples a gallery shows, and in which order. It is in the address of the gallery and of every sample opened from it."""
+
+    where: str
+    order: str
+    stage: int
+    #: The epoch, or None for all of them.
+    epoch: int | None
+    run_id: str = ""
+    tag: str = ""
+
+    @property
+    def condition(self) -> str:
+        """Return the SQL condition of it all."""
+        ours = [f"epoch = {self.epoch}"] if self.epoch is not None else []
+        if self.tag:
+            name = self.tag.replace("'", "''")
+            ours.append(f"index IN (SELECT index FROM tags WHERE run_id = '{self.run_id}' AND tag = '{name}')")
+        # On lines of their own: a comment at the end of the user's condition must not swallow ours.
+        return " AND ".join([*ours, f"(\n{self.where}\n)"]) if ours and self.where else " AND ".join(ours) or self.where
+
+    def as_query(self) -> dict[str, object]:
+        """Return it as the parameters of an address."""
+        of = "all" if self.epoch is None else self.epoch
+        return {"where": self.where, "order": self.order, "stage": self.stage, "of": of, "tag": self.tag}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data for pages."""
+        return {**self.as_query(), "selection": urlencode(self.as_query())}
 
 
-def _asked(request: Request, run: Run) -> dict[str, Any]:
-    return {
-        "where": _where(request, run),
-        "order": request.query_params.get("order", "loss" if run.graded else "index"),
-        "stage": whole(request, "stage", 0) or 0,
-    }
+def selection(desk: AppState, store: Reader, row: Run, request: Request) -> GallerySelection:
+    """Return what the address asks for. Unless it names an epoch, a training shows its last one."""
+    asked = request.query_params
+    where = asked.get("where", "NOT correct" if row.graded and row.wrong else "")
+    last = desk.epoch(store, row)
+    of = asked.get("of", "all" if not last or _EPOCH.search(where) else str(last))
+    if of != "all" and not of.isdecimal():
+        raise UsageError(f"of must be an epoch or all, not {of[:40]!r}.")
+    return GallerySelection(
+        where,
+        asked.get("order", "loss" if row.graded else "index"),
+        whole(request, "stage", 0) or 0,
+        None if of == "all" else int(of),
+        row.run_id,
+        asked.get("tag", ""),
+    )
+
+
+def neighbours(
+    desk: AppState, row: Run, chosen: GallerySelection, key: browsing.Key
+) -> tuple[browsing.VisitPlace | None, browsing.VisitPlace | None]:
+    """Return the samples before and after one in the order of a gallery; None where there is none."""
+    cursor = _cursor_of(desk, row, chosen, key)
+    if cursor is None:
+        return None, None
+    found = []
+    for backwards in (True, False):
+        built = browsing.block(row, chosen.condition, order=chosen.order, after=cursor, limit=1, backwards=backwards)
+        rows = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(browsing.GalleryRow)
+        found.append(_place_of(rows[0]) if rows else None)
+    return found[0], found[1]
+
+
+def _place_of(row: browsing.GalleryRow) -> browsing.VisitPlace:
+    return {"epoch": row["epoch"], "index": row["index"], "visit": row["visit"]}
+
+
+def _cursor_of(desk: AppState, row: Run, chosen: GallerySelection, key: browsing.Key) -> str | None:
+    built = browsing.place(row, chosen.condition, key, order=chosen.order)
+    here = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(browsing.GalleryRow)
+    return built.cursor(here[0]) if here else None
+
+
+def _start(desk: AppState, row: Run, chosen: GallerySelection, request: Request) -> tuple[str | None, bool, int]:
+    """Return the cursor to begin at, whether its own sample is shown, and how many: enough to reach the sample `at`."""
+    after, at = request.query_params.get("after"), request.query_params.get("at")
+    if after is not None or not at:
+        return after, False, BLOCK
+    numbers = at.split("-")
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        return None, False, BLOCK
+    cursor = _cursor_of(desk, row, chosen, (int(numbers[0]), int(numbers[1]), int(numbers[2])))
+    if cursor is None:
+        return None, False, BLOCK
+    built = browsing.earlier(row, chosen.condition, cursor, order=chosen.order)
+    before = int(desk.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows[0][0])
+    if before >= _MOST_AT_ONCE:
+        return cursor, True, BLOCK
+    return None, False, BLOCK * (before // BLOCK + 1)
 
 
 def _block(desk: AppState, store: Reader, row: Run, request: Request) -> dict[str, Any]:
-    asked = _asked(request, row)
-    built = browsing.block(
-        row, asked["where"], order=asked["order"], after=request.query_params.get("after"), limit=BLOCK
-    )
-    answer = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=BLOCK)
+    chosen = selection(desk, store, row, request)
+    cursor, including, many = _start(desk, row, chosen, request)
+    built = browsing.block(row, chosen.condition, order=chosen.order, after=cursor, limit=many, including=including)
+    answer = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=many)
     rows = browsing.with_names(row, answer.typed_rows(browsing.GalleryRow))
-    cursor = built.cursor(rows[-1]) if len(rows) == BLOCK else None
-    shows = _shows(desk, store, row, asked["stage"], None)
+    following = built.cursor(rows[-1]) if len(rows) == many else None
+    shows = _shows(desk, store, row, chosen.stage, None)
     if shows == "picture":
-        _expect(desk, store, row, rows, asked["stage"])
-    texts = _texts(store, row, rows, asked["stage"]) if shows == "text" else {}
+        _expect(desk, store, row, rows, chosen.stage)
+    texts = _texts(store, row, rows, chosen.stage) if shows == "text" else {}
+    tagged = browsing.tags(store, row, [sample["index"] for sample in rows])
+    named = browsing.sources(store, row, [_key(sample) for sample in rows])
     samples = [
-        {**{name: value for name, value in sample.items() if name != "sort_key"}, "text": texts.get(_key(sample))}
+        {
+            **{name: value for name, value in sample.items() if name != "sort_key"},
+            "text": texts.get(_key(sample)),
+            "source": named.get(_key(sample)),
+            "tags": tagged.get(sample["index"], []),
+        }
         for sample in rows
     ]
-    return {"samples": samples, "shows": shows, "after": cursor, "first": "after" not in request.query_params}
+    first = "after" not in request.query_params
+    return {"samples": samples, "shows": shows, "after": following, "first": first, "skipped": including}
 
 
 def _shows(desk: AppState, store: Reader, row: Run, stage: int, wait: float | None) -> str | None:

@@ -9,7 +9,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from audit.lineage.queries import overview
+from audit.lineage.queries.browsing import tag_names
 from audit.records import Run
+from audit.report.html.confusion import ORDERS, ClassOrder
 from audit.report.html.page_data import counts_view, run_view
 from audit.store.read.reader import Reader
 from audit.web.respond import Page, url, wants_json, whole
@@ -28,6 +30,7 @@ def run(desk: AppState, request: Request) -> Page | Response:
     epoch = whole(request, "epoch")
     epoch = desk.epoch(store, row) if epoch is None else epoch
     wait = None if wants_json(request) else PATIENCE
+    classes = _classes(request)
     begin(desk, store, row, epoch)
     return Page(
         "run.html",
@@ -35,13 +38,17 @@ def run(desk: AppState, request: Request) -> Page | Response:
             "run": run_view(row),
             "epoch": epoch,
             "last_epoch": desk.epoch(store, row),
-            "counts": _panel(desk, store, row, epoch, "counts", wait),
+            "classes": classes,
+            "counts": _panel(desk, store, row, epoch, "counts", wait, classes),
             "timings": _panel(desk, store, row, epoch, "timings", wait),
             "stages": [asdict(stage) for stage in overview.stages(store, row)],
             "failures": overview.failures(store, row),
             "findings": overview.findings(store, row),
+            "tagged": tag_names(store, row),
+            "write": desk.write,
             "others": [run_view(other) for other in _others(store, row)],
         },
+        extra={"class_orders": ORDERS},
     )
 
 
@@ -59,8 +66,14 @@ def panel(desk: AppState, request: Request) -> Page:
     name = request.path_params["panel"]
     epoch = whole(request, "epoch", 0) or 0
     data = {"run": run_view(row), "epoch": epoch, "last_epoch": desk.epoch(store, row), "counts": None, "timings": None}
-    data[name] = _panel(desk, store, row, epoch, name, None)
-    return Page(f"panel_{name}.html", data)
+    data[name] = _panel(desk, store, row, epoch, name, None, _classes(request))
+    return Page(f"panel_{name}.html", data, extra={"class_orders": ORDERS})
+
+
+def _classes(request: Request) -> ClassOrder:
+    """Return the order of the classes in the confusion matrix."""
+    asked = request.query_params.get("classes", "label")
+    return asked if asked in ORDERS else "label"
 
 
 def begin(desk: AppState, store: Reader, row: Run, epoch: int) -> None:
@@ -82,9 +95,10 @@ def foresee(desk: AppState, store: Reader) -> None:
     desk.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
-def _panel(desk: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None) -> Any:
+def _panel(
+    desk: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None, classes: ClassOrder = "label"
+) -> Any:
     if name == "counts":
-        return desk.about(
-            store, row, ("counts", epoch), lambda: counts_view(overview.counts(store, row, epoch)), wait=wait
-        )
+        counted = desk.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=wait)
+        return counts_view(counted, classes) if counted else None
     return desk.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)

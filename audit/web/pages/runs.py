@@ -1,13 +1,19 @@
-"""Runs: every run of the store, newest first; choose two to compare."""
+"""Runs: every run of the store, grouped by dataset and model; search, filter, sort, and choose two to compare."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 
+from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.web.pages.run import foresee
 from audit.web.respond import Page
 from audit.web.state import AppState
+
+SORTS = {"newest": "newest first", "accuracy": "most accurate first", "name": "by name", "samples": "largest first"}
+_STATUSES = ("running", "complete", "interrupted", "failed")
 
 
 def runs(desk: AppState, request: Request) -> Page:
@@ -15,13 +21,78 @@ def runs(desk: AppState, request: Request) -> Page:
     store = desk.store
     listed = store.runs()
     foresee(desk, store)
+    asked = {name: request.query_params.get(name, "") for name in ("q", "status", "tag", "sort")}
+    asked["sort"] = asked["sort"] if asked["sort"] in SORTS else "newest"
+    shown = [run for run in reversed(listed) if _matches(run, asked)]
+    groups = _groups(shown, asked["sort"])
     return Page(
         "runs.html",
         {
             "store": store.location,
-            "runs": [run_view(run) for run in reversed(listed)],
-            "accuracies": [run.accuracy for run in listed if run.accuracy is not None],
+            "runs": [run_view(run) for run in shown],
+            "groups": groups,
+            "total": len(listed),
+            **asked,
+            **_preselected(groups),
             "damaged": [str(error) for error in store.damaged],
             "running": any(run.status == "running" for run in listed),
         },
+        extra={
+            "sorts": SORTS,
+            "statuses": [status for status in _STATUSES if any(run.status == status for run in listed)],
+            "tags": sorted({f"{key}={value}" for run in listed for key, value in run.tags.items()}),
+        },
     )
+
+
+def _matches(run: Run, asked: dict[str, str]) -> bool:
+    if asked["status"] and run.status != asked["status"]:
+        return False
+    tags = [f"{key}={value}" for key, value in run.tags.items()]
+    if asked["tag"] and asked["tag"] not in tags:
+        return False
+    searched = " ".join(str(text) for text in (run.run_id, run.name, run.dataset, run.model, run.arch, *tags) if text)
+    return all(word in searched.lower() for word in asked["q"].lower().split())
+
+
+def _groups(shown: list[Run], sort: str) -> list[dict[str, Any]]:
+    """Return the runs of each dataset and model together; the group of the newest run first."""
+    gathered: dict[tuple[str, str], list[Run]] = {}
+    for run in shown:
+        gathered.setdefault((run.dataset or "", run.arch or run.model or ""), []).append(run)
+    return [
+        {
+            "dataset": dataset,
+            "model": model,
+            # Oldest first, as a chart over time needs them.
+            "accuracies": [run.accuracy for run in reversed(many) if run.accuracy is not None],
+            "runs": [run_view(run) for run in _sorted(many, sort)],
+        }
+        for (dataset, model), many in gathered.items()
+    ]
+
+
+def _sorted(many: list[Run], sort: str) -> list[Run]:
+    if sort == "accuracy":
+        return sorted(many, key=lambda run: -(run.accuracy if run.accuracy is not None else -1.0))
+    if sort == "name":
+        return sorted(many, key=lambda run: (run.name or run.run_id).lower())
+    if sort == "samples":
+        return sorted(many, key=lambda run: -(run.samples or 0))
+    return many
+
+
+def _preselected(groups: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Return the two newest runs of one dataset and model as A and B; of one dataset where no group has two."""
+    for group in groups:
+        ids = sorted((run["run_id"] for run in group["runs"]), reverse=True)
+        if len(ids) > 1:
+            return {"a": ids[1], "b": ids[0]}
+    by_dataset: dict[str, list[str]] = {}
+    for group in groups:
+        by_dataset.setdefault(group["dataset"], []).extend(run["run_id"] for run in group["runs"])
+    for ids in by_dataset.values():
+        if len(ids) > 1:
+            newest = sorted(ids, reverse=True)
+            return {"a": newest[1], "b": newest[0]}
+    return {"a": None, "b": None}

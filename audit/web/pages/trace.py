@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.errors import AuditError, UsageError
-from audit.lineage.queries.browsing import around, previews
+from audit.lineage.queries.browsing import around, history, previews
 from audit.lineage.trace import Trace
 from audit.lineage.trace import trace as trace_visit
 from audit.report.html.page_data import trace_view
@@ -18,6 +19,7 @@ from audit.store.read.reader import Reader
 from audit.values import Preview
 from audit.values.thumbnail import as_picture
 from audit.web.exact_values import picture_values
+from audit.web.pages import gallery
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole
 from audit.web.state import AppState
@@ -31,7 +33,23 @@ def trace(desk: AppState, request: Request) -> Page:
     found = requested_trace(store, request)
     for row in found.stages:
         _stage_picture(desk, found, row["stage"])
-    return Page("trace.html", _view(desk, store, found))
+    view = _view(desk, store, found)
+    view["selection"] = None
+    if "order" in request.query_params:  # opened from a gallery
+        view["selection"] = gallery.selection(desk, store, found.run, request).as_dict()["selection"]
+    return Page("trace.html", view)
+
+
+def steps(desk: AppState, request: Request) -> Page:
+    """Return the links to the samples before and after this one in the gallery that it was opened from."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    chosen = gallery.selection(desk, store, row, request)
+    index = request.path_params["index"]
+    key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
+    before, after = gallery.neighbours(desk, row, chosen, key)
+    data = {"run_id": row.run_id, "previous": before, "next": after, "selection": urlencode(chosen.as_query())}
+    return Page("trace_steps.html", data)
 
 
 def replay(desk: AppState, request: Request) -> Page:
@@ -120,6 +138,11 @@ def _looks_like_picture(stage: dict[str, Any]) -> bool:
     return stage["kind"] == "image" or (stage["kind"] in ("tensor", "array") and len(stage["shape"] or ()) in (2, 3))
 
 
+def _last_picture(stages: list[Any]) -> int:
+    """Return the last stage that has a preview picture: what the model saw, or nearly."""
+    return max((int(stage["stage"]) for stage in stages if stage["shows"] == "picture"), default=0)
+
+
 def _is_picture(preview: Preview) -> bool:
     return preview.media_type.startswith("image/")
 
@@ -163,4 +186,7 @@ def _view(desk: AppState, store: Reader, found: Trace) -> dict[str, Any]:
     view["replay_is_off"] = desk.replays is None
     view["can_replay"] = can_be_rebuilt(run.recipe)
     view["last_epoch"] = desk.epoch(store, run)
+    view["location"] = store.location
+    view["history"] = history(store, run, sample["index"]) if view["last_epoch"] else []
+    view["last_stage"] = _last_picture(view["stages"])
     return view

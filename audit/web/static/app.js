@@ -61,10 +61,78 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (document.querySelector("[data-keys=trace]")) {
+    if (event.key === "g") follow("a[rel=up]");
     if (event.key === "ArrowLeft" || event.key === "k") follow("a[rel=prev]");
     if (event.key === "ArrowRight" || event.key === "j") follow("a[rel=next]");
     if (event.key === "r") follow("#replay");
   }
+});
+
+// Back at the place in the gallery from which a sample was opened; and the address remembers that place.
+document.addEventListener("partial:placed", () => {
+  const gallery = document.querySelector("#gallery[data-at]");
+  const tile = gallery && document.getElementById(gallery.dataset.at);
+  if (!tile) return;
+  gallery.removeAttribute("data-at");
+  tile.classList.add("here");
+  tile.scrollIntoView({ block: "center" });
+  tile.focus({ preventScroll: true });
+});
+document.addEventListener("click", (event) => {
+  const tile = event.target.closest("#gallery .tile");
+  if (!tile) return;
+  const address = new URL(window.location.href);
+  address.searchParams.set("at", tile.id.slice(2));
+  history.replaceState(null, "", address);
+});
+
+// Selected tiles: a click on the box, shift for a range. The selection is in the address, and a bar acts on it.
+(function () {
+  const bar = document.querySelector("#picked");
+  if (!bar) return;
+  const chosen = new Set((new URLSearchParams(window.location.search).get("picked") || "").split(",").filter(Boolean));
+  let last = null;
+  const boxes = () => [...document.querySelectorAll("#gallery .pick")];
+
+  function show() {
+    const list = [...chosen];
+    for (const box of boxes()) box.checked = chosen.has(box.value);
+    bar.hidden = !list.length;
+    document.querySelector("#gallery").classList.toggle("picking", list.length > 0);
+    bar.querySelector("#picked-count").textContent = list.length + " selected";
+    bar.querySelector("input[name=indices]").value = list.join(",");
+    for (const form of ["csv", "jsonl"]) bar.querySelector("#picked-" + form).href = "/run/" + encodeURIComponent(bar.dataset.run) + "/export?as=" + form + "&indices=" + list.join(",");
+    const address = new URL(window.location.href);
+    if (list.length && list.length <= 500) address.searchParams.set("picked", list.join(","));
+    else address.searchParams.delete("picked");
+    history.replaceState(null, "", address);
+  }
+
+  document.addEventListener("click", (event) => {
+    const box = event.target.closest(".pick");
+    if (!box) return;
+    const all = boxes(), here = all.indexOf(box), from = event.shiftKey && last !== null ? Math.min(last, here) : here;
+    const to = event.shiftKey && last !== null ? Math.max(last, here) : here;
+    for (const one of all.slice(from, to + 1)) { if (box.checked) chosen.add(one.value); else chosen.delete(one.value); }
+    last = here;
+    show();
+  });
+  bar.querySelector("#pick-all").addEventListener("click", () => { boxes().forEach((box) => chosen.add(box.value)); show(); });
+  bar.querySelector("#pick-none").addEventListener("click", () => { chosen.clear(); show(); });
+  document.addEventListener("partial:placed", () => { if (chosen.size) show(); });
+  if (chosen.size) show();
+})();
+
+// Find a class in a large confusion matrix: mark its row and column, and link to its mistakes.
+document.addEventListener("input", (event) => {
+  if (event.target.id !== "find-class") return;
+  const typed = event.target.value.toLowerCase(), options = [...document.querySelectorAll("#class-names option")];
+  const found = typed && (options.find((one) => one.value.toLowerCase() === typed) || options.find((one) => one.value.toLowerCase().startsWith(typed)));
+  document.querySelector("#band-row").setAttribute("y", found ? found.dataset.at : "-2");
+  document.querySelector("#band-column").setAttribute("x", found ? found.dataset.at : "-2");
+  const link = document.querySelector("#found-class");
+  link.hidden = !found;
+  if (found) { link.href = found.dataset.gallery; link.textContent = "mistakes of " + found.value; }
 });
 
 // A changed choice in the gallery's form shows at once.
@@ -136,4 +204,78 @@ document.addEventListener("change", (event) => {
     } else if (event.key === "Tab" || event.key === "Enter") { event.preventDefault(); choose(items[at]); }
     else if (event.key === "Escape") hide();
   });
+})();
+
+// Light, dark, or as the system says: kept in this browser.
+(function () {
+  const order = ["auto", "light", "dark"], button = document.querySelector("#theme");
+  const apply = (theme) => {
+    if (theme === "auto") delete document.body.dataset.theme;
+    else document.body.dataset.theme = theme;
+    if (button) button.textContent = { auto: "Theme", light: "Light", dark: "Dark" }[theme];
+    window.dispatchEvent(new Event("resize"));
+  };
+  let theme = "auto";
+  try { theme = localStorage.getItem("audit-theme") || "auto"; } catch { /* a browser may refuse to keep anything */ }
+  apply(order.includes(theme) ? theme : "auto");
+  if (button) button.addEventListener("click", () => {
+    theme = order[(order.indexOf(theme) + 1) % order.length];
+    try { localStorage.setItem("audit-theme", theme); } catch { /* as above */ }
+    apply(theme);
+  });
+})();
+
+// Keyboard help: what each page understands.
+(function () {
+  const keys = [
+    ["?", "this help"], ["j k ← → ↑ ↓", "gallery: move from tile to tile"], ["Enter", "gallery: open the sample"], ["[ ]", "gallery: the picture of the stage before or after"],
+    ["← → or k j", "sample: previous and next"], ["g", "sample: back to the gallery"], ["r", "sample: replay"],
+    ["+ - 0 1", "viewer: zoom in, out, fit, one pixel for one value"], ["arrows", "viewer: move"], ["[ ]", "viewer: stage before or after"], ["Esc", "close"],
+    ["Ctrl Enter", "SQL: run the query"], ["Tab", "SQL: complete"],
+  ];
+  function help() {
+    if (document.querySelector(".help")) return;
+    const dialog = document.createElement("dialog"), list = document.createElement("dl"), title = document.createElement("h2"), close = document.createElement("button");
+    dialog.className = "help";
+    dialog.setAttribute("aria-label", "keyboard help");
+    title.textContent = "Keyboard";
+    for (const [names, meaning] of keys) {
+      const term = document.createElement("dt"), text = document.createElement("dd");
+      names.split(" ").forEach((name) => { const key = document.createElement("kbd"); key.textContent = name; term.append(key, " "); });
+      text.textContent = meaning;
+      list.append(term, text);
+    }
+    close.textContent = "Close";
+    close.addEventListener("click", () => dialog.close());
+    dialog.append(title, list, close);
+    dialog.addEventListener("close", () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+  document.addEventListener("keydown", (event) => { if (event.key === "?" && !typing(event)) help(); });
+  const button = document.querySelector("#help");
+  if (button) button.addEventListener("click", help);
+})();
+
+// A button that copies a command, a query or Python code.
+(function () {
+  function add() {
+    for (const block of document.querySelectorAll("pre.command:not(.with-copy)")) {
+      block.classList.add("with-copy");
+      const around = document.createElement("div"), button = document.createElement("button");
+      around.className = "copied";
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy";
+      block.replaceWith(around);
+      around.append(block, button);
+      button.addEventListener("click", async () => {
+        try { await navigator.clipboard.writeText(block.textContent); button.textContent = "Copied"; } catch { window.getSelection().selectAllChildren(block); button.textContent = "Selected"; }
+        setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      });
+    }
+  }
+  document.addEventListener("DOMContentLoaded", add);
+  document.addEventListener("partial:placed", add);
+  add();
 })();

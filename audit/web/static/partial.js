@@ -4,6 +4,7 @@
 //   data-when="load"       at once; "visible": when scrolled into view; "every 3": each three seconds; a form: when submitted
 //   data-into="#id"        the element whose content is replaced; without it the element itself is replaced
 //   data-pick="#id"        take only this element of the answer
+//   data-progress="text"   say this at the bottom of the window until the answer is there, and scroll to it then
 //   data-address           also put the address into the address bar
 "use strict";
 
@@ -15,13 +16,14 @@
       visible.unobserve(entry.target);
       load(entry.target, entry.target.dataset.get);
     }
-  });
+  }, { rootMargin: "900px" }); // asked for before it is seen
 
   async function load(element, address, options = {}) {
     const target = element.dataset.into ? document.querySelector(element.dataset.into) : element;
     if (!target) return;
     target.classList.add("loading");
     target.setAttribute("aria-busy", "true");
+    const ready = element.dataset.progress ? progress(element.dataset.progress) : null;
     let text;
     try {
       const answer = await fetch(address, { ...options, headers: { "X-Partial": "1", ...options.headers }, credentials: "same-origin" });
@@ -31,8 +33,26 @@
     }
     target.classList.remove("loading");
     target.removeAttribute("aria-busy");
+    if (ready) ready();
     if (!target.isConnected) return;
     place(element, target, text);
+    // What was asked for by a click must not appear out of sight.
+    if (ready && target.isConnected) target.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  // A line at the bottom of the window that says at once what is being done, and for how long already.
+  function progress(text) {
+    const line = document.createElement("p"), bar = document.createElement("progress"), words = document.createElement("span");
+    line.className = "doing-bar";
+    line.setAttribute("role", "status");
+    bar.setAttribute("aria-label", text);
+    line.append(bar, words);
+    document.body.append(line);
+    const begun = performance.now();
+    const tell = () => { words.textContent = text + "… " + Math.round((performance.now() - begun) / 1000) + " s"; };
+    tell();
+    const ticking = setInterval(tell, 500);
+    return () => { clearInterval(ticking); line.remove(); };
   }
 
   // Scripts in an answer never run: a document that DOMParser made does not execute, nor do nodes moved out of it.
@@ -49,6 +69,8 @@
     else target.replaceWith(...nodes);
     nodes.forEach((node) => { if (node instanceof Element) start(node); });
     document.dispatchEvent(new CustomEvent("partial:placed"));
+    const goto = nodes.find((node) => node instanceof Element && node.dataset.goto);
+    if (goto && goto.dataset.goto.startsWith("/run/")) window.location.assign(goto.dataset.goto);
   }
 
   function start(root) {

@@ -1,0 +1,52 @@
+"""`audit embed`: make a map of a run's samples."""
+
+from __future__ import annotations
+
+import click
+
+from audit.cli.options import common, json_option, trust_option
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option(
+    "--layer",
+    metavar="NAME",
+    default="logits",
+    show_default=True,
+    help="A layer of the model, such as avgpool; or logits, or pixels.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["pca", "umap", "tsne"]),
+    default="pca",
+    show_default=True,
+    help="How vectors become places. umap and tsne need the extra audit-lineage[embed].",
+)
+@trust_option
+@json_option
+@common
+def embed(run: str | None, layer: str, method: str, trust: bool, as_json: bool, store: str | None) -> None:
+    """Make a map of a run's samples for `audit ui`, and find similar ones.
+
+    The places and vectors are rows of the table `embeddings`. A layer that was not recorded is computed again from the
+    sources.
+
+    \b
+    audit embed latest --layer avgpool
+    audit embed latest --layer pixels
+    """
+    from dataclasses import asdict
+    from typing import cast
+
+    from audit import plainjson
+    from audit.api import open as open_store
+    from audit.cli.bar import ProgressBar
+    from audit.lineage.embed import Method
+
+    with open_store(store) as opened, ProgressBar("embedding") as bar:
+        done = opened.embed(run, layer=layer, method=cast(Method, method), trust=trust, progress=bar.show)
+    if as_json:
+        click.echo(plainjson.dumps(asdict(done)))
+    else:
+        click.echo(f"Placed {done.samples:,} samples of {done.run_id} by {done.layer} ({done.method})", err=True)

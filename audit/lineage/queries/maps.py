@@ -1,0 +1,59 @@
+"""The map of a run's samples: its points with what they can be coloured by, and the samples that are near one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from audit.records import Run
+from audit.store.read.reader import Reader
+
+_POINTS = """
+    SELECT e.epoch, e.index, e.visit, e.x, e.y, coalesce(p.label, -1) AS label, coalesce(p.predicted, -1) AS predicted,
+           coalesce(p.correct::TINYINT, -1) AS correct, coalesce(p.loss, 'nan'::FLOAT) AS loss,
+           coalesce(p.confidence, 'nan'::FLOAT) AS confidence
+    FROM embeddings e LEFT JOIN (FROM graded_predictions WHERE run_id = $run) p USING (run_id, epoch, index, visit)
+    WHERE e.run_id = $run ORDER BY e.index, e.visit
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMap:
+    """What a map was made from, and how many samples it has."""
+
+    layer: str
+    method: str
+    samples: int
+
+
+def sample_map(reader: Reader, run: Run) -> SampleMap | None:
+    """Return what the run's map was made from; None where it has none."""
+    query = "SELECT any_value(layer), any_value(method), count(*) FROM embeddings WHERE run_id = ?"
+    row = reader.sql(query, parameters=[run.run_id]).fetchone()
+    return SampleMap(row[0], row[1], row[2]) if row and row[2] else None
+
+
+def points(reader: Reader, run: Run) -> dict[str, Any]:
+    """Return the columns of the map's points as numpy arrays."""
+    table = reader.sql(_POINTS.replace("$run", "?"), parameters=[run.run_id, run.run_id]).arrow()
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def similar(reader: Reader, run: Run, index: int, visit: int, most: int = 12) -> list[dict[str, Any]]:
+    """Return the samples whose vectors are nearest to that of one, of all splits of the run."""
+    return reader.sql(
+        """
+        WITH own AS (
+            SELECT vector, layer, run_id, epoch, index, visit FROM embeddings WHERE run_id = ? AND index = ? AND visit = ?
+        ), near AS (
+            SELECT e.run_id, e.epoch, e.index, e.visit, list_distance(e.vector, own.vector) AS distance
+            FROM embeddings e, own
+            WHERE e.layer = own.layer AND len(e.vector) = len(own.vector) AND e.run_id = own.run_id
+              AND (e.epoch, e.index, e.visit) <> (own.epoch, own.index, own.visit)
+            ORDER BY distance, e.index LIMIT ?
+        )
+        SELECT near.*, s.source, s.split, s.label, s.label_name, s.predicted, s.predicted_name, s.correct
+        FROM near JOIN (FROM lineage WHERE run_id = ?) s USING (run_id, epoch, index, visit) ORDER BY distance, near.index
+        """,
+        parameters=[run.run_id, index, visit, most, run.run_id],
+    ).dicts()

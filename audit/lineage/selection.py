@@ -1,0 +1,86 @@
+"""Write chosen samples of a run as a file that `--dataset` takes, or as a folder of links. The user's files are not changed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from audit import plainjson
+from audit.errors import UsageError
+from audit.lineage.queries.overview import last_epoch
+from audit.records import Run
+from audit.store.read.reader import Reader
+
+Form = Literal["csv", "jsonl"]
+
+_COLUMNS = (
+    *("path", "label", "label_name", "index", "epoch", "visit", "predicted_name", "confidence", "correct", "loss"),
+    *("tags", "notes"),
+)
+
+
+def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """Return the samples of the last epoch that meet an SQL condition, or have these indices, with their tags and notes."""
+    listed = (
+        f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})" if indices is not None else "true"
+    )
+    rows = reader.sql(
+        f"""
+        WITH chosen AS (
+            SELECT * FROM lineage WHERE run_id = ? AND epoch = ? AND {listed} AND (
+            {where or "true"}
+            )
+        ), tagged AS (
+            SELECT index, string_agg(tag, ' ' ORDER BY tag) AS tags, string_agg(note, ' ' ORDER BY tag) AS notes
+            FROM tags WHERE run_id = ? GROUP BY index
+        )
+        SELECT root, source, label, label_name, index, epoch, visit, predicted_name, confidence, correct, loss, tags, notes
+        FROM chosen LEFT JOIN tagged USING (index) ORDER BY index, visit
+        """,
+        parameters=[run.run_id, last_epoch(reader, run), run.run_id],
+    ).dicts()
+    return [{"path": _path(row), **{name: row[name] for name in _COLUMNS[1:]}} for row in rows]
+
+
+def _path(row: dict[str, Any]) -> str | None:
+    source, root = row["source"], row["root"]
+    if source is None or "://" in source:
+        return str(source) if source is not None else None
+    return os.path.join(root, source) if root else str(source)
+
+
+def as_text(rows: list[dict[str, Any]], form: Form) -> str:
+    """Return the rows as CSV, which `--dataset` takes, or as one JSON object per line."""
+    if form == "jsonl":
+        return "".join(plainjson.dumps(row) + "\n" for row in rows)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [name for name in _COLUMNS if name != "label"])
+    writer.writeheader()
+    writer.writerows({name: row[name] for name in _COLUMNS if name != "label"} for row in rows)
+    return out.getvalue()
+
+
+def write_selection(rows: list[dict[str, Any]], target: str) -> int:
+    """Write FILE.csv, FILE.jsonl, or a folder with a link to each file, by class. Return how many samples it has."""
+    if target.endswith((".csv", ".jsonl")):
+        Path(target).write_text(as_text(rows, "jsonl" if target.endswith(".jsonl") else "csv"), encoding="utf-8")
+        return len(rows)
+    folder = Path(target)
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{target} exists and is not empty.", hint="Name a new folder, or a .csv or .jsonl file.")
+    linked = 0
+    for row in rows:
+        if row["path"] is None or "://" in row["path"] or not os.path.exists(row["path"]):
+            continue
+        name = str(row["label_name"] if row["label_name"] is not None else "unlabelled").replace(os.sep, "_")
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        link = place / f"{row['index']}-{os.path.basename(row['path'])}"
+        if not link.exists():
+            link.symlink_to(os.path.abspath(row["path"]))
+            linked += 1
+    return linked

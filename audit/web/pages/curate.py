@@ -1,0 +1,94 @@
+"""Curate: tag samples, rename and tag runs, export a selection. Changes need `audit ui --write`; exports do not."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from audit.errors import UsageError
+from audit.lineage.selection import as_text, chosen_rows
+from audit.store.maintain.amend import rename_run, tag_run
+from audit.store.maintain.sample_tags import tag_samples
+from audit.store.read.reader import Reader as Store
+from audit.web.pages.gallery import selection
+from audit.web.respond import Form, Page
+from audit.web.state import AppState
+
+_MOST = 100_000
+
+
+def require_write(desk: AppState) -> None:
+    """Raise UsageError unless this server may change the store."""
+    if not desk.write:
+        raise UsageError("This server does not change the store.", hint="Start it with: audit ui --write")
+
+
+def tag(desk: AppState, request: Request, form: Form) -> Page:
+    """Give the chosen samples a tag, or take it away."""
+    require_write(desk)
+    run_id = desk.store.run(request.path_params["run"]).run_id
+    indices = _indices(form.get("indices", ""))
+    with Store(desk.store.location) as own:  # not the readers of other requests: it is refreshed
+        changed = tag_samples(
+            own, run_id, indices, form.get("tag", ""), note=form.get("note"), remove=form.get("do") == "remove"
+        )
+    desk.expire()
+    return Page("tagged.html", {"changed": changed, "tag": form.get("tag", ""), "removed": form.get("do") == "remove"})
+
+
+def amend(desk: AppState, request: Request, form: Form) -> Page:
+    """Rename a run and set its tags, written as KEY=VALUE, one for each line."""
+    require_write(desk)
+    run = desk.store.run(request.path_params["run"])
+    tags = dict(_pairs(form.get("tags", "")))
+    with Store(desk.store.location) as own:
+        if form.get("name", "") != (run.name or ""):
+            rename_run(own, run.run_id, form.get("name") or None)
+        if tags != dict(run.tags):
+            tag_run(own, run.run_id, tags, [key for key in run.tags if key not in tags])
+    desk.expire()
+    return Page("amended.html", {"run_id": run.run_id})
+
+
+def export(desk: AppState, request: Request) -> Response:
+    """Return the chosen samples, or all of a gallery's, as a CSV manifest that `--dataset` takes, or as JSON lines."""
+    store = desk.store
+    run = store.run(request.path_params["run"])
+    form = request.query_params.get("as", "csv")
+    if form not in ("csv", "jsonl"):
+        raise UsageError(f"{form[:20]!r} is not a format.", hint="Choose csv or jsonl.")
+    picked = request.query_params.get("indices")
+    if picked is not None:
+        indices = _indices(picked)
+    else:  # the condition is a user's SQL: it runs in the sandbox
+        chosen = selection(desk, store, run, request)
+        table = "graded_predictions" if run.graded else "lineage"
+        queries = [
+            f"SELECT DISTINCT index FROM {name} WHERE run_id = ? AND ({chosen.condition or 'true'}\n) LIMIT {_MOST}"
+            for name in dict.fromkeys((table, "lineage"))
+        ]
+        found = desk.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
+        indices = [int(row[0]) for row in found.rows]
+    text = as_text(chosen_rows(store, run, "", indices=indices), "jsonl" if form == "jsonl" else "csv")
+    media = "text/csv; charset=utf-8" if form == "csv" else "application/jsonl"
+    headers = {"content-disposition": f'attachment; filename="selection.{form}"'}
+    return Response(text.encode("utf-8", "backslashreplace"), media_type=media, headers=headers)
+
+
+def _indices(text: str) -> list[int]:
+    numbers = text.split(",") if text else []
+    if not numbers or len(numbers) > _MOST or not all(number.isdecimal() for number in numbers):
+        raise UsageError(f"Choose 1 to {_MOST:,} samples.")
+    return [int(number) for number in numbers]
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if not line.strip():
+            continue
+        if not equals or not key.strip():
+            raise UsageError(f"A tag must be KEY=VALUE, got {line.strip()[:60]!r}.")
+        pairs.append((key.strip(), value.strip()))
+    return pairs

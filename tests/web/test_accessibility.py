@@ -1,0 +1,58 @@
+"""No page violates a rule of axe-core, light or dark, on a phone or a desk."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from webstores import ROOT
+
+pytestmark = pytest.mark.browser
+
+#: `make browser` puts it there; it is not part of the repository.
+AXE = Path(os.environ.get("AXE_CORE", ROOT / "out" / "axe-core" / "axe.min.js"))
+
+
+def pages(site: str) -> list[str]:
+    with urllib.request.urlopen(site + "?format=json") as answer:
+        known = {run["name"]: run["run_id"] for run in json.load(answer)["runs"]}
+    both = f"a={known['photos']}&b={known['nearest']}"
+    photos, training = f"run/{known['photos']}", f"run/{known['training']}"
+    return [
+        *("", photos, training, f"{photos}/gallery", f"{training}/gallery?where=", f"{photos}/trace/28"),
+        *(f"{photos}/trace/28?order=loss&where=", f"{training}/training", f"compare?{both}"),
+        *(f"compare/stages?{both}&index_a=28&index_b=28", "sql?q=FROM+runs", "sql?q=nope", "nothing-here"),
+    ]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_violates_a_rule(browser: Any, gallery_site: str, scheme: str, width: int) -> None:
+    if not AXE.exists():
+        pytest.skip(f"no axe-core at {AXE}: make browser")
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    found = []
+    for path in pages(gallery_site):
+        page.goto(gallery_site + path)
+        page.wait_for_load_state("networkidle")
+        found += violations(page, path)
+    page.goto(gallery_site + pages(gallery_site)[5])
+    page.get_by_title("look at the exact values").first.click()
+    page.locator(".viewer[data-ready]").wait_for()
+    found += violations(page, "the viewer")
+    context.close()
+    assert found == []
+
+
+def violations(page: Any, path: str) -> list[str]:
+    """Return what axe-core complains of."""
+    page.add_script_tag(content=AXE.read_text())
+    answer = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    return [f"{path}: {one['id']}: {node['html'][:200]}" for one in answer["violations"] for node in one["nodes"]]

@@ -1,0 +1,159 @@
+"""Home page, tags, notes and exports: by clicking, by command and in SQL."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+from web_server import served
+from webstores import begin, write_samples
+
+from audit.api import Store
+from audit.cli.main import cli
+from audit.web.app import build
+
+pytestmark = pytest.mark.browser
+
+
+def runs(site: str) -> dict[str, str]:
+    with urllib.request.urlopen(site + "?format=json") as answer:
+        return {run["name"]: run["run_id"] for run in json.load(answer)["runs"]}
+
+
+def test_the_home_page_groups_searches_and_preselects(page: Any, gallery_site: str) -> None:
+    page.goto(gallery_site)
+    assert page.locator(".group").count() >= 2
+    groups = page.locator(".group").filter(has=page.locator("input[name=a]:checked"))
+    assert groups.count() == 1
+    assert groups.locator("input[name=b]:checked").count() == 1
+    page.get_by_label("search").fill("photos nearest")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("q=photos"))
+    assert page.locator("a.main").all_inner_texts() == ["nearest"]
+    page.goto(gallery_site)
+    page.get_by_label("tag").select_option("team=vision")
+    page.wait_for_url(re.compile("tag=team"))
+    assert page.locator("a.main").count() == 1
+    page.get_by_label("status").select_option("complete")
+    page.wait_for_url(re.compile("status=complete"))
+    assert page.locator("a.main").count() == 1
+    page.goto(f"{gallery_site}?q=nothing+of+this+kind")
+    page.get_by_text("No run matches.").wait_for()
+
+
+def test_rename_and_tag_a_run(page: Any, tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "first name")
+    write_samples(writer, [{"label": 0, "predicted": 1}])
+    run = writer.finish("complete").run_id
+    with served(place, "write=True") as address:
+        page.goto(f"{address}run/{run}")
+        page.get_by_text("Rename or tag this run").click()
+        page.get_by_label("name").fill("second name")
+        page.get_by_label("tags, one").fill("team=vision\nreviewed=yes")
+        page.get_by_role("button", name="Save").click()
+        page.get_by_role("heading", name="second name").wait_for()
+    with Store(str(place)) as store:
+        assert store.run(run).name == "second name"
+        assert store.run(run).tags == {"team": "vision", "reviewed": "yes"}
+
+
+def test_without_write_nothing_changes(tmp_path: Path) -> None:
+    place = tmp_path / "lineage"
+    writer = begin(place, "one")
+    write_samples(writer, [{"label": 0, "predicted": 1}])
+    run = writer.finish("complete").run_id
+    with TestClient(build(str(place)), base_url="http://localhost") as client:
+        ours = {"origin": "http://localhost"}
+        for path, form in (("amend", {"name": "two"}), ("tag", {"indices": "0", "tag": "x"})):
+            answer = client.post(f"/run/{run}/{path}?format=json", data=form, headers=ours)
+            assert answer.status_code == 400
+            assert "--write" in answer.json()["hint"]
+        assert "Rename or tag" not in client.get(f"/run/{run}").text
+    with TestClient(build(str(place), write=True), base_url="http://localhost") as client:
+        assert client.post(f"/run/{run}/tag", data={"indices": "0", "tag": "x"}).status_code == 403
+        foreign = {"origin": "http://evil.test"}
+        assert client.post(f"/run/{run}/tag", data={"indices": "0", "tag": "x"}, headers=foreign).status_code == 403
+        for bad in ({"indices": "0", "tag": ""}, {"indices": "7", "tag": "x"}, {"indices": "a", "tag": "x"}):
+            assert client.post(f"/run/{run}/tag", data=bad, headers=ours).status_code == 400
+    with Store(str(place)) as store:
+        assert store.run(run).name == "one"
+        assert store.sql("SELECT count(*) FROM tags").fetchone() == (0,)
+
+
+def test_select_tiles_tag_and_export_them(page: Any, gallery_site: str, photos: Path, tmp_path: Path) -> None:
+    run = runs(gallery_site)["photos"]
+    page.goto(f"{gallery_site}run/{run}/gallery?where=&order=index")
+    page.locator(".tile").nth(10).wait_for()
+    page.get_by_label("select sample 2", exact=True).click()
+    page.get_by_label("select sample 5", exact=True).click(modifiers=["Shift"])
+    page.get_by_text("4 selected").wait_for()
+    assert "picked=" in page.url
+    page.reload()
+    page.get_by_text("4 selected").wait_for()
+    page.locator("#picked input[name=tag]").fill("it's <b>blurred</b>")
+    page.locator("#picked input[name=note]").fill("look again")
+    page.get_by_role("button", name="Tag", exact=True).click()
+    page.get_by_text("of 4 samples").wait_for()
+    with Store(str(photos)) as store:
+        rows = store.sql("SELECT index, source, tag, note FROM tags WHERE run_id = ? ORDER BY index", parameters=[run])
+        found = rows.fetchall()
+    assert [row[0] for row in found] == [2, 3, 4, 5]
+    assert {row[2:] for row in found} == {("it's <b>blurred</b>", "look again")}
+    with page.expect_download() as saved:
+        page.locator("#picked-csv").click()
+    manifest = list(csv.DictReader(io.StringIO(Path(saved.value.path()).read_text())))
+    assert [row["index"] for row in manifest] == ["2", "3", "4", "5"]
+    assert all(os.path.isfile(row["path"]) for row in manifest)
+    page.goto(f"{gallery_site}run/{run}/gallery?where=")
+    page.locator("#asked select[name=tag]").select_option(index=1)
+    page.get_by_text("4 samples").wait_for()
+    assert page.locator(".tile .tag").first.text_content() == "it's <b>blurred</b>"
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="JSON lines").last.click()
+    lines = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
+    assert {line["tags"] for line in lines} == {"it's <b>blurred</b>"}
+
+
+def test_tag_and_select_by_command(photos: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    place = ["--store", str(photos)]
+    done = runner.invoke(cli, ["tag", "nearest", "hard", "--where", "NOT correct", "--note", "n", *place])
+    assert done.exit_code == 0, done.output
+    with Store(str(photos)) as store:
+        wrong = store.run("nearest").wrong
+        assert store.sql("SELECT count(*) FROM tags WHERE tag = 'hard'").fetchone() == (wrong,)
+    target = tmp_path / "hard.csv"
+    done = runner.invoke(cli, ["select", "nearest", "--tag", "hard", "-o", str(target), *place])
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(target.open()))
+    assert len(rows) == wrong
+    done = runner.invoke(cli, ["select", "nearest", "--tag", "hard", "-o", str(tmp_path / "links"), *place])
+    links = list((tmp_path / "links").rglob("*.jpg"))
+    assert len(links) == wrong
+    assert all(link.is_symlink() and link.exists() for link in links)
+    done = runner.invoke(cli, ["tag", "nearest", "hard", str(rows[0]["index"]), "--remove", *place])
+    with Store(str(photos)) as store:
+        assert store.sql("SELECT count(*) FROM tags WHERE tag = 'hard'").fetchone() == (wrong - 1,)
+        assert not store.verify("nearest")
+
+
+def test_an_exported_manifest_is_a_dataset(photos: Path, tmp_path: Path) -> None:
+    from audit.sources.base import Options
+    from audit.sources.manifest import open_source
+
+    with Store(str(photos)) as store:
+        store.select(str(tmp_path / "chosen.csv"), "photos", where="label_name = 'cat'")
+    dataset = open_source(str(tmp_path / "chosen.csv"), Options())
+    assert len(dataset) == 10
+    assert dataset[0][1] == 0
