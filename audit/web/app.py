@@ -35,6 +35,7 @@ ROUTES = [
     Route("/", page(runs.runs)),
     Route("/run/{run}", page(run.run)),
     Route("/run/{run}/panel/{panel:str}", page(run.panel)),
+    Route("/run/{run}/cell/{label:int}/{predicted:str}", page(gallery.cell)),
     Route("/run/{run}/gallery", page(gallery.gallery)),
     Route("/run/{run}/gallery/block", page(gallery.block)),
     Route("/run/{run}/export", page(curate.export)),

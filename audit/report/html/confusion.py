@@ -12,6 +12,8 @@ import numpy as np
 TABLE_CLASSES = 30
 _MOST_CLASSES = 2_000
 _MOST_CELLS = 4_000
+#: Beyond so many classes fewer cells are drawn, so that the page stays small.
+_MANY, _MOST_OF_MANY = 400, 500
 _MOST_TOGETHER = 600  # the order of more takes seconds to find
 #: The names are written beside a grid of at most so many classes.
 _NAMED = 80
@@ -110,7 +112,9 @@ def _grid(
     across = {column: n for n, column in enumerate(columns)}
     down = {label: n for n, label in enumerate(rows)}
     # The diagonal is always there; of the mistakes the most frequent.
-    kept = sorted(cells, key=lambda c: (c["label"] != c["predicted"], -c["count"]))[: len(rows) + _MOST_CELLS]
+    most = _MOST_OF_MANY if len(rows) > _MANY else _MOST_CELLS
+    wrong = sorted((c for c in cells if c["label"] != c["predicted"]), key=lambda c: -c["count"])
+    kept = [*(c for c in cells if c["label"] == c["predicted"]), *wrong[:most]]
     return {
         "classes": [{"label": label, "name": names.get(label, str(label)), "at": n} for n, label in enumerate(rows)],
         "columns": len(columns),
@@ -123,7 +127,8 @@ def _grid(
                 "count": c["count"],
                 "heat": _heat(c["count"], totals[c["label"]]),
                 "right": c["label"] == c["predicted"],
-                "where": where(c["label"], c["predicted"]),
+                "label": c["label"],
+                "predicted": c["predicted"],
                 "title": f"{names.get(c['label'], c['label'])} predicted as {predicted_name(c['predicted'], names)}: {c['count']:,}",
             }
             for c in kept

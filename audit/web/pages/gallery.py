@@ -12,14 +12,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from audit.errors import QueryError, UsageError
 from audit.lineage.queries import browsing, overview
 from audit.records import Run
+from audit.report.html.confusion import where
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import encode, excerpt
 from audit.store.read.reader import Reader
-from audit.web.respond import Page, wants_json, whole
+from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import AppState
 
 BLOCK = 60
@@ -51,6 +53,16 @@ def gallery(desk: AppState, request: Request) -> Page:
     else:
         _shows(desk, store, row, data["stage"], 0.0)  # the next request of the page needs it
     return Page("gallery.html", data)
+
+
+def cell(desk: AppState, request: Request) -> Response:
+    """Lead to the gallery of one cell of a large confusion matrix, whose own links must be short."""
+    run_id = desk.store.run(request.path_params["run"]).run_id
+    predicted = request.path_params["predicted"]
+    if predicted != "none" and not predicted.isdecimal():
+        raise UsageError(f"A class must be a number, not {predicted[:40]!r}.")
+    condition = where(request.path_params["label"], None if predicted == "none" else int(predicted))
+    return RedirectResponse(url("run", run_id, "gallery", where=condition, of=request.query_params.get("of")))
 
 
 def block(desk: AppState, request: Request) -> Page:
@@ -118,13 +130,13 @@ class GallerySelection:
 def selection(desk: AppState, store: Reader, row: Run, request: Request) -> GallerySelection:
     """Return what the address asks for. Unless it names an epoch, a training shows its last one."""
     asked = request.query_params
-    where = asked.get("where", "NOT correct" if row.graded and row.wrong else "")
+    picks = asked.get("where", "NOT correct" if row.graded and row.wrong else "")
     last = desk.epoch(store, row)
-    of = asked.get("of", "all" if not last or _EPOCH.search(where) else str(last))
+    of = asked.get("of", "all" if not last or _EPOCH.search(picks) else str(last))
     if of != "all" and not of.isdecimal():
         raise UsageError(f"of must be an epoch or all, not {of[:40]!r}.")
     return GallerySelection(
-        where,
+        picks,
         asked.get("order", "loss" if row.graded else "index"),
         whole(request, "stage", 0) or 0,
         None if of == "all" else int(of),

@@ -132,7 +132,7 @@ document.addEventListener("input", (event) => {
   document.querySelector("#band-column").setAttribute("x", found ? found.dataset.at : "-2");
   const link = document.querySelector("#found-class");
   link.hidden = !found;
-  if (found) { link.href = found.dataset.gallery; link.textContent = "mistakes of " + found.value; }
+  if (found) { link.href = link.dataset.gallery + (link.dataset.gallery.includes("?") ? "&" : "?") + new URLSearchParams({ where: "label = " + Number(found.dataset.l) + " AND NOT correct" }); link.textContent = "mistakes of " + found.value; }
 });
 
 // A changed choice in the gallery's form shows at once.
