@@ -14,7 +14,7 @@ from typing import Any
 from audit.errors import StoreBusy, StoreError
 from audit.store.commits import LOG_FOLDER, RUNS_FOLDER, manifest_path, remove_old_records, run_folder
 from audit.store.filesystem import Filesystem, LocalFilesystem
-from audit.store.manifest import HIDDEN, TOMBSTONE, has_lost_manifest, lock_path, read_manifest, unlisted
+from audit.store.manifest import HIDDEN, MERGED, TOMBSTONE, has_lost_manifest, lock_path, read_manifest, unlisted
 
 #: A temporary file outside of any run belongs to nobody once it is this old, in seconds.
 _ABANDONED = 3600.0
@@ -62,10 +62,10 @@ def clean_interrupted(filesystem: Filesystem, run_ids: list[str]) -> None:
             if name.startswith(HIDDEN):
                 _remove_hidden(filesystem, name, Cleaned())
         for run_id in run_ids:
-            _clean_run(filesystem, run_id, Cleaned())
+            _clean_run(filesystem, run_id, Cleaned(), keep_replaced=True)
 
 
-def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned) -> None:
+def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned, *, keep_replaced: bool = False) -> None:
     held = filesystem.list(run_folder(run_id))
     if not held:
         return
@@ -75,7 +75,7 @@ def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned) -> None:
                 remove_run(filesystem, run_id)
                 cleaned.folders += 1
             elif filesystem.exists(manifest_path(run_id)):
-                remove_leftovers(filesystem, run_id, cleaned)
+                remove_leftovers(filesystem, run_id, cleaned, keep_replaced=keep_replaced)
             elif not has_lost_manifest(filesystem, run_id):
                 remove_run(filesystem, run_id)
                 cleaned.folders += 1
@@ -87,11 +87,16 @@ def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned) -> None:
         cleaned.skipped[run_id] = error.message
 
 
-def remove_leftovers(filesystem: Filesystem, run_id: str, cleaned: Cleaned) -> None:
-    """Delete files of a run that its manifest does not list. Only who holds the run's lock may do it."""
+def remove_leftovers(filesystem: Filesystem, run_id: str, cleaned: Cleaned, *, keep_replaced: bool = False) -> None:
+    """Delete files of a run that its manifest does not list. Only who holds the run's lock may do it.
+
+    With `keep_replaced`, parts of a run that was merged stay: a reader that was open before still asks for those that a
+    merge replaced, and a damaged merged part can be restored from them. The next merge deletes them.
+    """
     manifest = read_manifest(filesystem, run_id)
     folder = run_folder(run_id)
-    paths = unlisted(filesystem, manifest)
+    is_merged = any(part.file.rpartition("/")[2].startswith(MERGED) for part in manifest.parts)
+    paths = [] if keep_replaced and is_merged else unlisted(filesystem, manifest)
     for place in (folder, f"{folder}/{LOG_FOLDER}"):
         paths += [f"{place}/{name}" for name in filesystem.list(place) if _is_temporary(name)]
     if isinstance(filesystem, LocalFilesystem):

@@ -29,6 +29,8 @@ from audit.store.filesystem import Filesystem, LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 
 MARKER = "audit.json"
+#: What the name of a part that a merge wrote begins with.
+MERGED = "merged-"
 #: A file in a run's folder that says: this run is being removed.
 TOMBSTONE = ".removed"
 #: How the name of a run's folder begins that is being removed, in a directory.

@@ -19,7 +19,7 @@ from audit.records import Part, Run
 from audit.store.commits import commit_whole, run_folder
 from audit.store.leftovers import remove_run
 from audit.store.maintain.sorting import ORDER, SORTED, in_order, sort_rows
-from audit.store.manifest import Manifest, lock_path, locked_manifest, unlisted, withdraw
+from audit.store.manifest import MERGED, Manifest, lock_path, locked_manifest, unlisted, withdraw
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 
@@ -112,7 +112,7 @@ def _merge_group(reader: Reader, manifest: Manifest, group: list[Part]) -> Itera
 
 
 def _write_part(reader: Reader, manifest: Manifest, table: str, rows: pa.Table, number: int) -> Part:
-    part, data = part_of(table, rows, number=manifest.commit + 1, prefix=f"merged-{number:05d}")
+    part, data = part_of(table, rows, number=manifest.commit + 1, prefix=f"{MERGED}{number:05d}")
     reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
     return part
 

@@ -110,7 +110,7 @@ class RunWriter:
             # Read under the lock: another writer may have committed until just now.
             manifest = read_manifest(filesystem, run_id)
             if isinstance(filesystem, LocalFilesystem):
-                remove_leftovers(filesystem, run_id, Cleaned())
+                remove_leftovers(filesystem, run_id, Cleaned(), keep_replaced=True)
         except FileNotFoundError:
             held.close()
             raise missing from None
