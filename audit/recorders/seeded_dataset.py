@@ -71,6 +71,10 @@ class RecordedDataset:
         """Record a sample as failed from now on, instead of making it. Workers that are running do not hear of it."""
         self.given_up[index] = stage, error
 
+    def repeat_unrecorded(self) -> None:
+        """Send what was not seen once more, with the next batch."""
+        self._recorder.repeat_unrecorded()
+
     def lost(self, index: int) -> RecordedBatch:
         """Return the batch of one sample whose worker process died."""
         if index in self.given_up:

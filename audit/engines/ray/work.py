@@ -257,6 +257,8 @@ def probe(indices: Sequence[int], job: Job) -> Probed | AuditError:
         context.open()
         begun = time.perf_counter()
         fetched = context.fetch(indices)
+        # Nobody reads what a probe did not see: the first batch that is kept must say it again.
+        context.open().repeat_unrecorded()
         return Probed(fetched.payload_bytes, len(fetched.ok), time.perf_counter() - begun)
 
     return _return_errors(measure)

@@ -58,6 +58,10 @@ class UnseenChanges:
             self._gaps.setdefault("" if is_load_only else "load", text)
         self._profile.forget_values()
 
+    def repeat(self) -> None:
+        """Let `take` return everything once more."""
+        self._sent.clear()
+
     def take(self) -> list[str]:
         """Return what has not been reported yet."""
         fresh = [text for key, text in self._gaps.items() if key not in self._sent]

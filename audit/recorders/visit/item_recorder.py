@@ -114,6 +114,10 @@ class ItemRecorder:
         #: An item could not be made, and its batch has not been collated yet.
         self.failing = False
 
+    def repeat_unrecorded(self) -> None:
+        """Send what was not seen once more, with the next batch."""
+        self._changes.repeat()
+
     # -- one item --------------------------------------------------------------------------------
 
     def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
