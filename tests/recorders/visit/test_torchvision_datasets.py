@@ -67,7 +67,7 @@ class Asking(Dataset):  # type: ignore[type-arg]
     def __len__(self) -> int:
         return 2
 
-    def __getitem__(self, index: int) -> object:
+    def __getitem__(self, index: int) -> tuple[object, int]:
         image: object = Image.new("RGB", (4, 4), (index, 0, 0))
         asked = bool(self.transform)
         return (self.transform(image) if callable(self.transform) else image), int(asked)
