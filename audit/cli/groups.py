@@ -13,7 +13,7 @@ SECTIONS = {
     "Ask": ("runs", "sql", "trace", "replay", "embed"),
     "Compare": ("diff",),
     "Gate": ("check", "baseline"),
-    "Look": ("ui", "report", "export"),
+    "Look": ("ui", "report", "tag", "select", "export"),
     "Maintain": ("store", "config", "doctor", "completion"),
 }
 
