@@ -125,7 +125,7 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
         error = PipelineError(f"There is no pipeline file {path}.", hint="Give --pipeline FILE.py or FILE.py:name.")
         raise error.as_usage()
     module = load_module(path, PipelineError)
-    chosen = name or next((n for n in ("transform", "transforms", "dataset") if hasattr(module, n)), None)
+    chosen = name or next((n for n in ("transform", "dataset", "transforms") if _defines(module, n)), None)
     if chosen is None or not hasattr(module, chosen):
         raise PipelineError(
             f"{path} defines no {name or 'transform and no dataset'}.",
@@ -178,6 +178,11 @@ def _dataset(request: RunRequest, module: ModuleType | None, name: str | None, m
             hint="Say how pictures become tensors with --pipeline FILE.py (see pipelines/imagenet_eval.py).",
         )
     return dataset
+
+
+def _defines(module: ModuleType, name: str) -> bool:
+    """Return whether a pipeline's file defines the name; `from torchvision import transforms` defines nothing."""
+    return hasattr(module, name) and not isinstance(getattr(module, name), ModuleType)
 
 
 def _with_joint_transform(spec: str, transforms: Any) -> Any:

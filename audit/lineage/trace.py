@@ -69,12 +69,14 @@ class Trace(NotebookView):
 
     @cached_property
     def source_state(self) -> SourceState | None:
-        """Whether the file still is what was recorded; None for a sample without a file, or without its digest."""
-        if self.source_path is None or self.sample["source_digest"] is None:
+        """Whether the file still is what was recorded; None for a sample without a file, or where no digest tells."""
+        if self.source_path is None:
             return None
         digest = source_digest_now(self.sample)
         if digest is None:
             return "missing"
+        if self.sample["source_digest"] is None:
+            return None
         return "unchanged" if digest == self.sample["source_digest"] else "changed"
 
     @cached_property

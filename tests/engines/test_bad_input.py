@@ -228,6 +228,15 @@ def test_datasets_that_cannot_be(tmp_path: Path) -> None:
     assert not (tmp_path / "lineage").exists(), "nothing is recorded when there is nothing to record"
 
 
+def test_an_imported_module_is_no_joint_transform(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`from torchvision import transforms`, which the written file has, beside a function that builds the dataset."""
+    text = "from torchvision.datasets import ImageFolder\ndef dataset(root):\n    return ImageFolder(root, transforms.ToTensor())"
+    recorded = audit.run(pictures(count=2), pipeline=write_pipeline(text), store=tmp_path / "lineage", workers=0)
+    assert (recorded.status, recorded.samples, recorded.failed) == ("complete", 2, 0)
+
+
 def test_pipelines_that_cannot_be(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:
