@@ -24,6 +24,8 @@ _MEDIA = (
 )
 #: Code and what it needs to run: no part of a sample.
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".ttf", ".otf")
+#: What is known of installed packages: read when plugins are looked for, also in a source tree.
+_METADATA = (f".dist-info{os.sep}", f".egg-info{os.sep}")
 _SYSTEM = tuple(f"{os.sep}{name}{os.sep}" for name in ("proc", "sys", "dev", "etc", "usr"))
 _MOST_FILES = 256
 _MOST_KNOWN = 4096
@@ -116,7 +118,7 @@ def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
 def _is_system(path: str) -> bool:
     if not is_media(path) and (path.lower().endswith(_CODE) or path.startswith(_SYSTEM) or is_library_file(path)):
         return True
-    return not os.path.isfile(path)
+    return any(part in path for part in _METADATA) or not os.path.isfile(path)
 
 
 def _is_listed(dataset: Any, index: int, path: str) -> bool:

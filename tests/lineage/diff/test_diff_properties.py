@@ -110,15 +110,7 @@ def test_every_sample_is_matched_or_added_or_removed(a: list[dict[str, Any]], b:
         assert (found.counts["renamed"], found.counts["reencoded"]) == (renamed, reencoded)
         assert found.matched + found.counts["removed"] == len(a)
         assert found.matched + found.counts["added"] == len(b)
-        assert (
-            len(
-                {
-                    row["index"]  # type: ignore[typeddict-item]  # a LoneSample
-                    for row in found.lists["removed"]
-                }
-            )
-            == found.counts["removed"]
-        )
+        assert len({row["index"] for row in found.removed}) == found.counts["removed"]
         assert sum(found.first_divergent_stage.values()) == found.divergent <= found.matched
         assert found.identical + found.divergent + found.same_failure == found.matched
         for kind, counts in found.flips.counts.items():

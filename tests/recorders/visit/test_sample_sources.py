@@ -104,7 +104,7 @@ def test_in_workers(tmp_path: Path, method: str) -> None:
     subset = Subset(dataset, [3, 1])
     found = record(tmp_path / "lineage", subset, 1, loader={"multiprocessing_context": method})
     assert [files[0][1] for files in found] == [str(dataset.images[3]), str(dataset.images[1])]
-    assert all(len(files) == 3 for files in found)
+    assert all(len(files) == 3 for files in found), found
 
 
 def test_replay_names_each_file_that_changed(tmp_path: Path) -> None:
