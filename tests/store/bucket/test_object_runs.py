@@ -221,7 +221,7 @@ def test_a_dataset_and_a_store_in_a_bucket(service: Service, place: str, tmp_pat
         client.put_object(Bucket=bucket, Key=f"images/test/{changed}", Body=b"changed")
         assert remote.trace(index=3).source_state == "changed"
         assert source_picture(remote.trace(index=3)) is None
-        client.delete_object(Bucket=bucket, Key=f"images/test/{name}")
+        client.delete_object(Bucket=bucket, Key=f"images/test/{changed}")
         assert remote.trace(index=3).source_state == "missing"
     flat = open_dataset(f"s3://{bucket}/flat")
     assert flat.classes is None

@@ -75,7 +75,12 @@ def test_any_rows_come_out_as_they_went_in(
         assert same_rows(store.sql(f'FROM "{table}"').dicts(), expected)
         assert same_rows(store.sql(f'FROM "{table}"', run="latest").arrow().to_pylist(), expected)
         found: list[Any] = store.reader.rows(TABLES[table], run_id)
-        typed = [{"run_id": run_id, **asdict(row)} if is_dataclass(row) else row for row in found]
+        typed = [
+            {"run_id": run_id, **asdict(row)}
+            if is_dataclass(row)
+            else {name.removesuffix("_"): value for name, value in row.items()}  # `class` is a word of Python
+            for row in found
+        ]
         assert same_rows(typed, expected)
         batches = list(store.sql(f'FROM "{table}"').arrow_batches(2))
         assert all(one.num_rows <= 2 for one in batches)
