@@ -114,10 +114,13 @@ def test_every_command_has_its_twin() -> None:
         "run": (audit.run, audit.resume), "runs": (audit.Store.runs, audit.Store.tag, audit.Store.rename),
         "sql": (audit.Store.sql,), "trace": (audit.Store.trace,), "replay": (audit.Store.replay,),
         "diff": (audit.Store.diff, audit.diff_pipelines), "check": (audit.Store.check,),
-        "baseline": (audit.Store.baseline,), "report": (audit.Store.report,), "export": (audit.Store.export,),
-        "ui": (audit.serve,), "store": (audit.Store.verify, audit.Store.compact, audit.Store.remove, audit.Store.stats),
+        "baseline": (audit.Store.baseline, audit.Store.update_baseline), "report": (audit.Store.report,), "export": (audit.Store.export,),
+        "tag": (audit.Store.tag_samples,), "select": (audit.Store.select,), "embed": (audit.Store.embed,),
+        "doctor": (audit.doctor,), "ui": (audit.serve,),
+        "store": (audit.Store.verify, audit.Store.compact, audit.Store.remove, audit.Store.stats, audit.Store.clean,
+                  audit.Store.sign, audit.Store.attest),
     }  # fmt: skip
-    without = {"config", "doctor", "completion", "embed"}
+    without = {"config", "completion"}
     assert {*cli.commands} - without <= {*twins}
     for found in twins.values():
         for twin in found:
