@@ -22,6 +22,17 @@ def test_a_checkpoint_of_torch_is_sound(tmp_path: Path) -> None:
     check_archive(save(tmp_path / "a.pt"))
 
 
+def test_a_checkpoint_that_was_saved_without_checksums_is_sound(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = save(tmp_path / "a.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    with zipfile.ZipFile(path) as archive:
+        assert {member.CRC for member in archive.infolist()} == {0}
+    check_archive(path)
+
+
 def test_a_flipped_bit_in_the_weights_is_found(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt")
     data = bytearray(path.read_bytes())

@@ -21,9 +21,12 @@ function typing(event) {
   return event.target.closest("input, textarea, select, [contenteditable]") || event.ctrlKey || event.metaKey || event.altKey;
 }
 
-function follow(selector) {
+function follow(selector, tries = 100) {
   const link = document.querySelector(selector);
-  if (link) link.click();
+  if (link) { link.click(); return; }
+  // The links to other samples come a moment after the page: a key that was pressed before is not lost.
+  const steps = document.querySelector("#steps");
+  if (steps && !steps.children.length && tries) setTimeout(() => follow(selector, tries - 1), 100);
 }
 
 function step(tiles, by) {
