@@ -120,9 +120,10 @@ class _LocalReader(RandomReader):
         return os.pread(self._descriptor, count, offset)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # Taken first: closing lets other threads run, and closing a number twice closes somebody else's file.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class LocalFilesystem(Filesystem):
