@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 
 import numpy as np
 
 from audit.errors import AuditError
+from audit.web.child_process import ChildProcess
 from audit.web.exact_values import Values
 
 Key = tuple[str, int, int, int]
 
-_SECONDS = 120.0
 _KEPT = 8
 
 
@@ -33,7 +30,7 @@ class Derivations:
         self._trust = trust
         self._one = threading.Lock()
         self._kept: OrderedDict[Key, dict[int, Values]] = OrderedDict()
-        self._running: subprocess.Popen[bytes] | None = None
+        self._child = ChildProcess("audit.web.derive_child", "Recomputing")
 
     def known(self, key: Key, stage: int) -> Values | None:
         """Return a stage's values if this visit was recomputed before."""
@@ -52,29 +49,11 @@ class Derivations:
         run_id, epoch, index, visit = key
         request = {"store": self._location, "trust": self._trust, "run": run_id}
         request |= {"epoch": epoch, "index": index, "visit": visit}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._running = process = subprocess.Popen(
-            [sys.executable, "-m", "audit.web.derive_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            out, _ = process.communicate(json.dumps(request).encode(), timeout=_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise AuditError(f"Recomputing took longer than {_SECONDS:.0f} seconds and was stopped.") from None
-        finally:
-            self._running = None
-        return _read(out)
+        return _read(self._child.ask(request))
 
     def close(self) -> None:
         """End a process that is still running."""
-        if self._running is not None:
-            self._running.kill()
+        self._child.close()
 
 
 def _read(out: bytes) -> dict[int, Values]:

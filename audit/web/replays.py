@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
 from audit.errors import AuditError
 from audit.values import Preview
-
-_SECONDS = 120.0
+from audit.web.child_process import SECONDS, ChildProcess
 
 
 class Replays:
@@ -27,13 +23,13 @@ class Replays:
         self._location = location
         self._trust = trust
         self._one = threading.Lock()
-        self._running: subprocess.Popen[bytes] | None = None
+        self._child = ChildProcess("audit.web.replay_child", "The replay")
 
     def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[dict[str, Any], dict[int, Preview]]:
         """Return the verdict, and the pictures of the stages as they were derived."""
         visited = {"run": run_id, "index": index, "epoch": epoch, "visit": visit}
         request = {"store": self._location, "trust": self._trust, **visited}
-        if not self._one.acquire(timeout=_SECONDS):
+        if not self._one.acquire(timeout=SECONDS):
             raise AuditError("Another replay is still running.", hint="Wait until it ends, then try again.")
         try:
             answer = self._run(request)
@@ -48,23 +44,7 @@ class Replays:
         return answer, previews
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._running = process = subprocess.Popen(
-            [sys.executable, "-m", "audit.web.replay_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            out, _ = process.communicate(json.dumps(request).encode(), timeout=_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise AuditError(f"The replay took longer than {_SECONDS:.0f} seconds and was stopped.") from None
-        finally:
-            self._running = None
+        out = self._child.ask(request)
         try:
             # The pipeline may have printed; the answer is the last line.
             found = json.loads(out.rstrip().rpartition(b"\n")[2])
@@ -78,5 +58,4 @@ class Replays:
 
     def close(self) -> None:
         """End a replay that is still running."""
-        if self._running is not None:
-            self._running.kill()
+        self._child.close()
