@@ -15,6 +15,7 @@ from audit.checks.report import Report
 from audit.errors import AuditError
 from audit.lineage.source_state import read_source
 from audit.lineage.trace import trace
+from audit.sources.decode import open_picture
 from audit.store.read.reader import Reader
 
 #: The longer side of a picture, in pixels.
@@ -64,7 +65,7 @@ def _jpeg(reader: Reader, run_id: str, index: int | None) -> bytes | None:
         if preview is not None and not preview.media_type.startswith("image/"):
             return None
         data = preview.data if preview is not None else read_source(found.sample)
-        with Image.open(io.BytesIO(data)) as image:
+        with open_picture(data) as image:
             image.draft("RGB", (2 * _SIDE, 2 * _SIDE))
             small = image.convert("RGB")
     except (AuditError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.engines.failure_limit import FailureLimit
-from audit.errors import UsageError
+from audit.errors import StoreDamaged, UsageError
 from audit.records import DEFAULT_BUDGET, LEVELS, Progress
 
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
@@ -130,6 +130,10 @@ class RunRequest:
                 "This run was not recorded by `audit run`, so that its pipeline cannot be rebuilt from its recipe."
             )
         options = {key: recipe[key] for key in _RECIPE if key in recipe}
+        for key in ("dataset", "pipeline", "model", "arch"):
+            # A recipe is data from a store: what is not a text would not be asked about, and an open() takes a number.
+            if not isinstance(options.get(key), str | None):
+                raise StoreDamaged(f"The recipe of the run says {key} = {options[key]!r}, which is not a name.")
         # Recipes from before there was a choice were recorded with pictures in their own mode.
         return cls(**{"mode": "keep", **options, "store": store, **changes, "trust": trust})
 

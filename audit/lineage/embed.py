@@ -6,7 +6,6 @@ by SQL over millions of them.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from audit.errors import MissingExtra, NotFound, UsageError
 from audit.lineage.queries.overview import last_epoch
 from audit.records import Progress, Run
+from audit.sources.decode import open_picture
 from audit.store.maintain.embeddings import write_embeddings
 from audit.store.read.reader import Reader
 
@@ -132,7 +132,7 @@ def _pixels(reader: Reader, run: Run, epoch: int) -> tuple[list[Key], Vectors]:
     for _, piece in rows.batches(2_000):
         for at, index, visit, data in piece:
             try:
-                with Image.open(io.BytesIO(data)) as opened:
+                with open_picture(data) as opened:
                     small = opened.convert("RGB").resize((_PIXELS_SIDE, _PIXELS_SIDE), Image.Resampling.BOX)
             except (OSError, ValueError, Image.DecompressionBombError):
                 continue

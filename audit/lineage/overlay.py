@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
+from audit.sources.decode import open_picture
 from audit.values.overlay import draw_overlay
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _in_source(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mask(data: bytes) -> np.ndarray[Any, Any]:
-    return np.asarray(Image.open(io.BytesIO(data)))
+    return np.asarray(open_picture(data))
 
 
 def _picture(trace: Trace, *, first: bool) -> Image.Image | None:

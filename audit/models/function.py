@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -19,21 +18,15 @@ from torch import nn
 from audit.errors import ModelError
 from audit.models.complete import complete_model, identify
 from audit.models.loaded import LoadedModel, LoadOptions
-from audit.usercode import import_named, load_module, reporting
+from audit.usercode import import_named, is_code_name, load_module, reporting
 
 kind = "a function"
 executes_code = False  # only the code that the user named
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def recognise(spec: str) -> bool:
     """Return whether this is `module:function`, `FILE.py:function` or `FILE.py`, and not an existing model file."""
-    if spec.endswith(".py"):
-        return True
-    place, _, attribute = spec.rpartition(":")
-    if not place or not _DOTTED.fullmatch(attribute) or Path(spec).exists():
-        return False
-    return place.endswith(".py") or _DOTTED.fullmatch(place) is not None
+    return is_code_name(spec)
 
 
 def load(spec: str, options: LoadOptions) -> LoadedModel:
@@ -60,7 +53,11 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:
-    """Return the function, class or module object that `spec` names."""
+    """Return the function, class or module object that `spec` names. Nothing but the name of code is imported."""
+    if not is_code_name(spec):
+        raise ModelError(
+            f"{option} {spec} does not name a function.", hint="Write FILE.py:function or module:function."
+        )
     place, _, attribute = (spec, "", "model") if spec.endswith(".py") else spec.rpartition(":")
     module = _import_file(Path(place), option) if place.endswith(".py") else import_named(place, ModelError)
     found: Any = module

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 from rich.text import Text
 
+from audit.sources.decode import open_picture
 from audit.values.base import Preview
 
 _WIDTH = 32
@@ -17,8 +16,11 @@ def half_blocks(preview: Preview | None, width: int = _WIDTH) -> Text | None:
         return None
     from PIL import Image
 
-    with Image.open(io.BytesIO(preview.data)) as opened:
-        picture = opened.convert("RGB")
+    try:
+        with open_picture(preview.data) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None  # a store may hold anything as a preview
     scale = width / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(2, 2 * round(picture.height * scale / 2)))
     picture = picture.resize(size, Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX)

@@ -51,10 +51,10 @@ from audit.sources.base import (
     TextDataset,
     Transform,
     dataset_digest,
+    recognise_dataset,
 )
 from audit.sources.decode import pil_rgb_loader
 from audit.sources.files import missing_path, printable
-from audit.store.filesystem import local_path
 
 __all__ = [
     "SOURCES",
@@ -98,8 +98,7 @@ def open_dataset(
     Pictures come in their own mode, or all in RGB with `rgb`. `kind`, one of the names in `SOURCES`, decides if
     `spec` could name datasets of two kinds.
     """
-    text = os.path.expanduser(os.fspath(spec))
-    text = local_path(text) or text  # file://…
+    text, found = recognise_dataset(os.fspath(spec))
     if not text:
         raise DatasetError(
             "The dataset's name is empty.", hint="Pass a folder, a manifest, or another kind of dataset."
@@ -114,9 +113,8 @@ def open_dataset(
         if chosen in (class_folders, flat_folder, manifest, text_file, tensors) and not os.path.exists(text):
             raise missing_path(text)
         return chosen.open_source(text, options)
-    for candidate in SOURCES.values():
-        if candidate.recognise(text):
-            return candidate.open_source(text, options)
+    if found is not None:
+        return found.open_source(text, options)
     if not os.path.exists(text):
         if "://" in text:  # an address that may hold a password: refused without repeating it
             return remote.open_source(text, options)

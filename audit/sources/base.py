@@ -20,6 +20,7 @@ from typing import Any, Protocol, SupportsIndex
 from audit.registry import Registry
 from audit.sources.decode import decode_sample
 from audit.sources.files import Names, printable, raw_of, read_file, size_of
+from audit.store.filesystem import local_path
 
 Transform = Callable[[Any], Any]
 
@@ -58,6 +59,13 @@ class DatasetKind(Protocol):
 
 
 SOURCES: Registry[DatasetKind] = Registry("dataset kind", "audit.sources")
+
+
+def recognise_dataset(spec: str) -> tuple[str, DatasetKind | None]:
+    """Return what a name means, without `~` and file://, and the kind that opens it; None if there is no such kind."""
+    text = os.path.expanduser(spec)
+    text = local_path(text) or text
+    return text, next((kind for kind in SOURCES.values() if kind.recognise(text)), None)
 
 
 class FileDataset:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy
@@ -46,12 +46,19 @@ def sample_suffixes() -> frozenset[bytes]:
     return frozenset(suffix.encode() for suffix in known | {ARRAY})
 
 
+def open_picture(file: bytes | IO[bytes]) -> Image.Image:
+    """Return a picture that is decoded when it is used, in a format that can be read without another program."""
+    from PIL import Image
+
+    return Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=picture_formats())
+
+
 def decode_picture(data: bytes) -> Image.Image:
     """Return the picture in its own mode, fully loaded; a damaged one raises Pillow's error."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
-        picture = Image.open(BytesIO(data), formats=picture_formats())
+        picture = open_picture(data)
     except UnidentifiedImageError:
         # Pillow's message contains the address of a buffer, which differs each time.
         what = f"its {len(data)} bytes start with {data[:8]!r}" if data else "it is empty"

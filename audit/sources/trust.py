@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping
@@ -22,8 +21,9 @@ from audit import recording_key
 from audit.errors import CodeNotTrusted
 from audit.records import Run
 from audit.sources import class_folders, flat_folder, manifest, remote, tensors, text_file
-from audit.sources.base import SOURCES
+from audit.sources.base import recognise_dataset
 from audit.sources.builder import builders_of, file_of
+from audit.usercode import is_code_name
 
 #: What a signature covers: every key of a recipe that says which code runs, and on what.
 _SIGNED = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", "code", "files")
@@ -31,7 +31,6 @@ _SIGNED = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", 
 NAMES = ("builders", "pipeline", "dataset", "model", "arch")
 #: Kinds of dataset that are opened by this package's own code, which executes nothing that it reads.
 _PLAIN = (remote, class_folders, flat_folder, manifest, text_file, tensors)
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class CodeChangedWarning(UserWarning):
@@ -146,29 +145,18 @@ def _code(recipe: Mapping[str, Any], using: Collection[str]) -> list[NamedCode]:
         found.append(NamedCode(spec["pipeline"], os.path.abspath(file_of(spec["pipeline"]))))
     if "dataset" in spec and _runs_code(spec["dataset"]):
         found.append(_find_named_code(spec["dataset"]))
-    found += [_find_named_code(spec[name]) for name in ("model", "arch") if name in spec and _is_code(spec[name])]
+    found += [_find_named_code(spec[name]) for name in ("model", "arch") if name in spec and is_code_name(spec[name])]
     return found
 
 
 def _runs_code(dataset: str) -> bool:
     """Return whether opening this dataset executes the user's code, a plugin or another library."""
-    text = os.path.expanduser(dataset)
-    chosen = next((kind for kind in SOURCES.values() if kind.recognise(text)), None)
+    _, chosen = recognise_dataset(dataset)
     return chosen is not None and chosen not in _PLAIN
 
 
-def _is_code(spec: str) -> bool:
-    """Return whether it is FILE.py, FILE.py:name or module:name, and not a file of another kind."""
-    if spec.endswith(".py"):
-        return True
-    place, colon, name = spec.rpartition(":")
-    if not colon or not _MODULE.fullmatch(name) or os.path.exists(spec):
-        return False
-    return place.endswith(".py") or _MODULE.fullmatch(place) is not None
-
-
 def _find_named_code(spec: str) -> NamedCode:
-    if not _is_code(spec):
+    if not is_code_name(spec):
         return NamedCode(spec, None)
     place = file_of(spec)
     return NamedCode(spec, os.path.abspath(place) if place.endswith(".py") else _module_file(place))

@@ -3,6 +3,7 @@
 loading   import it, and report what it raises in one sentence
 search    which files it consists of
 files     those files, executed from the bytes whose digests are recorded
+names     which texts name code
 memory    whether a module that the user's program imported is what its file holds now
 process   when this process began
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 from audit.usercode.files import CodeFile, CodeFiles, changed_files, shown_source
 from audit.usercode.loading import collecting_code, import_named, importable, load_module, reporting
 from audit.usercode.memory import digest_in_memory
+from audit.usercode.names import is_code_name
 from audit.usercode.search import find_code
 
 __all__ = [
     "CodeFile", "CodeFiles", "changed_files", "collecting_code", "digest_in_memory", "find_code", "import_named",
-    "importable", "load_module", "reporting", "shown_source",
+    "importable", "is_code_name", "load_module", "reporting", "shown_source",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ class ChildProcess:
         """Return what the process writes for a request. AuditError when it takes too long."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._running = process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            [sys.executable, "-P", "-m", self._module],  # -P: modules in the working directory are not ours
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

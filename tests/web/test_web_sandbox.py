@@ -23,6 +23,7 @@ from audit.errors import QueryError
 from audit.store.read.reader import Reader
 from audit.store.sandbox import landlock
 from audit.store.sandbox.sandbox import Sandbox
+from audit.web.child_process import ChildProcess
 
 pytestmark = pytest.mark.workers
 
@@ -377,3 +378,18 @@ def test_a_spare_process_that_died_costs_nothing(sandbox: Sandbox) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(child), signal.SIGKILL)
         assert sandbox.query("SELECT 2").rows == [[2]]
+
+
+def test_the_process_imports_nothing_from_the_working_directory(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m` would put the directory first: a folder from a stranger would be executed by looking at its store."""
+    for name in ("json", "duckdb", "pyarrow", "audit"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'RAN')!r}, 'w').write('ran')")
+    monkeypatch.chdir(tmp_path)
+    with Sandbox(str(place)) as made:
+        assert made.query("SELECT 42").rows == [[42]]
+    assert not (tmp_path / "RAN").exists()
+    for module in ("audit.web.replay_child", "audit.web.derive_child"):
+        ChildProcess(module, "The work").ask({})
+    assert not (tmp_path / "RAN").exists()

@@ -9,6 +9,7 @@ from typing import TypedDict
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
+from audit.sources.decode import open_picture
 
 #: At most this many indices are listed in a query; for more, all rows are read.
 _NAMED = 10_000
@@ -102,14 +103,12 @@ class AlphaDropped(Check):
 
 def _find_dropped(found: Opened | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
     """Return the mode of a file with transparent pixels, or None if loading did more than convert the mode."""
-    from PIL import Image
-
     from audit import values
 
     if isinstance(found, OSError):
         return None
     try:
-        with found, Image.open(found) as image:
+        with found, open_picture(found) as image:
             if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
                 return None
             lowest, _ = image.convert("RGBA").getchannel("A").getextrema()

@@ -8,6 +8,7 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, opened
+from audit.sources.decode import open_picture
 from audit.tables import StageOutputRow
 
 _ORIENTATION = 0x0112
@@ -26,8 +27,6 @@ class ExifOrientation(Check):
     options = settings(files=Option(2_000, "Open at most this many files, evenly chosen; 0 opens all."))
 
     def run(self, context: Context) -> Iterable[Finding]:
-        from PIL import Image
-
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(jpe?g|jfif|tiff?|png|webp|heic|avif)$')"
         files = chosen_files(context, context.options["files"], may)
         if not files:
@@ -37,7 +36,7 @@ class ExifOrientation(Check):
             try:
                 if isinstance(found, OSError):
                     raise found
-                with found, Image.open(found) as image:
+                with found, open_picture(found) as image:
                     turn = image.getexif().get(_ORIENTATION, 1)
                     ignored = turn in _TURNS and self._is_ignored(context, file.index, image)
             except Exception:

@@ -5,7 +5,6 @@ Only Pillow decodes here, no torch. Pictures that cannot be decoded are counted 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from audit.checks.base import Skip
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.sources.decode import open_picture
 
 #: Larger pictures are scaled down to this: enough for the checks, and cheap for JPEG.
 SIDE = 256
@@ -67,10 +67,8 @@ def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Pict
 
 
 def _decoded(form: str, kind: str, encoding: str, data: bytes) -> Any:
-    from PIL import Image
-
     if form == "preview":
-        image = Image.open(io.BytesIO(data))
+        image = open_picture(data)
         image.load()
         return image
     from audit import values
@@ -79,14 +77,12 @@ def _decoded(form: str, kind: str, encoding: str, data: bytes) -> Any:
 
 
 def _from_files(context: Context, most: int) -> Iterator[Picture]:
-    from PIL import Image
-
     failed = 0
     for file, found in opened(chosen_files(context, most, "status = 'ok'")):
         try:
             if isinstance(found, OSError):
                 raise found
-            with found, Image.open(found) as image:
+            with found, open_picture(found) as image:
                 # JPEG can be decoded at a fraction of its size, which is much faster.
                 image.draft(None, (SIDE, SIDE))
                 image.load()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
 from audit.checks.shared.files import Opened, chosen_files, opened
+from audit.sources.decode import open_picture
 
 
 class Clipped(Check):
@@ -92,12 +93,10 @@ class Clipped(Check):
 
 
 def _is_wide(found: Opened | OSError) -> bool:
-    from PIL import Image
-
     if isinstance(found, OSError):
         return False
     try:
-        with found, Image.open(found) as image:
+        with found, open_picture(found) as image:
             return image.mode.startswith("I")
     except Exception:
         return False

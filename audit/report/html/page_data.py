@@ -6,7 +6,6 @@ Nothing here knows how it will be shown, and nothing here asks the store for mor
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shlex
@@ -19,6 +18,7 @@ from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.html.confusion import ClassOrder, confusion_view, predicted_name, where
 from audit.report.html.previews import excerpt
+from audit.sources.decode import open_picture
 from audit.tables import VisitRow
 from audit.values import Preview
 
@@ -147,7 +147,7 @@ def _difference(before: _Shown | None, now: _Shown) -> float | None:
     from PIL import Image, ImageChops, ImageStat
 
     try:
-        with Image.open(io.BytesIO(before[1].data)) as x, Image.open(io.BytesIO(now[1].data)) as y:
+        with open_picture(before[1].data) as x, open_picture(now[1].data) as y:
             first, second = x.convert("L").resize((32, 32)), y.convert("L").resize((32, 32))
     except (OSError, ValueError, Image.DecompressionBombError):
         return None

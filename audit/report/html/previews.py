@@ -11,6 +11,7 @@ import io
 
 from PIL import Image, ImageChops, ImageOps
 
+from audit.sources.decode import open_picture
 from audit.values import Preview
 from audit.values.thumbnail import viewable
 
@@ -58,7 +59,7 @@ def encode_picture(picture: Image.Image, side: int = _SIDE) -> Encoded:
 def decode(data: bytes) -> Image.Image | None:
     """Return the picture in these bytes, as L or RGB and small enough for a page; None if it is not a picture."""
     try:
-        with Image.open(io.BytesIO(data)) as opened:
+        with open_picture(data) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 return None
             opened.draft(None, (_SIDE, _SIDE))

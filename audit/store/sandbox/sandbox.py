@@ -188,7 +188,14 @@ class Sandbox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._nursery = subprocess.Popen(
-                [sys.executable, "-m", "audit.store.sandbox.worker", json.dumps(self._settings), str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "audit.store.sandbox.worker",
+                    json.dumps(self._settings),
+                    str(theirs.fileno()),
+                ],
                 pass_fds=[theirs.fileno()],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ file when it is executed.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -21,8 +22,11 @@ import torch
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from places import DIGITS, PIPELINE
+from PIL import Image
+from places import CHECKPOINT, DIGITS, PIPELINE
+from starlette.testclient import TestClient
 from torch.utils.data import DataLoader, Dataset
+from webstores import begin, write_samples
 
 import audit
 from audit import recording_key
@@ -30,6 +34,7 @@ from audit.cli.main import cli
 from audit.errors import AuditError, CodeNotTrusted, NeedsTrust
 from audit.sources.trust import CodeChangedWarning, changed_code, is_recorded_here, sign_recipe
 from audit.store.write.writer import RunWriter
+from audit.web.app import build
 
 
 class Canary:
@@ -200,6 +205,40 @@ def test_no_command_runs_what_a_store_names(
         assert "--trust" in done.stderr
 
 
+MISSPELT: dict[str, Callable[[Path], dict[str, Any]]] = {
+    # An attribute that no function can have: the module would be imported before it is looked for.
+    "arch": lambda evil: {"model": str(CHECKPOINT), "arch": f"{evil}:model-x"},
+    "arch of a module": lambda evil: {"model": str(CHECKPOINT), "arch": "evil:model-x"},
+    # A file of exactly this name exists, so that it could be taken for weights.
+    "arch like a file": lambda evil: {"model": str(CHECKPOINT), "arch": "evil.py:model"},
+    # Two spellings of one file.
+    "file address": lambda evil: {"dataset": "file://evil:dataset"},
+    "number": lambda evil: {"pipeline": 0},
+    "list": lambda evil: {"dataset": [str(evil)]},
+}
+
+
+@pytest.mark.parametrize("spelling", MISSPELT)
+def test_no_spelling_of_a_name_gets_around_the_question(
+    material: Path, stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    store = tmp_path / "lineage"
+    shutil.copytree(material / "lineage", store)
+    monkeypatch.chdir(material)
+    (material / "evil.py:model").write_text("not weights")
+    (material / "RAN").unlink(missing_ok=True)
+    sys.modules.pop("evil", None)  # so that importing it executes it
+    recipe: dict[str, Any] = {"kind": "run", "dataset": str(DIGITS), "pipeline": None, "model": None}
+    recipe |= MISSPELT[spelling](material / "evil.py")
+    with audit.open(store) as opened:
+        change_recipe(store, opened.run("a").run_id, recipe)
+    for command in (["diff", "b", "a"], ["replay", "a", "--workers", "0"], ["replay", "a", "--model"]):
+        done = invoke(*command, "--store", store)
+        assert not (material / "RAN").exists(), done.output
+        assert "Traceback" not in done.output
+        assert "internal error" not in done.output
+
+
 def test_a_plugin_in_the_working_directory_is_not_loaded(material: Path, stranger: Path, tmp_path: Path) -> None:
     """`python -m audit` searches the working directory for packages, and entry points in it would be loaded."""
     information = tmp_path / "evil-1.0.dist-info"
@@ -217,6 +256,55 @@ def test_a_plugin_in_the_working_directory_is_not_loaded(material: Path, strange
             env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(audit.__file__))},
         )
         assert not (tmp_path / "RAN").exists(), command
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\n(code)\n%%EOF\n"
+
+
+def test_a_stored_picture_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow hands Encapsulated PostScript to Ghostscript, which executes it."""
+    programs, ran, files = tmp_path / "bin", tmp_path / "RAN", tmp_path / "files"
+    programs.mkdir()
+    files.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\necho ran > {ran}\n")
+    (programs / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    for index in range(3):
+        (files / f"{index}.png").write_bytes(EPS)
+    with Image.open(io.BytesIO(EPS)) as picture, pytest.raises(OSError):
+        picture.load()
+    assert ran.exists(), "the canary works"
+    ran.unlink()
+    store = tmp_path / "lineage"
+    for name in ("a", "b"):
+        writer = begin(store, name, classes=["x", "y"])
+        rows = [
+            {"preview": EPS, "root": str(files), "label": 0, "predicted": i % 2, "probabilities": [0.4, 0.6]}
+            for i in range(3)
+        ]
+        write_samples(writer, rows)
+        writer.finish("complete")
+    with audit.open(store) as opened:
+        opened.trace("a", index=0)._repr_html_()
+        opened.check("a", only=("exif_orientation", "alpha_dropped", "near_duplicates", "image_quality"), record=False)
+        opened.report(str(tmp_path / "report.html"), "a", baseline="b")
+    for command in (
+        ["trace", "a", "0", "--pictures"],
+        ["check", "a", "--format", "markdown"],
+        ["embed", "a", "--layer", "pixels"],
+    ):
+        assert "internal error" not in invoke(*command, "--store", store).output
+    with TestClient(build(str(store)), base_url="http://127.0.0.1") as browser:
+        for page in ("gallery/block", "trace/0", "trace/0/steps", "picture/0/0", "source/0"):
+            assert browser.get(f"/run/a/{page}").status_code in (200, 404), page
+    assert not ran.exists()
+
+
+def test_stored_pictures_are_opened_in_one_place() -> None:
+    package = Path(audit.__file__).parent
+    opening = {str(path.relative_to(package)) for path in package.rglob("*.py") if "Image.open(" in path.read_text()}
+    # The second one stands for torchvision's own loader, which opens what the user's loop opens.
+    assert opening == {"sources/decode.py", "recorders/visit/instrument.py"}
 
 
 def test_the_machine_that_recorded_derives_without_a_flag(material: Path, tmp_path: Path) -> None:
