@@ -88,7 +88,7 @@ def _projected(components: Vectors, method: Method) -> Vectors:
         made = TSNE(random_state=0, perplexity=min(30.0, (len(components) - 1) / 3))
     else:
         try:
-            from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
+            from umap import UMAP  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
             raise MissingExtra("umap-learn", "UMAP", "embed") from None
         made = UMAP(random_state=0)
