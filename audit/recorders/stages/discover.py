@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from audit.errors import PipelineError
-from audit.recorders.stages import drawn
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
+from audit.recorders.stages.drawn_parameters import says_random
 from audit.recorders.stages.slots import Slot, SlotSnapshot, tuple_slots
 from audit.records import Stage
 
@@ -284,7 +284,7 @@ def is_choice(value: Any) -> bool:
 def looks_random(stage: Any) -> bool:
     """Whether a stage draws random numbers, as far as its class shows."""
     name = name_of(stage)
-    if (known := drawn.says_random(stage)) is not None:
+    if (known := says_random(stage)) is not None:
         return known
     return name.startswith("Random") or name in _RANDOM_NAMES or callable(getattr(stage, "get_params", None))
 

@@ -85,7 +85,7 @@ class Instrument:
     def describe(self, visit: Visit) -> dict[int, Stage]:
         """Return the stages of a visit that were not known before it, by their ordinals in the visit."""
         added: dict[int, Stage] = {}
-        for ordinal, what in visit.added.items():
+        for ordinal, what in visit.added_stages.items():
             if isinstance(what, RepeatedCall):
                 added[ordinal] = what.describe()
             elif isinstance(what, str):

@@ -24,7 +24,7 @@ from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit.targets import Target, find_boxes, find_target
-from audit.recorders.visit.visit import INSIDE
+from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
 

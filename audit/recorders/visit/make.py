@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from audit.recorders.activity import Activity
 from audit.recorders.randomness.visit_randomness import Randomness, States, VisitRequest
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch, BatchObserver
+from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.item_calls import ItemCalls, assign_calls
 from audit.recorders.visit.items import parts_of, split_item
-from audit.recorders.visit.visit import Visit, describe_error
-from audit.records import Level
-
-CaptureOrVerify = Level | Literal["verify"]
+from audit.recorders.visit.visit import Visit
+from audit.recorders.visit.visit_outputs import CaptureOrVerify
 
 
 @dataclass(slots=True)

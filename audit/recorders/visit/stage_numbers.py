@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from audit.recorders.visit.visit import INSIDE
+from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Columns, Stage
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.repeated_call import inside_stage
-from audit.recorders.visit.visit import INSIDE
+from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
 

@@ -1,0 +1,15 @@
+"""An error as text that can be stored."""
+
+from __future__ import annotations
+
+import traceback
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the error as one text, made where it happened: an exception itself may not survive pickling."""
+    try:
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    except Exception:
+        text = f"{type(error).__name__} (which cannot be shown)"
+    # A lone surrogate, as in a file name that is not UTF-8, cannot be stored as text.
+    return text.encode("utf-8", "backslashreplace").decode()[:2000]

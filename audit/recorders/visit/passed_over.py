@@ -1,0 +1,38 @@
+"""Stages that a random container was seen to pass over."""
+
+from __future__ import annotations
+
+from audit.recorders.stages.call_parameters import NOT_FIRED
+from audit.recorders.stages.discover import Pipeline
+from audit.recorders.visit.stage_row import Row
+
+
+def fill_passed_over(pipeline: Pipeline, rows: dict[int, Row]) -> None:
+    """Add a row for each stage that a random container passed over: its value is that of the stage before.
+
+    For any other stage without a row it is unknown whether it ran, and no row is added.
+    """
+    passed_over = _find_passed_over(pipeline, rows)
+    before = {False: rows.get(0), True: None}
+    for step in pipeline.steps[1:]:
+        ordinal, is_target = step.stage.stage, step.stage.is_target
+        row = rows.get(ordinal)
+        if row is None and ordinal in passed_over and (last := before[is_target]) is not None:
+            row = Row(last.facts, False, NOT_FIRED, 0.0)
+            row.preview, row.full, row.shared = last.preview, last.full, True
+            rows[ordinal] = row
+        before[is_target] = row or before[is_target]
+
+
+def _find_passed_over(pipeline: Pipeline, rows: dict[int, Row]) -> set[int]:
+    """Return the stages below containers that ran without calling them."""
+    found: set[int] = set()
+    for step in pipeline.steps:
+        own = rows.get(step.stage.stage) if step.children else None
+        if own is None:
+            continue
+        below = {ordinal for child in step.children for ordinal in child}
+        # A container that changed its value, though no stage below it was seen, called them in a way of its own.
+        if not own.changed or any(ordinal in rows for ordinal in below):
+            found |= below
+    return found

@@ -1,0 +1,117 @@
+"""The outputs of one visit's stages: each is described and digested, and becomes a row.
+
+A value that cannot be described is a problem noted on the visit, never an exception in the user's pipeline.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from audit import values
+from audit.recorders.calls.observed_calls import VisitCalls
+from audit.recorders.visit.error_text import describe_error
+from audit.recorders.visit.stage_row import Row
+from audit.records import Level
+from audit.values.base import Facts
+
+#: How much of an output is kept; "verify" asks for what a replay compares.
+CaptureOrVerify = Level | Literal["verify"]
+
+
+class VisitOutputs:
+    """Makes a row of each stage output. `level` says how much of each is kept."""
+
+    def __init__(self, level: CaptureOrVerify) -> None:
+        self._level = level
+        self._value: Any = None
+        self._digest: str | None = None
+        self._last: Row | None = None
+        #: Nanoseconds that were spent on describing values, and not by the pipeline.
+        self._overhead = 0
+        self.rows: dict[int, Row] = {}
+        self.problem: str | None = None
+        #: Follows the calls that the dataset makes, where stages are found by them.
+        self.calls: VisitCalls | None = None
+
+    @property
+    def last_digest(self) -> str | None:
+        """The digest of what the pipeline gave, as far as its stages show."""
+        return self._digest
+
+    def holds(self, value: Any) -> bool:
+        """Whether this very object is what the last stage gave."""
+        return value is self._value and value is not None
+
+    def holds_equal(self, value: Any) -> bool:
+        """Whether the last stage gave something with the same content."""
+        return self._digest is not None and self._digest_of(value) == self._digest
+
+    def _digest_of(self, value: Any) -> str | None:
+        if value is self._value and self._digest is not None:
+            return self._digest
+        begun = time.perf_counter_ns()
+        self._pause_calls(1)
+        try:
+            return values.digest(value)
+        except Exception as error:
+            self.problem = self.problem or f"a value could not be digested: {describe_error(error)}"
+            return None
+        finally:
+            self._pause_calls(-1)
+            self._overhead += time.perf_counter_ns() - begun
+
+    def _pause_calls(self, by: int) -> None:
+        """Observe no calls while a value is described: these are not stages."""
+        if self.calls is not None:
+            self.calls.paused += by
+
+    def _note(
+        self,
+        ordinal: int,
+        value: Any,
+        came_in: str | None,
+        nanoseconds: int,
+        params: str | None,
+        *,
+        is_target: bool = False,
+    ) -> None:
+        begun = time.perf_counter_ns()
+        self._pause_calls(1)
+        try:
+            facts = values.observe(value) if self._level != "verify" else _only_digest(value)
+            is_known = facts.digest is not None and (came_in is not None or ordinal == 0)
+            row = Row(facts, facts.digest != came_in if is_known else None, params, nanoseconds / 1000)
+            self._keep(row, value)
+            self.rows[ordinal] = row
+            if not is_target:
+                self._value, self._digest, self._last = value, facts.digest, row
+        except Exception as error:
+            self.problem = self.problem or f"an output could not be described: {describe_error(error)}"
+        self._pause_calls(-1)
+        self._overhead += time.perf_counter_ns() - begun
+
+    def _keep(self, row: Row, value: Any) -> None:
+        """Keep the payload that the level asks for; what did not change is not kept twice."""
+        last = self._last
+        if (
+            row.changed is False
+            and last is not None
+            and last.facts.digest == row.facts.digest
+            and last.facts.mode == row.facts.mode
+        ):
+            row.preview, row.full, row.shared = last.preview, last.full, True
+            return
+        if self._level in ("preview", "full"):
+            row.preview = values.preview(value)
+        if self._level == "full":
+            row.full = values.encode(value)
+
+    def _set_last(self, value: Any, row: Row) -> None:
+        self._value, self._digest, self._last = value, row.facts.digest, row
+
+
+def _only_digest(value: Any) -> Facts:
+    """Return what a replay compares, without the cost of statistics."""
+    digest, size = values.fingerprint(value)
+    return Facts(values.kind_of(value).name, digest=digest, bytes=size)
