@@ -18,7 +18,9 @@ from audit.errors import NotFound, UsageError
 #: The address by which records for other tools name this project. It identifies; it need not answer.
 PROJECT_ADDRESS = "https://audit-lineage.example"
 
-_LATEST = re.compile(r"^latest(?:~(\d+))?$")
+#: `latest`, or the Nth complete run before it; the SQL macro `run_of` uses it too.
+LATEST = "latest(~[0-9]{1,9})?"
+_LATEST = re.compile(LATEST)
 _NAME = re.compile(r"^[^\x00-\x1f/\\]{1,200}$")
 
 
@@ -36,7 +38,7 @@ def check_run_name(name: str | None) -> str | None:
             f"{name!r} cannot be a run's name.",
             hint="Use up to 200 printable characters without slashes, not beginning or ending in a space.",
         )
-    if _LATEST.match(name):
+    if _LATEST.fullmatch(name):
         raise UsageError(f"{name!r} cannot be a run's name: it always means the newest complete run.")
     return name
 
@@ -56,14 +58,15 @@ def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
     """Return the run id that `reference` means among `runs`, which are in the order they were begun.
 
     An id, a unique prefix of one, a name (the newest run of that name), `latest` or `latest~N`
-    (the newest complete run, or the Nth before it). None means `latest`.
+    (the newest complete run, or the Nth before it). None means `latest`. The SQL macro `run_of` follows the same rule, and
+    a test compares the two.
     """
     reference = reference or "latest"
     if not runs:
         raise NotFound("The store holds no run.", hint="Record one with: audit run --dataset DIR")
-    if match := _LATEST.match(reference):
+    if match := _LATEST.fullmatch(reference):
         complete = [run for run in runs if run.status == "complete"]
-        back = int(match.group(1) or 0)
+        back = int((match.group(1) or "~0")[1:])
         if back < len(complete):
             return complete[-1 - back].run_id
         if not complete:

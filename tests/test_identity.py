@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.errors import AuditError, NotFound, UsageError
 from audit.identity import check_run_name, new_run_id, resolve_run, visit_seed
+from audit.store.views import MACROS
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,29 @@ def test_any_text_gives_a_run_or_an_error_with_a_sentence(rows: list[Row], text:
     except AuditError as error:
         if not error.message:
             pytest.fail("an error without a sentence")
+
+
+_REFERENCES = _IDS | st.sampled_from(["base", "aa", "a", "b", "latest", "latest~0", "latest~1", "latest~9", "latest~"])
+
+
+@given(_ROWS, _REFERENCES)
+def test_the_macro_of_sql_means_the_same_run(sql: duckdb.DuckDBPyConnection, rows: list[Row], reference: str) -> None:
+    sql.execute("DELETE FROM runs")
+    values = [(row.run_id, row.name, row.status, number) for number, row in enumerate(rows)]
+    sql.executemany("INSERT INTO runs VALUES (?, ?, ?, ?)", values)
+    try:
+        expected = resolve_run(reference, rows)
+    except AuditError:
+        expected = None
+    assert sql.execute("SELECT run_of(?)", [reference]).fetchone() == (expected,)
+
+
+@pytest.fixture(scope="module")
+def sql() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE runs (run_id VARCHAR, name VARCHAR, status VARCHAR, sequence INT)")
+        connection.execute(f"CREATE MACRO run_of(reference) AS {MACROS['run_of(reference)']}")
+        yield connection
 
 
 @given(st.text(max_size=30))

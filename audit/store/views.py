@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from audit.columns import columns_of
+from audit.identity import LATEST
 from audit.store import comparison
 from audit.store.task_views import VIEWS as TASK_VIEWS
 from audit.store.training_views import VIEWS as TRAINING_VIEWS
@@ -72,9 +73,9 @@ _JUDGED = comparison.flip_query(
 
 #: Scalar and table macros: name with parameters, and body.
 MACROS: dict[str, str] = {
-    # A run by id, by name (the newest of that name), 'latest', 'latest~N', or the beginning of one id alone.
-    "run_of(reference)": """CASE
-        WHEN regexp_full_match(reference, 'latest(~[0-9]{1,9})?') THEN (
+    # The rule of `identity.resolve_run`; a test compares the two.
+    "run_of(reference)": f"""CASE
+        WHEN regexp_full_match(reference, '{LATEST}') THEN (
             SELECT list(run_id ORDER BY sequence DESC) FROM runs WHERE status = 'complete'
         )[1 + coalesce(try_cast(reference[8:] AS INT), 0)]
         ELSE coalesce(
