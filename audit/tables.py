@@ -112,6 +112,16 @@ class StageOutputRow(VisitRow):
     bytes: Annotated[int | None, BIGINT("size of the value in memory", null="unknown")]
     microseconds: Annotated[float, FLOAT("time in the stage, without the time of recording")]
     payload: Annotated[str, VARCHAR("`none`, `preview` or `full`: the most exact form of it in `payloads`")]
+    target: Annotated[
+        str | None,
+        VARCHAR(
+            "JSON: of a picture with its target `height` and `width` of the picture, `boxes` [[x1, y1, x2, y2]…] with "
+            "`classes` and `format` (where they name one), `mask` (pixels of each class); the statistics are then the "
+            "picture's",
+            null="the output is not a picture with boxes or a mask",
+            since=4,
+        ),
+    ]
 
 
 class PayloadRow(VisitRow):

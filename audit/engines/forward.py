@@ -10,13 +10,13 @@ import torch
 
 from audit import values
 from audit.errors import AuditError, ModelError
+from audit.metrics.source_space import SourceSpace, spaces_by_visit
 from audit.models import LoadedModel
 from audit.models.task_outputs import TaskOutput, join_outputs
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import add_ports
 from audit.recorders.model.predictions import prediction_columns
-from audit.recorders.model.source_space import SourceSpace, spaces_by_visit
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
 from audit.recorders.visit.stage_register import StageRegister, StagesByPath

@@ -12,9 +12,9 @@ from typing import Any
 
 from audit import plainjson, values
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
-from audit.lineage.overlay import visit_overlay
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
+from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
 from audit.notebook_view import NotebookView
 from audit.records import Run, Stage
 from audit.sources.files import printable
@@ -97,6 +97,11 @@ class Trace(NotebookView):
         """The target and the predicted mask of the graded prediction."""
         return self.reader.rows(MaskRow, self.run.run_id, index=self.sample["index"], where=self._graded)
 
+    @cached_property
+    def overlays(self) -> list[StageOverlay]:
+        """The boxes and masks at each stage, in the pixels of that stage's picture; derives nothing."""
+        return stage_overlays(self)
+
     @property
     def _graded(self) -> str:
         return f"epoch = {self.sample['epoch']} AND visit = {self.sample['visit']} AND call = 0"
@@ -166,9 +171,11 @@ class Trace(NotebookView):
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
         written: list[Path] = []
+        stems = {}
         for row in self.stages:
             name = "".join(c if c.isalnum() or c in "-_" else "_" for c in row["name"])[:60]
-            stem = target / f"{row['stage']:02d}-{name}"
+            stems[row["stage"]] = f"{row['stage']:02d}-{name}"
+            stem = target / stems[row["stage"]]
             try:
                 written += values.export(self.value(row["stage"]), stem)
             except (NeedsTrust, NotFound) as error:
@@ -176,21 +183,10 @@ class Trace(NotebookView):
                 absent = stem.with_name(stem.name + ".txt")
                 absent.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
                 written.append(absent)
-        written += self._export_overlay(target / "overlay.png")
+        written += export_overlays(self, target, stems)
         summary = target / "trace.json"
         summary.write_text(plainjson.dumps(self.as_json(), indent=2))
         return [*written, summary]
-
-    def _export_overlay(self, path: Path) -> list[Path]:
-        """Write the picture with its boxes or masks, if the visit has them and its picture can be had."""
-        try:
-            overlay = visit_overlay(self)
-        except (NeedsTrust, NotFound):
-            return []  # the missing picture is told in place of its stage
-        if overlay is None:
-            return []
-        overlay.save(path)
-        return [path]
 
     def as_json(self) -> dict[str, Any]:
         """Return the trace as `audit trace --json` prints it."""
@@ -252,6 +248,8 @@ def _stage_json(row: TracedStage) -> dict[str, Any]:
     found: dict[str, Any] = {**row}
     chosen = {name: found[name] for name in _STAGE}
     chosen["params"] = json.loads(row["params"]) if row["params"] else None
+    if row["target"]:
+        chosen["target"] = json.loads(row["target"])
     return chosen
 
 

@@ -81,10 +81,9 @@ def _class_text(number: int | None, name: str | None) -> str:
 
 def _stage(row: TracedStage) -> Text:
     shape = "×".join(str(length) for length in row["shape"]) if row["shape"] else "—"
+    what = _joint(row["target"]) or f"{row['kind']} {clean(row['mode'] or row['dtype'] or '')} {shape}"
     text = Text.assemble(
-        (f"{row['path'] or row['stage']:<4}", "dim"),
-        (f"{clean(row['name'])}", "bold cyan"),
-        f"  {row['kind']} {clean(row['mode'] or row['dtype'] or '')} {shape}",
+        (f"{row['path'] or row['stage']:<4}", "dim"), (f"{clean(row['name'])}", "bold cyan"), f"  {what}"
     )
     if row["min"] is not None:
         text.append(f"  [{row['min']:.4g}, {row['max']:.4g}] mean {row['mean']:.4g} std {row['std']:.4g}", "dim")
@@ -98,6 +97,21 @@ def _stage(row: TracedStage) -> Text:
     if row["digest"] is not None:
         text.append(f"  {row['digest'][:8]}", "dim")
     return text
+
+
+def _joint(target: str | None) -> str | None:
+    """Return a picture with its target in a few words; None for every other output."""
+    if not target:
+        return None
+    said = json.loads(target)
+    parts = [f"picture {said['height']}×{said['width']}"]
+    if "boxes" in said:
+        count = len(said["boxes"])
+        shown = "; ".join(" ".join("—" if n is None else f"{n:.4g}" for n in box) for box in said["boxes"][:3])
+        parts.append(f"{count} box{'es' * (count != 1)}" + (f" ({shown}{'; …' if count > 3 else ''})" if count else ""))
+    if "mask" in said:
+        parts.append(f"mask of {len(said['mask'])} classes")
+    return ", ".join(parts)
 
 
 def _short(value: Any) -> str:

@@ -27,6 +27,19 @@ VIEWS: dict[str, str] = {
         JOIN runs r ON r.run_id = s.run_id WHERE r.task = 'regression' AND p.target IS NOT NULL
         ORDER BY p.loss DESC, s.index
     """,
+    # The target boxes at each stage that returns a picture together with them, in the pixels of that picture.
+    "stage_boxes": """
+        SELECT run_id, epoch, index, visit, stage, name, n - 1 AS box, classes[n] AS class,
+               boxes[n][1] AS x1, boxes[n][2] AS y1, boxes[n][3] AS x2, boxes[n][4] AS y2, width, height
+        FROM (
+            SELECT *, unnest(range(1, len(boxes) + 1)) AS n FROM (
+                SELECT run_id, epoch, index, visit, stage, name, (target -> '$.boxes')::DOUBLE[][] AS boxes,
+                       (target -> '$.classes')::BIGINT[] AS classes, (target -> '$.width')::INTEGER AS width,
+                       (target -> '$.height')::INTEGER AS height
+                FROM stage_outputs WHERE target IS NOT NULL
+            )
+        ) ORDER BY run_id, epoch, index, visit, stage, box
+    """,
     # Objects that the detector did not find, the largest first.
     "missed_objects": """
         SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, b.model, b.box, b.class, b.class_name,

@@ -24,6 +24,7 @@ from audit.values.dispatch import (
 )
 from audit.values.hashing import following as following_digests
 from audit.values.image import ImageKind
+from audit.values.joint import describe_target
 from audit.values.mapping import MappingKind
 from audit.values.number import NumberKind
 from audit.values.other import OtherKind
@@ -35,7 +36,7 @@ from audit.values.tv import as_form
 
 __all__ = [
     "DIGEST_VERSION", "KINDS", "Encoded", "Facts", "Preview", "Reading", "ValueKind",
-    "as_form", "decode", "digest", "encode", "encoded_digest", "export", "fingerprint", "following_digests", "kind_of",
+    "as_form", "decode", "describe_target", "digest", "encode", "encoded_digest", "export", "fingerprint", "following_digests", "kind_of",
     "observe", "preview", "row_digests",
 ]  # fmt: skip
 

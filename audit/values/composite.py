@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from audit.values import dispatch, hashing
-from audit.values.base import Encoded, Reading, damaged, pack, unpack
+from audit.values.base import Encoded, Facts, Reading, damaged, pack, unpack
 
 #: A value that is nested more deeply, as one that contains itself is, has no digest.
 _DEEPEST = 100
@@ -76,6 +76,17 @@ def _blocks(encoded: Encoded) -> tuple[dict[str, Any], list[tuple[str, Encoded]]
         blocks.append((name, Encoded(encoding, bytes(body[at : at + length]))))
         at += length
     return header, blocks
+
+
+def facts_of(
+    kind: str, shape: tuple[int, ...], mode: str, digest: str | None, size: int, picture: Facts | None
+) -> Facts:
+    """Return the facts of a composite value. If it is a picture with its target, the statistics are the picture's."""
+    facts = Facts(kind, None, shape, mode, digest, bytes=size)
+    if picture is not None:
+        for name in ("dtype", "min", "max", "mean", "std", "zeros", "nonfinite"):
+            setattr(facts, name, getattr(picture, name))
+    return facts
 
 
 def outline(value: object, depth: int = 2) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from audit.values import composite, dispatch, loaded
+from audit.values import composite, dispatch, joint, loaded
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
 
 _DATACLASS = "dataclass "
@@ -39,10 +39,10 @@ class MappingKind(ValueKind):
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         shape = (len(_items(value)),)
-        return Facts(self.name, None, shape, _mode(value), digest, bytes=size)
+        return composite.facts_of(self.name, shape, _mode(value), digest, size, joint.observe_picture(value))
 
     def preview(self, value: Any) -> Preview | None:
-        return excerpt(composite.outline(dict(_items(value))))
+        return joint.preview(value) or excerpt(composite.outline(dict(_items(value))))
 
     def encode(self, value: Any) -> Encoded:
         header = {"type": _mode(value)}

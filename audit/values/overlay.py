@@ -18,20 +18,23 @@ _LEAST = 240
 _CORNERS = ("x1", "y1", "x2", "y2")
 
 
-def draw_overlay(picture: Image.Image, target: Overlay = None, predicted: Overlay = None) -> Image.Image:
+def draw_overlay(
+    picture: Image.Image, target: Overlay = None, predicted: Overlay = None, *, enlarge: bool = True
+) -> Image.Image:
     """Return the picture with what was wanted and what a model predicted; the picture itself stays as it is.
 
     Boxes are rows of the table `boxes` and are drawn with class and score: a target that was missed and a predicted box
-    that is wrong are red. A predicted mask is tinted blue where it is right, and red where it is not.
+    that is wrong are red. A predicted mask is tinted blue where it is right, and red where it is not. `enlarge` makes a
+    small picture large enough to read the names of classes; without it, boxes have no names.
     """
-    factor = max(1, -(-_LEAST // max(1, min(picture.size))))
+    factor = max(1, -(-_LEAST // max(1, min(picture.size)))) if enlarge else 1
     drawn = picture.convert("RGB").resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     if isinstance(target, np.ndarray) or isinstance(predicted, np.ndarray):
         return _tint(drawn, _array(target), _array(predicted))
     pen = ImageDraw.Draw(drawn)
     for rows, colour, wrong in ((target, TARGET, "fn"), (predicted, FOUND, "fp")):
         for row in _rows(rows):
-            _draw_box(pen, row, WRONG if row.get("outcome") == wrong else colour, factor)
+            _draw_box(pen, row, WRONG if row.get("outcome") == wrong else colour, factor, named=enlarge)
     return drawn
 
 
@@ -43,11 +46,15 @@ def _array(overlay: Overlay) -> Array | None:
     return overlay if isinstance(overlay, np.ndarray) else None
 
 
-def _draw_box(pen: ImageDraw.ImageDraw, row: Mapping[str, Any], colour: tuple[int, int, int], factor: int) -> None:
+def _draw_box(
+    pen: ImageDraw.ImageDraw, row: Mapping[str, Any], colour: tuple[int, int, int], factor: int, *, named: bool
+) -> None:
     corners = [float(row[name]) * factor for name in _CORNERS]
     if not np.isfinite(corners).all() or corners[2] < corners[0] or corners[3] < corners[1]:
         return  # such a box is in the table, and cannot be drawn
-    pen.rectangle(corners, outline=colour, width=2)
+    pen.rectangle(corners, outline=colour, width=2 if named else 1)
+    if not named:
+        return
     name = row.get("class_name") or row.get("class", row.get("class_"))
     score = row.get("score")
     text = str(name) if score is None else f"{name} {score:.2f}"

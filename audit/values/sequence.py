@@ -10,7 +10,7 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-from audit.values import composite, dispatch
+from audit.values import composite, dispatch, joint
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
 from audit.values.loaded import find_class
 from audit.values.mapping import export_children
@@ -29,10 +29,10 @@ class SequenceKind(ValueKind):
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
-        return Facts(self.name, None, (len(value),), _mode(value), digest, bytes=size)
+        return composite.facts_of(self.name, (len(value),), _mode(value), digest, size, joint.observe_picture(value))
 
     def preview(self, value: Any) -> Preview | None:
-        return excerpt(composite.outline(list(_children(value))))
+        return joint.preview(value) or excerpt(composite.outline(list(_children(value))))
 
     def encode(self, value: Any) -> Encoded:
         header: dict[str, Any] = {"type": _base(value), "mode": _mode(value)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from audit.metrics.source_space import SourceSpace, spaces_by_visit
 from audit.models.meaning import OutputMeaning
 from audit.models.task_outputs import TaskOutput, is_losses
 from audit.recorders.capture_level import CaptureLevel
@@ -19,7 +20,6 @@ from audit.recorders.model.ports import add_ports
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
-from audit.recorders.model.source_space import SourceSpace, spaces_by_visit
 from audit.recorders.model.step import ModelStep, Place
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
 from audit.recorders.model.unpredicted_batch import BatchRows, item_targets_of, targets_of

@@ -18,8 +18,8 @@ from audit import values
 from audit.metrics.box_matching import match_picture
 from audit.metrics.boxes import Boxes
 from audit.metrics.mask_scores import IGNORED, score_mask
+from audit.metrics.source_space import SourceSpace
 from audit.models.task_outputs import DetectorOutput, MaskOutput, TaskOutput, TokenOutput, is_mask
-from audit.recorders.model.source_space import SourceSpace
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ def fill_passed_over(pipeline: Pipeline, rows: dict[int, Row]) -> None:
         row = rows.get(ordinal)
         if row is None and ordinal in passed_over and (last := before[is_target]) is not None:
             row = Row(last.facts, False, NOT_FIRED, 0.0)
-            row.preview, row.full, row.shared = last.preview, last.full, True
+            row.preview, row.full, row.shared, row.target = last.preview, last.full, True, last.target
             rows[ordinal] = row
         before[is_target] = row or before[is_target]
 

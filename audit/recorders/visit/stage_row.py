@@ -17,13 +17,15 @@ _values_of = attrgetter(*_FACTS)
 class Row:
     """What is known of one stage of one visit."""
 
-    __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared")
+    __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared", "target")
 
     def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float) -> None:
         self.facts = facts
         self.changed = changed
         self.params = params
         self.microseconds = microseconds
+        #: The target beside the picture (see values/joint.py).
+        self.target: str | None = None
         #: The payload is that of the nearest earlier stage with the same digest.
         self.shared = False
         self.preview: values.Preview | None = None
@@ -49,6 +51,7 @@ class Row:
         add["params"].append(self.params)
         add["microseconds"].append(self.microseconds)
         add["payload"].append(self.level)
+        add["target"].append(self.target)
         add["position"].append(position)
         outputs.rows += 1
         if self.shared:

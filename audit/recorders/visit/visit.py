@@ -97,6 +97,11 @@ class Visit(VisitOutputs):
         self._load = value
         self._note(0, value, None, nanoseconds, None)
 
+    def _note_loaded_target(self, value: tuple[Any, ...]) -> None:
+        """Note the target that the first joint stage is given beside the picture that was loaded."""
+        if value and value[0] is self._load:
+            self.rows[0].target = values.describe_target(value)
+
     def take_load(self) -> Any:
         """Return the value of stage 0, and let go of it."""
         value, self._load = self._load, None
@@ -109,6 +114,8 @@ class Visit(VisitOutputs):
         if not is_target and 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
             self.note_loaded(value)
+        elif not is_target and self.rows[0].target is None and isinstance(value, tuple):
+            self._note_loaded_target(value)
         came_in = self._digest_of(value)
         listener = listen(step)
         overhead_before, ran_before = self._overhead, len(self._ran)

@@ -17,6 +17,8 @@ from audit.values.base import Facts
 
 #: How much of an output is kept; "verify" asks for what a replay compares.
 CaptureOrVerify = Level | Literal["verify"]
+#: Kinds of values that may be a picture with its target.
+_COMPOSITE = ("sequence", "mapping")
 
 
 class VisitOutputs:
@@ -82,6 +84,8 @@ class VisitOutputs:
             facts = values.observe(value) if self._level != "verify" else _only_digest(value)
             is_known = facts.digest is not None and (came_in is not None or ordinal == 0)
             row = Row(facts, facts.digest != came_in if is_known else None, params, nanoseconds / 1000)
+            if facts.kind in _COMPOSITE and self._level != "verify":
+                row.target = values.describe_target(value)
             self._keep(row, value)
             self.rows[ordinal] = row
             if not is_target:

@@ -150,7 +150,7 @@ def test_places_in_the_source_are_told_where_the_stages_are_known(tmp_path: Path
 
 def test_a_place_that_is_not_known_is_null(tmp_path: Path) -> None:
     data = Objects()
-    data.transform = transforms.Compose([transforms.RandomHorizontalFlip(0.0), transforms.ToTensor()])
+    data.transform = transforms.Compose([transforms.RandomRotation((10, 10)), transforms.ToTensor()])
     asked = record(tmp_path, data, detector_of(data))
     assert asked("SELECT count(sx1), count(*) > 0 FROM boxes") == [(0, True)]
 
