@@ -6,9 +6,10 @@
     state      what all requests share: the store, confined queries, cached answers
     answers    run long queries once, in the background
     exact_values, derivations   the exact numbers of a picture: stored, or recomputed in another process
+    warm_process   the process that runs pipelines: torch loaded once, a forked child for each request
     pictures   small pictures, decoded and encoded again
     guard      which requests are allowed, and what a browser may do with the response
     server     the socket
 
-Pages hold no SQL and never import torch; only a replay does, in a process of its own.
+Pages hold no SQL and never import torch; only the warm process does.
 """

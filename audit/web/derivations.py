@@ -1,7 +1,7 @@
 """Recompute the stages of one visit for the viewer, where the store does not hold their exact values.
 
-In a process of its own, because it imports torch and runs the pipeline's code; one at a time. The last visits are
-kept in memory, so that the other stages of a visit come without another process.
+In a child of the warm process, because it runs the pipeline's code; one at a time. The last visits are
+kept in memory, so that the other stages of a visit come without another request.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import OrderedDict
 import numpy as np
 
 from audit.errors import AuditError
-from audit.web.child_process import ChildProcess
 from audit.web.exact_values import Values
+from audit.web.warm_process import WarmProcess
 
 Key = tuple[str, int, int, int]
 
@@ -25,12 +25,12 @@ _KEPT = 8
 class Derivations:
     """Recomputed stage outputs by visit."""
 
-    def __init__(self, location: str, *, trust: bool = False) -> None:
+    def __init__(self, location: str, process: WarmProcess, *, trust: bool = False) -> None:
         self._location = location
         self._trust = trust
         self._one = threading.Lock()
         self._kept: OrderedDict[Key, dict[int, Values]] = OrderedDict()
-        self._child = ChildProcess("audit.web.derive_child", "Recomputing")
+        self._process = process
 
     def known(self, key: Key, stage: int) -> Values | None:
         """Return a stage's values if this visit was recomputed before."""
@@ -49,11 +49,7 @@ class Derivations:
         run_id, epoch, index, visit = key
         request = {"store": self._location, "trust": self._trust, "run": run_id}
         request |= {"epoch": epoch, "index": index, "visit": visit}
-        return _read(self._child.ask(request))
-
-    def close(self) -> None:
-        """End a process that is still running."""
-        self._child.close()
+        return _read(self._process.ask("derive", request, "Recomputing"))
 
 
 def _read(out: bytes) -> dict[int, Values]:

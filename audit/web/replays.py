@@ -1,8 +1,4 @@
-"""Replay one visit from the page: in a process of its own, because it imports torch and runs the pipeline's code.
-
-The server starts `python -m audit.web.replay_child`, waits with a deadline, and reads one JSON object. One
-replay runs at a time. Verdicts are cached, because a record does not change, until a new replay is requested.
-"""
+"""Replay one visit from the page, in a child of the warm process, because it runs the pipeline's code; one at a time."""
 
 from __future__ import annotations
 
@@ -13,17 +9,17 @@ from typing import Any
 
 from audit.errors import AuditError
 from audit.values import Preview
-from audit.web.child_process import SECONDS, ChildProcess
+from audit.web.warm_process import SECONDS, WarmProcess
 
 
 class Replays:
     """Replays over one store."""
 
-    def __init__(self, location: str, *, trust: bool = False) -> None:
+    def __init__(self, location: str, process: WarmProcess, *, trust: bool = False) -> None:
         self._location = location
         self._trust = trust
         self._one = threading.Lock()
-        self._child = ChildProcess("audit.web.replay_child", "The replay")
+        self._process = process
 
     def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[dict[str, Any], dict[int, Preview]]:
         """Return the verdict, and the pictures of the stages as they were derived."""
@@ -44,10 +40,8 @@ class Replays:
         return answer, previews
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
-        out = self._child.ask(request)
         try:
-            # The pipeline may have printed; the answer is the last line.
-            found = json.loads(out.rstrip().rpartition(b"\n")[2])
+            found = json.loads(self._process.ask("replay", request, "The replay"))
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -55,7 +49,3 @@ class Replays:
                 "The replay process ended without a result.", hint="See why with: audit trace RUN INDEX --export DIR"
             )
         return found
-
-    def close(self) -> None:
-        """End a replay that is still running."""
-        self._child.close()

@@ -15,6 +15,7 @@ from audit.web.answers import Answers
 from audit.web.derivations import Derivations
 from audit.web.pictures import Pictures
 from audit.web.replays import Replays
+from audit.web.warm_process import WarmProcess
 
 T = TypeVar("T")
 
@@ -34,8 +35,10 @@ class AppState:
         #: Whether pages may tag and rename.
         self.write = write
         self.pictures = Pictures()
-        self.replays = Replays(self.store.location, trust=trust) if replay else None
-        self.derivations = Derivations(self.store.location, trust=trust) if replay else None
+        #: Runs pipelines; it starts at the first replay.
+        self.process = WarmProcess()
+        self.replays = Replays(self.store.location, self.process, trust=trust) if replay else None
+        self.derivations = Derivations(self.store.location, self.process, trust=trust) if replay else None
 
     @property
     def store(self) -> Reader:
@@ -67,7 +70,4 @@ class AppState:
         """End every process that the server started."""
         self.sandbox.close()
         self.answers.close()
-        if self.replays is not None:
-            self.replays.close()
-        if self.derivations is not None:
-            self.derivations.close()
+        self.process.close()

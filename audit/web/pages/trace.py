@@ -185,6 +185,7 @@ def _view(desk: AppState, store: Reader, found: Trace) -> dict[str, Any]:
         view["source_picture"] = url("run", run.run_id, "source", sample["index"], **exactly)
     view["replay_is_off"] = desk.replays is None
     view["can_replay"] = can_be_rebuilt(run.recipe)
+    view["is_warm"] = desk.process.is_warm
     view["last_epoch"] = desk.epoch(store, run)
     view["location"] = store.location
     view["history"] = history(store, run, sample["index"]) if view["last_epoch"] else []

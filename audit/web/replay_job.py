@@ -1,15 +1,11 @@
-"""The process that replays one visit for the web app: a request as JSON in, a verdict as JSON out.
+"""Replay one visit for the web app, in a child of the warm process: a request in, a verdict as JSON out.
 
-Apart from the server because it imports torch and executes the recorded pipeline. The verdict is that of
-`lineage.replay`; what was not stored is derived once more, to be shown.
+The verdict is that of `lineage.replay`; what was not stored is derived once more, to be shown.
 """
 
 from __future__ import annotations
 
 import base64
-import json
-import os
-import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -19,18 +15,15 @@ from audit.errors import AuditError
 from audit.lineage.trace import Trace
 
 
-def main() -> None:
-    """Read a request, write an answer on the last line of standard output."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the pipeline prints is not the answer
+def answer(request: dict[str, Any]) -> bytes:
+    """Return the verdict, or the error, as JSON."""
     try:
-        answer = replay(**json.load(sys.stdin))
+        found = replay(**request)
     except AuditError as error:
-        answer = {"error": error.message, "hint": error.hint}
+        found = {"error": error.message, "hint": error.hint}
     except Exception as error:
-        answer = {"error": f"The replay failed: {type(error).__name__}: {error}", "hint": None}
-    out.write(plainjson.dumps(answer).encode() + b"\n")
-    out.flush()
+        found = {"error": f"The replay failed: {type(error).__name__}: {error}", "hint": None}
+    return plainjson.dumps(found).encode()
 
 
 def replay(store: str, run: str, index: int, epoch: int, visit: int, trust: bool) -> dict[str, Any]:
@@ -60,7 +53,3 @@ def _derived(trace: Trace) -> dict[int, dict[str, str]]:
 def _preview(value: Any) -> dict[str, str] | None:
     made = values.preview(value)
     return {"type": made.media_type, "data": base64.b64encode(made.data).decode()} if made else None
-
-
-if __name__ == "__main__":
-    main()

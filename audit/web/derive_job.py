@@ -1,11 +1,8 @@
-"""The process that recomputes one visit for the viewer: a request as JSON in, a line of JSON and the arrays out."""
+"""Recompute one visit for the viewer, in a child of the warm process: a request in, a line of JSON and the arrays out."""
 
 from __future__ import annotations
 
 import io
-import json
-import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,20 +13,17 @@ from audit.errors import AuditError
 from audit.web.exact_values import NotAPicture, Values, picture_values
 
 
-def main() -> None:
-    """Read a request, write an answer to standard output."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the pipeline prints is not the answer
+def answer(request: dict[str, Any]) -> bytes:
+    """Return a line of JSON, which has the error if there is one, and the arrays of all stages."""
     body = io.BytesIO()
-    answer: dict[str, Any] = {}
+    head: dict[str, Any] = {}
     try:
-        np.savez(body, **{str(stage): values for stage, values in derive(**json.load(sys.stdin)).items()})  # type: ignore[arg-type]
+        np.savez(body, **{str(stage): values for stage, values in derive(**request).items()})  # type: ignore[arg-type]
     except AuditError as error:
-        answer = {"error": error.message, "hint": error.hint}
+        head = {"error": error.message, "hint": error.hint}
     except Exception as error:
-        answer = {"error": f"The sample could not be recomputed: {type(error).__name__}: {error}", "hint": None}
-    out.write(plainjson.dumps(answer).encode() + b"\n" + body.getvalue())
-    out.flush()
+        head = {"error": f"The sample could not be recomputed: {type(error).__name__}: {error}", "hint": None}
+    return plainjson.dumps(head).encode() + b"\n" + body.getvalue()
 
 
 def derive(store: str, run: str, index: int, epoch: int, visit: int, trust: bool) -> dict[int, Values]:
@@ -44,7 +38,3 @@ def derive(store: str, run: str, index: int, epoch: int, visit: int, trust: bool
             except NotAPicture:
                 continue
     return found
-
-
-if __name__ == "__main__":
-    main()
