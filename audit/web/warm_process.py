@@ -94,7 +94,8 @@ class WarmProcess:
         single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "audit.web.warm_child", str(theirs.fileno())],
+                # -P: modules in the working directory are not ours
+                [sys.executable, "-P", "-m", "audit.web.warm_child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **single, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
                 stdin=subprocess.DEVNULL,

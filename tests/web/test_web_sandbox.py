@@ -19,11 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from webstores import begin, write_samples
 
-from audit.errors import QueryError
+from audit.errors import AuditError, QueryError
 from audit.store.read.reader import Reader
 from audit.store.sandbox import landlock
 from audit.store.sandbox.sandbox import Sandbox
-from audit.web.child_process import ChildProcess
+from audit.web.replays import Replays
+from audit.web.warm_process import WarmProcess
 
 pytestmark = pytest.mark.workers
 
@@ -390,6 +391,10 @@ def test_the_process_imports_nothing_from_the_working_directory(
     with Sandbox(str(place)) as made:
         assert made.query("SELECT 42").rows == [[42]]
     assert not (tmp_path / "RAN").exists()
-    for module in ("audit.web.replay_child", "audit.web.derive_child"):
-        ChildProcess(module, "The work").ask({})
+    process = WarmProcess()
+    try:
+        with pytest.raises(AuditError, match="missing"):
+            Replays(str(tmp_path / "missing"), process).replay("latest", 0, 0, 0)
+    finally:
+        process.close()
     assert not (tmp_path / "RAN").exists()
