@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 
 import duckdb
 import pyarrow as pa
@@ -24,8 +25,6 @@ from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, o
 from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, schema_at
 from audit.store.sql_literal import literal
-from audit.store.task_views import VIEWS as TASK_VIEWS
-from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.store.views import MACROS, VIEWS, latest_view
 
 _SETTINGS = {
@@ -39,39 +38,50 @@ _SETTINGS = {
 }
 
 
-_SELDOM = {**TASK_VIEWS, **TRAINING_VIEWS}
-#: Made only for a query that names one of them, or that asks what there is: they take as long as all the rest.
-_LATER = [f"CREATE VIEW {name} AS {body}" for name, body in _SELDOM.items()]
-_LATER += [f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()]
-_NAMES = (*_SELDOM, *(signature.split("(")[0] for signature in MACROS))
-_NEED_THEM = (*_NAMES, "show", "describe", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
+#: A query with one of these words asks what there is: then everything must be there.
+_LISTINGS = ("show", "describe", "summarize", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(slots=True)
 class Session:
-    """One connection over one choice of runs."""
+    """One connection over one choice of runs. Tables, views and macros are made when a query first names them."""
 
     connection: duckdb.DuckDBPyConnection
     files: PartFilesystem
     exposed: dict[str, list[tuple[str, str, Part]]]
     lookup: IndexLookup
-    _whole: bool = False
+    #: The statement that makes each table, view and macro, by its name. Those that were made are gone from it.
+    _definitions: dict[str, str]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, query: str | None) -> None:
-        """Have macros and training views ready when the query needs them; None when it is not known yet."""
+        """Have everything ready that the query names; all there is, where it is None or asks for a list."""
         asked = query.lower() if query is not None else None
-        if asked is not None and not any(word in asked for word in _NEED_THEM):
-            return
         with self._lock:
-            if not self._whole:
-                for statement in _LATER:
-                    self.connection.execute(statement)
-                self._whole = True
+            if asked is None or any(word in asked for word in _LISTINGS):
+                wanted = list(self._definitions)
+            else:
+                wanted = [name for name in _words(asked) if name in self._definitions]
+            for name in wanted:
+                self._define(name)
+
+    def _define(self, name: str) -> None:
+        statement = self._definitions.pop(name, None)
+        if statement is None:
+            return
+        for needed in _words(statement):
+            self._define(needed)
+        self.connection.execute(statement)
+
+
+@lru_cache(maxsize=512)
+def _words(query: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_WORD.findall(query)))
 
 
 def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
-    """Return every table and view over these runs."""
+    """Return a connection that has every table and view over these runs."""
     connection = duckdb.connect(":memory:")
     files = PartFilesystem(filesystem)
     for table, schema in SCHEMAS.items():
@@ -81,24 +91,27 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
         files.hold(table, _empty_file(schema_at(table, version)), version)
     files.hold("runs", _file(runs_table([manifest.run for manifest in manifests])))
     connection.register_filesystem(files)
-    for setting, value in _SETTINGS.items():
-        connection.execute(f"SET {setting} = {literal(value)}")
-    for table, schema in {"runs": RUNS, **SCHEMAS}.items():
-        columns = ", ".join(f'"{name}"' for name in schema.names)
-        # What a run's part says of its run is the name of its file; `runs` itself is of no run.
-        if table in SCHEMAS:
-            versions = [version for name, version in older if name == table]
-            source = union([all_parts(table), *(all_parts(table, version) for version in versions)])
-        else:
-            source = f"read_parquet({literal(all_parts(table))}, hive_partitioning = false)"
-        connection.execute(f'CREATE VIEW "{table}" AS SELECT {columns} FROM {source}')
-    complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
-    views = {name: body for name, body in VIEWS.items() if name not in _SELDOM}
-    for view, body in {**views, "latest": latest_view(complete[-1] if complete else None)}.items():
-        connection.execute(f"CREATE VIEW {view} AS {body}")
-    # Only now: DuckDB lists all files of a table for every view that is made over it.
+    connection.execute("; ".join(f"SET {setting} = {literal(value)}" for setting, value in _SETTINGS.items()))
     exposed = files.expose(manifests)
-    return Session(connection, files, exposed, IndexLookup(files.open))
+    definitions = {name: _define_table(name, older) for name in ("runs", *SCHEMAS)}
+    complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
+    views = {**VIEWS, "latest": latest_view(complete[-1] if complete else None)}
+    definitions |= {name: f"CREATE VIEW {name} AS {body}" for name, body in views.items()}
+    definitions |= {
+        signature.split("(")[0]: f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()
+    }
+    return Session(connection, files, exposed, IndexLookup(files.open), definitions)
+
+
+def _define_table(table: str, older: Sequence[tuple[str, int]]) -> str:
+    columns = ", ".join(f'"{name}"' for name in (RUNS if table == "runs" else SCHEMAS[table]).names)
+    # What a run's part says of its run is the name of its file; `runs` itself is of no run.
+    if table in SCHEMAS:
+        versions = [version for name, version in older if name == table]
+        source = union([all_parts(table), *(all_parts(table, version) for version in versions)])
+    else:
+        source = f"read_parquet({literal(all_parts(table))}, hive_partitioning = false)"
+    return f'CREATE VIEW "{table}" AS SELECT {columns} FROM {source}'
 
 
 def union(groups: Sequence[str | list[str]]) -> str:

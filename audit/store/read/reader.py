@@ -90,7 +90,7 @@ class Reader:
             references = [run] if isinstance(run, str) else list(run)
             chosen = tuple(sorted({self.run(reference).run_id for reference in references}))
         session = self._session(chosen, query)
-        return Relation(session.connection.cursor(), session.files, query, list(parameters))
+        return Relation(session, query, list(parameters))
 
     def rows(
         self, row: type[Row], run_id: str, *, index: int | None = None, where: str = "", order: str = ""
@@ -116,7 +116,7 @@ class Reader:
             f" WHERE {' AND '.join(conditions)}" if conditions else ""
         )
         query += f" ORDER BY {order}" if order else ""
-        return Relation(session.connection.cursor(), session.files, query, []).rows(row)
+        return Relation(session, query, []).rows(row)
 
     def bytes_read(self) -> int:
         """Return how many bytes of parts have been read so far."""

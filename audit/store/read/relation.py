@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +18,11 @@ from audit.extras import EXTRAS
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem
 from audit.store.read.rows import Row, as_rows
 
+if TYPE_CHECKING:
+    from audit.store.read.connection import Session
+
+Answer = TypeVar("Answer")
+
 #: MULTI is what PIVOT becomes.
 _READ_ONLY = {"SELECT", "EXPLAIN", "MULTI"}
 
@@ -25,18 +30,17 @@ _READ_ONLY = {"SELECT", "EXPLAIN", "MULTI"}
 class Relation:
     """The answer to one query, fetched in the form that is asked for. Each fetch runs the query once."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, files: PartFilesystem, query: str, parameters: list[Any]
-    ) -> None:
-        self._connection = connection
-        self._files = files
+    def __init__(self, session: Session, query: str, parameters: list[Any]) -> None:
+        self._session = session
+        self._connection = session.connection.cursor()
+        self._files = session.files
         self._query = query
         self._parameters = parameters
         self._begun = False
         #: How a notebook shows the answer; set by who knows how.
         self.html: Callable[[Relation], str | None] | None = None
         with translate_errors(self._files):
-            statements = connection.extract_statements(query)
+            statements = self._connection.extract_statements(query)
         for kind in map(_kind, statements):
             if kind not in _READ_ONLY:
                 raise QueryError(
@@ -61,10 +65,22 @@ class Relation:
         self._connection.execute("BEGIN TRANSACTION READ ONLY")
         self._begun = True
 
+    def _ask(self, ask: Callable[[], Answer]) -> Answer:
+        """Run the query in a new transaction. A name that is not known may be written in a way that was not recognised."""
+        self._begin()
+        try:
+            return ask()
+        except duckdb.CatalogException:
+            self._session.serve(None)  # DuckDB then also suggests from all the names that there are
+            self._begin()
+            return ask()
+
     def _run(self) -> duckdb.DuckDBPyConnection:
         with translate_errors(self._files):
-            self._begin()
-            return self._connection.execute(self._query, self._parameters)
+            return self._ask(lambda: self._connection.execute(self._query, self._parameters))
+
+    def _relation(self) -> duckdb.DuckDBPyRelation:
+        return self._ask(lambda: self._connection.sql(self._query, params=self._parameters or None))
 
     def interrupt(self) -> None:
         """Stop the query, from another thread than the one that runs it."""
@@ -110,15 +126,12 @@ class Relation:
     def arrow(self) -> pa.Table:
         """Return an Arrow table."""
         with translate_errors(self._files):
-            self._begin()
-            return self._connection.sql(self._query, params=self._parameters or None).to_arrow_table()
+            return self._relation().to_arrow_table()
 
     def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
         """Arrow record batches of at most so many rows, for results larger than memory."""
         with translate_errors(self._files):
-            self._begin()
-            relation = self._connection.sql(self._query, params=self._parameters or None)
-            yield from relation.to_arrow_reader(rows)
+            yield from self._relation().to_arrow_reader(rows)
 
     def df(self) -> Any:
         """Return a pandas DataFrame."""

@@ -25,9 +25,8 @@ class Scratch:
 
     def __init__(self, reader: Reader, runs: Iterable[str]) -> None:
         chosen = tuple(sorted({reader.run(reference).run_id for reference in runs}))
-        session = reader._session(chosen, "")
-        self._files = session.files
-        self._connection = session.connection.cursor()
+        self._session = reader._session(chosen, "")
+        self._connection = self._session.connection.cursor()
 
     def keep(self, name: str, query: str) -> TempTable:
         """Run a query, keep its rows as a temporary table, and return the table."""
@@ -56,7 +55,8 @@ class Scratch:
         return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def _execute(self, query: str, parameters: Sequence[Any] = ()) -> duckdb.DuckDBPyConnection:
-        with translate_errors(self._files):
+        self._session.serve(query)
+        with translate_errors(self._session.files):
             return self._connection.execute(query, list(parameters))
 
     def close(self) -> None:

@@ -1,0 +1,53 @@
+"""Tables, views and macros are made when a query first names them, however it writes the name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from audit.errors import QueryError
+from audit.store.read.reader import Reader
+from audit.store.wire import table_of
+from audit.store.write.writer import RunWriter
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    """A store with one run of two samples."""
+    writer = RunWriter.create(str(tmp_path))
+    rows = {"run_id": [writer.run.run_id] * 2, "epoch": [0, 0], "index": [0, 1], "visit": [0, 0], "status": ["ok"] * 2}
+    writer.append({"samples": table_of("samples", rows)})
+    writer.finish("complete")
+    with Reader(str(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*) FROM samples",
+        'SELECT count(*) FROM "SAMPLES"',
+        "SELECT count(*) FROM main.samples",
+        "SELECT count(*) FROM query_table('sam' || 'ples')",
+        "SELECT count(*) FROM lineage",
+        "SELECT count(*) FROM latest",
+    ],
+)
+def test_a_name_is_found_however_it_is_written(reader: Reader, query: str) -> None:
+    assert reader.sql(query).fetchall() == [(2,)]
+    assert reader.sql(query).arrow().to_pydict().popitem()[1] == [2]
+
+
+def test_everything_is_listed_after_a_query_that_needed_little(reader: Reader) -> None:
+    reader.sql("FROM samples").fetchall()
+    listed = {name for (name,) in reader.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()}
+    assert {"samples", "predictions", "lineage", "forgetting", "runs"} <= listed
+    assert {"samples", "forgetting"} <= {row[0] for row in reader.sql("SHOW TABLES").fetchall()}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("forgeting", "forgetting"), ("sampels", "samples")])
+def test_a_mistyped_name_is_answered_with_the_right_one(reader: Reader, typed: str, meant: str) -> None:
+    with pytest.raises(QueryError, match=meant):
+        reader.sql(f"FROM {typed}").fetchall()
