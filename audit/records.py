@@ -159,11 +159,18 @@ class Run(NotebookView):
 
 #: The path of a stage that was found by its call begins with this.
 CALL_PREFIX = "call."
+#: The path of a stage that works on whole batches begins with this.
+BATCH_PREFIX = "batch."
 
 
 def is_call(path: str) -> bool:
     """Return whether a stage's path says that it was found by its call."""
     return path.removeprefix("target.").startswith(CALL_PREFIX)
+
+
+def is_batch_stage(path: str) -> bool:
+    """Return whether a stage works on whole batches, so that no single sample's output can be made again."""
+    return path.startswith(BATCH_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

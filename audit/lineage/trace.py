@@ -16,7 +16,7 @@ from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
 from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
 from audit.notebook_view import NotebookView
-from audit.records import Run, Stage
+from audit.records import Run, Stage, is_batch_stage
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
 from audit.tables import (
@@ -140,6 +140,12 @@ class Trace(NotebookView):
         if row is None:
             raise NotFound(f"Sample {self.sample['index']} has no output of stage {stage}.")
         found = self._payload(stage, "full")
+        if found is None and is_batch_stage(str(row["path"])):
+            raise NotFound(
+                f"Stage {stage} ({row['name']}) of sample {self.sample['index']} was made from a whole batch and was not stored: "
+                "it cannot be derived from one sample.",
+                hint='Record with capture="full" to keep every output.',
+            )
         if found is None:
             return self._derived[stage]
         encoded = values.Encoded(found["encoding"], found["data"])

@@ -13,7 +13,7 @@ _SHOWN = 20
 
 def replay_summary(result: Replay) -> RenderableType:
     """Return how much is identical, and each visit that is not, with the first stage that differs and why."""
-    colour = "bold green" if result.checked == result.identical else "bold red"
+    colour = "bold green" if 0 < result.checked == result.identical else "bold red"
     lines = [
         Text.assemble(
             (f"{result.identical:,} of {result.checked:,} visits identical", colour),
@@ -34,6 +34,9 @@ def replay_summary(result: Replay) -> RenderableType:
     if (more := result.checked - result.identical - _SHOWN) > 0:
         listed = f"the first {MOST_LISTED:,}" if more + _SHOWN > MOST_LISTED else "them"
         lines.append(Text(f"  … and {more:,} more (--json lists {listed})"))
+    if result.not_compared:
+        named = ", ".join(f"{clean(name)}: {count:,}" for name, count in result.not_compared.items())
+        lines.append(Text(f"  not compared, made from whole batches or without a digest: {named}", "yellow"))
     if (model := result.model) is not None:
         verdict = "logits agree" if not model.beyond else f"{len(model.beyond):,} logits differ"
         lines.append(

@@ -8,8 +8,10 @@ whose pickle is their name, have no digest and cannot be had back: whether two o
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
+import sys
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -20,6 +22,8 @@ from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damag
 
 #: Pickled as a name alone, whatever their code is.
 _BY_NAME = (FunctionType, MethodType)
+#: In every pickle that holds a tensor.
+_TENSOR_PICKLE = b"torch._utils"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs from run to run and says nothing
 
 
@@ -33,6 +37,8 @@ class OtherKind(ValueKind):
 
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
         raw = _pickled(value)
+        if raw is not None and hashing.version() >= 2:
+            raw = _with_tensor_digests(value, raw)
         if raw is None and hashing.version() >= 2:
             return None, 0
         data = b"" if value is None else raw if raw is not None else _shown(value).encode("utf-8", "surrogatepass")
@@ -92,6 +98,25 @@ def _pickled(value: object) -> bytes | None:
         return pickle.dumps(value, protocol=5)
     except Exception:  # a __reduce__ may raise anything at all
         return None
+
+
+def _with_tensor_digests(value: object, raw: bytes) -> bytes:
+    """Return the pickle with the digest of each tensor in its place: the pickle of a tensor contains its address."""
+    if _TENSOR_PICKLE not in raw:
+        return raw
+    file = io.BytesIO()
+    _TensorDigests(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+class _TensorDigests(pickle.Pickler):
+    def persistent_id(self, value: Any) -> str | None:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        from audit.values.dispatch import digest
+
+        return digest(value)
 
 
 def _shown(value: object) -> str:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from audit import values
 from audit.errors import AuditError, NotFound
 from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, replay_all
+from audit.lineage.replay.repeated_calls import count_calls
 from audit.recorders.randomness.states import State
+from audit.records import is_batch_stage
 from audit.tables import SampleRow
 
 if TYPE_CHECKING:
@@ -22,10 +24,13 @@ def derive(
 
     `stages` are the visit's recorded outputs with the paths of their stages, `states` those of the generators it drew from.
     """
-    outcome = _replay_visit(what, sample, states)
+    calls = {str(row["path"]): count for row in stages if (count := count_calls(row["params"])) > 1}
+    outcome = _replay_visit(what, sample, states).with_last_calls(calls, {str(row["path"]) for row in stages})
     found: dict[int, Any] = {}
     for recorded in stages:
         stage, path = recorded["stage"], str(recorded["path"])
+        if is_batch_stage(path):
+            continue
         exact = outcome.exact.get(path)
         if exact is None:
             why = outcome.error or "the pipeline has no such stage any more"

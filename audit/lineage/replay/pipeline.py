@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from audit.engines.request import DEFAULT_STALL_TIMEOUT, RunRequest
 from audit.engines.resilient_loader import ResilientLoader
 from audit.engines.watchdog import WatchOptions
 from audit.errors import DatasetError, PipelineError, UsageError
+from audit.lineage.replay.repeated_calls import last_calls
 from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
 from audit.recorders.loop.fetching import fetches_batches
@@ -63,6 +64,13 @@ class ReplayedVisit:
     missing: list[str] = field(default_factory=list)
     #: Stage path to the description of a stage that was found by its call.
     found: dict[str, Stage] = field(default_factory=dict)
+
+    def with_last_calls(self, calls: Mapping[str, int], recorded: Collection[str]) -> ReplayedVisit:
+        """Return the visit as a run has it that keeps one output for each stage (repeated_calls.py)."""
+        if not calls:
+            return self
+        digests, exact = (last_calls(made, calls, recorded) for made in (self.digests, self.exact))
+        return replace(self, digests=digests, exact=exact)  # type: ignore[arg-type]
 
 
 class ReplayPipeline:

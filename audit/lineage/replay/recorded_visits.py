@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import NotFound, StoreDamaged
+from audit.lineage.replay.repeated_calls import count_calls
 from audit.lineage.source_state import SourceFields
 from audit.records import Stage
 from audit.store.read.reader import Reader
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Key = tuple[int, int, int]
 
 _CHUNK = 2048
-_DIGESTS = "epoch, index, visit, stage, digest"
+_DIGESTS = "epoch, index, visit, stage, digest, CASE WHEN params LIKE '%\"calls\": %' THEN params END"
 
 
 class RecordedSample(SourceFields):
@@ -38,6 +39,8 @@ class RecordedVisit(RecordedSample):
     """The same, with the digest of each stage's output by the stage's ordinal, and all files of the sample."""
 
     stages: dict[int, str | None]
+    #: How often a stage was called, where the run has only the last output (repeated_calls.py).
+    calls: dict[str, int]
     sources: list[SampleSourceRow]
 
 
@@ -113,15 +116,17 @@ class RecordedVisits:
         for sample in self._reader.sql(query, parameters=parameters).rows(RecordedSample):
             key = (sample["epoch"], sample["index"], sample["visit"])
             if key in wanted:
-                facts[key] = RecordedVisit(**sample, stages={}, sources=[])
+                facts[key] = RecordedVisit(**sample, stages={}, calls={}, sources=[])
         for row in self._reader.sql(_SOURCES.format(where=where), parameters=parameters).rows(SampleSourceRow):
             key = (row["epoch"], row["index"], row["visit"])
             if key in facts:
                 facts[key]["sources"].append(row)
         query = f"SELECT {_DIGESTS} FROM stage_outputs WHERE run_id = ? AND {where}"
-        for epoch, index, visit, stage, digest in self._reader.sql(query, parameters=parameters).fetchall():
+        for epoch, index, visit, stage, digest, params in self._reader.sql(query, parameters=parameters).fetchall():
             if (epoch, index, visit) in facts:
                 facts[epoch, index, visit]["stages"][stage] = digest
+                if (count := count_calls(params)) > 1 and stage in self.stages:
+                    facts[epoch, index, visit]["calls"][self.stages[stage].path] = count
         return facts
 
     def states(self, chunk: Sequence[Key]) -> dict[Key, dict[str, State]]:

@@ -17,7 +17,7 @@ from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVisits
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
-from audit.records import STALLED, Progress, Run
+from audit.records import STALLED, Progress, Run, is_batch_stage
 from audit.store.read.reader import Reader
 from audit.tables import SampleSourceRow
 
@@ -66,6 +66,7 @@ class Replayer:
         self.wanted = wanted
         self.result = result
         self.reasons = Reasons(run, pipeline, visits.stages)
+        self._paths = {stage.path for stage in visits.stages.values()}
         self.inputs: list[tuple[Key, Any]] = []
         self.logits: dict[Key, list[float]] = {}
         if wanted.export:
@@ -109,9 +110,12 @@ class Replayer:
     # -- comparing -------------------------------------------------------------------------------
 
     def _compare(self, outcome: ReplayedVisit, fact: RecordedVisit) -> None:
-        self._count(fact, self._equal_outputs(outcome, fact))
+        made, outcome = outcome, outcome.with_last_calls(fact["calls"], self._paths)
         if self.wanted.export:
             self._export(outcome)
+        if not self._has_compared(fact):
+            return
+        self._count(fact, self._equal_outputs(outcome, fact))
         if self.model is not None and outcome.final is not None:
             self.inputs.append((_key(outcome.task), outcome.final))
             if len(self.inputs) >= _MODEL_BATCH:
@@ -120,11 +124,20 @@ class Replayer:
         if first is None:
             self.result.identical += 1
         elif len(self.result.different) < MOST_LISTED:
-            self._differs(self._explain(outcome, fact, *first))
+            self._differs(self._explain(made, fact, *first))
+
+    def _has_compared(self, fact: RecordedVisit) -> bool:
+        """Count the outputs of a visit that cannot be compared; return whether anything is left."""
+        for ordinal, digest in fact["stages"].items():
+            if self._is_wanted(ordinal) and not self._is_compared(ordinal, digest):
+                path, name = self._stage(ordinal)
+                key = f"{path} ({name})"
+                self.result.not_compared[key] = self.result.not_compared.get(key, 0) + 1
+        return fact["status"] == "failed" or any(self._is_compared(*pair) for pair in fact["stages"].items())
 
     def _count(self, fact: RecordedVisit, equal: int) -> None:
         self.result.checked += 1
-        self.result.stage_outputs += sum(self._is_wanted(stage) for stage in fact["stages"])
+        self.result.stage_outputs += sum(self._is_compared(*pair) for pair in fact["stages"].items())
         self.result.identical_outputs += equal
 
     def _differs(self, difference: VisitMismatch) -> None:
@@ -134,6 +147,10 @@ class Replayer:
     def _is_wanted(self, ordinal: int) -> bool:
         return self.wanted.stage is None or ordinal == self.wanted.stage
 
+    def _is_compared(self, ordinal: int, digest: str | None) -> bool:
+        """Whether a recorded output can be compared: two values without a digest may or may not be equal."""
+        return self._is_wanted(ordinal) and digest is not None and not is_batch_stage(self._stage(ordinal)[0])
+
     def _stage(self, ordinal: int) -> tuple[str, str]:
         stage = self.visits.stages.get(ordinal)
         return (stage.path, stage.name) if stage else (str(ordinal), f"stage {ordinal}")
@@ -142,7 +159,7 @@ class Replayer:
         return sum(
             outcome.digests.get(self._stage(ordinal)[0]) == digest
             for ordinal, digest in fact["stages"].items()
-            if self._is_wanted(ordinal)
+            if self._is_compared(ordinal, digest)
         )
 
     def _first_difference(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[int | None, str] | None:
@@ -151,7 +168,8 @@ class Replayer:
         for ordinal in sorted(fact["stages"]):
             path, name = self._stage(ordinal)
             paths.add(path)
-            if self._is_wanted(ordinal) and outcome.digests.get(path, "") != fact["stages"][ordinal]:
+            recorded = fact["stages"][ordinal]
+            if self._is_compared(ordinal, recorded) and outcome.digests.get(path, "") != recorded:
                 return ordinal, name
         if self.wanted.stage is not None:
             return None
@@ -175,10 +193,10 @@ class Replayer:
     def _explain(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None, name: str) -> VisitMismatch:
         reason, detail = self.reasons.of(outcome, fact, ordinal)
         epoch, index, visit = _key(outcome.task)
-        distance = self._distance(outcome, ordinal)
+        distance = self._distance(outcome, fact, ordinal)
         return VisitMismatch(index, epoch, visit, fact["source"], ordinal, name, reason, distance, detail)
 
-    def _distance(self, outcome: ReplayedVisit, ordinal: int | None) -> float | None:
+    def _distance(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> float | None:
         """Return the largest absolute difference from the stored value, where it was stored and both are numbers."""
         if ordinal is None or len(self.result.different) >= _MOST_MEASURED:
             return None
@@ -188,7 +206,8 @@ class Replayer:
             return None
         level, self.pipeline.level = self.pipeline.level, "full"
         try:
-            exact = self.pipeline.replay_visit(task).exact.get(self._stage(ordinal)[0])
+            again = self.pipeline.replay_visit(task).with_last_calls(fact["calls"], self._paths)
+            exact = again.exact.get(self._stage(ordinal)[0])
         finally:
             self.pipeline.level = level
         if exact is None:

@@ -52,11 +52,15 @@ class Replay(NotebookView):
     identical_outputs: int = 0
     different: list[VisitMismatch] = field(default_factory=list)
     model: ModelComparison | None = None
+    #: By the stage's path and name, how many outputs could not be compared: they have no digest, or were made from a whole
+    #: batch. A visit that has no others is not `checked`.
+    not_compared: dict[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether everything came out as recorded."""
-        return self.checked == self.identical and (self.model is None or not self.model.beyond)
+        # Nothing compared is nothing proved.
+        return 0 < self.checked == self.identical and (self.model is None or not self.model.beyond)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `audit replay --json` prints."""
@@ -67,5 +71,6 @@ class Replay(NotebookView):
             "stage_outputs": self.stage_outputs,
             "identical_outputs": self.identical_outputs,
             "different": [asdict(item) for item in self.different],
+            "not_compared": self.not_compared,
         }
         return shown | ({"model": asdict(self.model)} if self.model else {})

@@ -70,6 +70,7 @@ class CallProfile:
             if (
                 is_library_file(code.co_filename)
                 and not is_library_file(frame.f_back.f_code.co_filename)
+                and not is_own_file(code.co_filename)
                 and not _is_observed(code)
                 and code.co_name not in _NO_CHANGES
                 and not code.co_name.startswith("__")

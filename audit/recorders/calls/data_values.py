@@ -23,7 +23,7 @@ def carries_data(value: Any, depth: int = _DEEPEST) -> bool:
         return is_text(value)
     if is_a(value, torch.Tensor) or is_a(value, np.ndarray):
         return bool(value.ndim)
-    if _is_picture(value):
+    if is_picture(value):
         return True
     if depth and is_a(value, (Mapping, list, tuple)):
         return any(carries_data(part, depth - 1) for part in parts_in(value))
@@ -64,6 +64,7 @@ def ids_in(value: Any, depth: int = _DEEPEST) -> set[int]:
     return found
 
 
-def _is_picture(value: Any) -> bool:
+def is_picture(value: Any) -> bool:
+    """Return whether a value is a picture of Pillow's."""
     # By its module, so that a pipeline without pictures need not import Pillow.
     return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(value).__mro__)

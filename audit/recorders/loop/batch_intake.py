@@ -17,7 +17,7 @@ from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.items import LABEL_KEYS
+from audit.recorders.visit.items import LABEL_KEYS, input_place
 from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
 from audit.store import wire
@@ -134,7 +134,9 @@ def _second(data: Any) -> Any:
     """Return the part of a collated batch that holds the labels or targets."""
     if isinstance(data, Mapping):
         return next((data[key] for key in LABEL_KEYS if key in data), None)
-    return data[1] if isinstance(data, (tuple, list)) and len(data) >= 2 else None
+    if not isinstance(data, (tuple, list)) or len(data) < 2:
+        return None
+    return next(iter(data[input_place(data, stacked=True) + 1 :]), None)
 
 
 def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
@@ -154,8 +156,9 @@ def _batch_labels(data: Any, count: int) -> list[int | None]:
     """Return the labels of the collated batch, where the items themselves had none."""
     found = _second(data)
     # Of several whole numbers, as in (x, index, y), nothing says which is the label.
-    further = data[2:] if isinstance(data, (tuple, list)) else ()
-    if not _are_numbers(found, count) or any(_are_numbers(part, count) for part in further):
+    further = data if isinstance(data, (tuple, list)) else ()
+    others = [part for part in further if part is not found]
+    if not _are_numbers(found, count) or any(_are_numbers(part, count) for part in others):
         return [None] * count
     return [int(label) for label in found]
 

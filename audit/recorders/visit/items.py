@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from audit.errors import UsageError
+from audit.recorders.calls.data_values import is_picture, is_text
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
 INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "input_ids", "data")
@@ -19,12 +20,38 @@ def split_item(item: Any) -> tuple[Any, Any]:
         named = next((item[key] for key in INPUT_KEYS if key in item), None)
         return (item if named is None else named), label
     if isinstance(item, (tuple, list)) and len(item) >= 2:
+        place = input_place(item)
+        others = [*item[:place], *item[place + 1 :]]
         # Of several whole numbers, as in (x, index, y), nothing says which is the label.
-        numbers = [part for part in item[1:] if label_number(part) is not None]
-        return item[0], item[1] if len(item) == 2 or len(numbers) < 2 else None
+        is_certain = len(item) == 2 or sum(label_number(part) is not None for part in others) < 2
+        return item[place], item[place + 1] if is_certain and place + 1 < len(item) else None
     if isinstance(item, (tuple, list)) and len(item) == 1:
         return item[0], None
     return item, None
+
+
+def input_place(parts: Sequence[Any], *, stacked: bool = False) -> int:
+    """Return which part of an item is the model's input: the first, unless that is a number or a name before a picture.
+
+    `stacked` says that the parts are those of a batch, with one more axis each.
+    """
+    first = parts[0]
+    axes = int(stacked)
+    is_name = isinstance(first, str) and not is_text(first)
+    is_number = isinstance(first, int) or (hasattr(first, "dtype") and _axes_of(first) == axes)
+    if stacked and isinstance(first, (tuple, list)):
+        is_name = bool(first) and all(isinstance(one, str) and not is_text(one) for one in first)
+    if not (is_name or is_number):
+        return 0
+    # A vector may as well be the target of a number; among three parts or more the number is an index.
+    least = axes + (1 if len(parts) > 2 and is_number else 2)
+    found = (place for place, part in enumerate(parts) if is_picture(part) or _axes_of(part) >= least)
+    return next(found, 0)
+
+
+def _axes_of(part: Any) -> int:
+    axes = getattr(part, "ndim", None) if hasattr(part, "dtype") else None
+    return axes if isinstance(axes, int) else -1
 
 
 def parts_of(item: Any) -> list[Any]:

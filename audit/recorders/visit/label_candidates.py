@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.recorders.visit.items import label_number
+from audit.recorders.visit.items import input_place, label_number
 
 
 def describe_candidates(items: Sequence[tuple[int, Any]]) -> str | None:
@@ -32,7 +32,10 @@ def _whole_numbers(items: Sequence[tuple[int, Any]]) -> dict[Any, list[tuple[int
 def _places(item: Any) -> list[tuple[Any, Any]]:
     if isinstance(item, Mapping):
         return list(item.items())
-    return list(enumerate(item))[1:] if isinstance(item, (tuple, list)) else []
+    if not isinstance(item, (tuple, list)) or not item:
+        return []
+    given = input_place(item)
+    return [(place, part) for place, part in enumerate(item) if place != given]
 
 
 def _describe(place: Any, pairs: list[tuple[int, int]]) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+from torchvision.transforms.functional import to_tensor
 
 import audit
 from audit.recorders.visit.items import label_number, split_item
@@ -114,3 +116,24 @@ def test_the_candidates_are_named_and_none_is_graded(tmp_path: Path) -> None:
     with audit.open(tmp_path / "lineage") as store:
         graded = "SELECT count(label), count(correct), count(*) FROM predictions"
         assert store.sql(graded).fetchall() == [(0, 0, 10)]
+
+
+@pytest.mark.parametrize(
+    ("form", "label"),
+    [
+        (lambda n, x: (n, x, n % 3), None),
+        (lambda n, x: (f"{n}.png", x, n % 3), 0),
+        (lambda n, x: (n % 3, x), None),
+    ],
+    ids=["index", "name", "label"],
+)
+def test_a_picture_behind_a_number_or_a_name_is_the_input(form: Any, label: int | None, tmp_path: Path) -> None:
+    dataset = Items(lambda n: form(n, to_tensor(Image.new("RGB", (4, 4), (n, 0, 0)))))
+    labels, warned = labels_of(tmp_path, dataset)
+    assert labels[0] == label
+    assert any("No label was found" in text for text in warned) == (label is None)
+    with audit.open(tmp_path / "lineage") as store:
+        # Not under `target.`: that would say that the call worked on the label.
+        paths = [path for (path,) in store.sql("SELECT path FROM stages ORDER BY stage").fetchall()]
+    assert paths[1] == "call.to_tensor"
+    assert not any(path.startswith("target.") for path in paths)
