@@ -32,7 +32,6 @@ _SETTINGS = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
-    "temp_directory": "",
     "enable_external_access": False,
     "lock_configuration": True,
 }
@@ -41,6 +40,20 @@ _SETTINGS = {
 #: A query with one of these words asks what there is: then everything must be there.
 _LISTINGS = ("show", "describe", "summarize", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
 _WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """A folder for what does not fit into so many bytes of memory."""
+
+    folder: str
+    memory: int
+
+    def settings(self) -> dict[str, object]:
+        """Return DuckDB's settings for it."""
+        # Keeping the order of rows would keep them in memory.
+        limit = f"{self.memory // 2**20}MiB"
+        return {"temp_directory": self.folder, "memory_limit": limit, "preserve_insertion_order": False}
 
 
 @dataclass(slots=True)
@@ -80,8 +93,8 @@ def _words(query: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(query)))
 
 
-def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
-    """Return a connection that has every table and view over these runs."""
+def connect(filesystem: Filesystem, manifests: list[Manifest], spill: Spill | None = None) -> Session:
+    """Return a connection that has every table and view over these runs; it writes to disk only where `spill` allows it."""
     connection = duckdb.connect(":memory:")
     files = PartFilesystem(filesystem)
     for table, schema in SCHEMAS.items():
@@ -91,7 +104,8 @@ def connect(filesystem: Filesystem, manifests: list[Manifest]) -> Session:
         files.hold(table, _empty_file(schema_at(table, version)), version)
     files.hold("runs", _file(runs_table([manifest.run for manifest in manifests])))
     connection.register_filesystem(files)
-    connection.execute("; ".join(f"SET {setting} = {literal(value)}" for setting, value in _SETTINGS.items()))
+    settings = spill.settings() | _SETTINGS if spill else {"temp_directory": ""} | _SETTINGS
+    connection.execute("; ".join(f"SET {setting} = {literal(value)}" for setting, value in settings.items()))
     exposed = files.expose(manifests)
     definitions = {name: _define_table(name, older) for name in ("runs", *SCHEMAS)}
     complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]

@@ -1,20 +1,25 @@
 """A private place over some runs of a store where the results of one query can be kept for the next.
 
-Long comparisons need the same join many times. The tables kept here live in memory, are seen by no other
-connection and end with it; the store itself stays as unreachable for writing as it is for any query. It takes
+Long comparisons need the same join many times. The tables kept here live in memory, and beyond a limit in a temporary
+folder; they are seen by no other connection and end with it. The store itself stays as unreachable for writing as it is for any query. It takes
 the queries of this package's own modules and never a user's: those go through `Reader.sql`.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any, NewType
 
 import duckdb
 
+from audit.store.read.connection import Spill, connect
 from audit.store.read.reader import Reader
 from audit.store.read.relation import translate_errors
 from audit.store.read.rows import Row, as_rows
+
+#: What DuckDB may take before it writes to disk: a comparison of ten million samples then stays below 2 GB.
+_MEMORY = 1200 * 2**20
 
 #: The name of a table that a Scratch keeps, as SQL.
 TempTable = NewType("TempTable", str)
@@ -25,7 +30,9 @@ class Scratch:
 
     def __init__(self, reader: Reader, runs: Iterable[str]) -> None:
         chosen = tuple(sorted({reader.run(reference).run_id for reference in runs}))
-        self._session = reader._session(chosen, "")
+        self._folder = tempfile.TemporaryDirectory(prefix="audit-scratch-")
+        manifests = [reader.manifest(run_id) for run_id in chosen]
+        self._session = connect(reader.filesystem, manifests, Spill(self._folder.name, _MEMORY))
         self._connection = self._session.connection.cursor()
 
     def keep(self, name: str, query: str) -> TempTable:
@@ -62,6 +69,8 @@ class Scratch:
     def close(self) -> None:
         """Let go of everything that was kept."""
         self._connection.close()
+        self._session.connection.close()
+        self._folder.cleanup()
 
     def __enter__(self) -> Scratch:
         return self
