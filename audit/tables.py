@@ -247,6 +247,15 @@ class CallRow(TypedDict):
     ]
     reason: Annotated[str | None, VARCHAR("why it was matched to no sample", null="it was matched")]
     rank: Annotated[int | None, INTEGER("the process of a distributed loop", null="not distributed")]
+    other_mode: Annotated[
+        list[str] | None,
+        VARCHARS(
+            "layers, 20 at most, that were in the other mode than the model: in training while the model was not, or "
+            "the reverse",
+            null="none, or not recorded",
+            since=4,
+        ),
+    ]
 
 
 class ActivationRow(TypedDict):

@@ -168,13 +168,15 @@ class Store(NotebookView):
         record: bool = False,
         progress: Callable[[Progress], None] | None = None,
         trust: bool = False,
+        probe: bool = False,
     ) -> Report:
         """Judge a run by the checks of `config`, or of audit.toml: the twin of `audit check`.
 
         `baseline` is a run or a file to compare with; `only` and `skip` name checks; `fail_on` is the least severity that
         fails. `checks` names Python files with checks of one's own. `record` keeps the findings in the store, as the
-        command does; without it nothing is written. `trust` allows `reproducible` to run code that this machine did
-        not record, and the configuration to name files with checks.
+        command does; without it nothing is written. `probe` runs the model again on a few hundred samples, with their
+        inputs prepared otherwise. `trust` allows `reproducible` and `probe` to run code that this machine did not
+        record, and the configuration to name files with checks.
         """
         from audit.checks.runner import run_checks
 
@@ -190,6 +192,7 @@ class Store(NotebookView):
             record=record,
             progress=progress,
             trust=trust,
+            probe=probe,
         )
 
     def write_check_config(self, path: str = "audit.toml", run: str | None = None) -> str:

@@ -96,6 +96,8 @@ class RunFacts:
     cache: dict[Any, Any] = field(default_factory=dict)
     #: Whether code that the store names may run, even if another machine recorded it.
     trust: bool = False
+    #: Whether checks may run the pipeline and the model on a few hundred samples.
+    probe: bool = False
 
     def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of a query over this run (and others that are named)."""

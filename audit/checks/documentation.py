@@ -9,7 +9,7 @@ _HEAD = """\
 
 <!-- Made by `python -m audit.checks.documentation > docs/CHECKS.md`; a test compares it with the code. -->
 
-A check reads what was recorded and reports findings. It records nothing and needs no torch (except `reproducible`, which replays). Its status is
+A check reads what was recorded and reports findings. It records nothing and needs no torch (except `reproducible`, which replays, and `probe`, which runs the model with `--probe`). Its status is
 `pass`, `fail`, `skip` (with the reason) or `error` (the check itself raised an error; the others still run).
 
 ```
@@ -86,6 +86,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
 | `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors | the halves are independent |
 | `label_issues` | Which labels does the model contradict? | confident learning | probabilities out of sample; a note says what is known about that |
+| `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
 | `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other explains after alignment; the limit follows from the number of pairs just below it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror |
 
 How often a fault is found at 100, 1,000 and 10,000 samples, and how often a finding is false where there is no fault (300 simulations each,

@@ -17,7 +17,8 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
         *("stable_load", "reproducible", "store", "hooks", "stage_coverage"),
     ),
     "values": (
-        *("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "augmentation", "repeated_draws"),
+        *("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "preprocessing"),
+        *("channel_order", "augmentation", "repeated_draws"),
     ),
     "data": (
         *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
@@ -26,7 +27,7 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
     ),
     "model": (
         *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),
-        *("weak_segments", "head", "evaluation_mode", "dead_layers", "exploding_layers", "missed_by_size"),
+        *("weak_segments", "head", "evaluation_mode", "dead_layers", "exploding_layers", "missed_by_size", "probe"),
     ),
     "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "class_regressions", "drift"),
     "yours": ("sql",),

@@ -35,11 +35,12 @@ def run_checks(
     record: bool = True,
     progress: Callable[[Progress], None] | None = None,
     trust: bool = False,
+    probe: bool = False,
 ) -> Report:
     """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings.
 
-    `checks` names Python files with checks of one's own. `trust` allows `reproducible` to run code that this machine
-    did not record, and the configuration to name such files.
+    `checks` names Python files with checks of one's own. `probe` runs the model again on a few hundred samples. `trust`
+    allows `reproducible` and `probe` to run code that this machine did not record, and the configuration to name files.
     """
     files = [os.fspath(file) for file in checks]
     configuration = (
@@ -47,9 +48,9 @@ def run_checks(
     )
     settings = configuration.chosen(only, skip)
     if isinstance(store, Reader):
-        return _run(store, run, configuration, settings, baseline, fail_on, record, progress, trust)
+        return _run(store, run, configuration, settings, baseline, fail_on, record, progress, trust, probe)
     with Reader(os.fspath(store)) as reader:
-        return _run(reader, run, configuration, settings, baseline, fail_on, record, progress, trust)
+        return _run(reader, run, configuration, settings, baseline, fail_on, record, progress, trust, probe)
 
 
 def _run(
@@ -62,9 +63,12 @@ def _run(
     record: bool,
     progress: Callable[[Progress], None] | None,
     trust: bool,
+    probe: bool,
 ) -> Report:
     run = reader.run(reference)
-    facts = RunFacts(reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust)
+    facts = RunFacts(
+        reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust, probe=probe
+    )
     outcomes = []
     for number, setting in enumerate(settings):
         if progress is not None:

@@ -50,6 +50,11 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     metavar="inline|FOLDER",
     help="With --format markdown: show the samples of the worst findings, inside the text or as files of a folder.",
 )
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Predict a few hundred samples again with other channels, normalisation, aspect or class order; runs the model.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed, and why others were skipped.")
 @trust_option
 @common

@@ -17,6 +17,7 @@ from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import add_ports
 from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
 from audit.recorders.visit.stage_register import StageRegister, StagesByPath
@@ -59,6 +60,9 @@ class Forward:
         self._device = device
         self._classes = classes
         self._ports = TaskRows()
+        self._modules = [(name, module) for name, module in model.module.named_modules() if name]
+        #: The mode of the model at its last call, and the layers that were in the other one.
+        self.modes: tuple[str, list[str]] = ("eval", [])
 
     def __call__(self, fetched: RecordedBatch, level: str = "digest") -> ModelOutput:
         """Return what the model gives for the batch's samples that did not fail."""
@@ -99,6 +103,9 @@ class Forward:
 
     def _call(self, inputs: Any, wanted: list[Any], first: int = 0) -> torch.Tensor | TaskOutput:
         moved = inputs.to(self._device, non_blocking=True) if isinstance(inputs, torch.Tensor) else inputs
+        module = self._model.module
+        mode = "train" if getattr(module, "training", False) else "eval"
+        self.modes = mode, layers_in_other_mode(module, self._modules)
         try:
             output = self._model.module(moved)
         except AuditError:
@@ -166,13 +173,15 @@ class Rows:
 
     def _call(self, fetched: RecordedBatch, number: int) -> Any:
         """Return the row of `calls`: one for each batch."""
+        phase, odd = self._forward.modes if self._forward is not None else ("eval", [])
         facts: dict[str, Any] = {
             "run_id": self._run_id,
             "number": number,
             "model": self.model,
             "epoch": 0,
             "step": number,
-            "phase": "eval",
+            "phase": phase,
+            "other_mode": odd or None,
             "rows": len(fetched.ok),
             "samples": len(fetched.ok),
             "evidence": "batch",

@@ -125,7 +125,9 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
 def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
     model = assembly.model
     kept = {name: getattr(request, name) for name in ("capture", "capture_budget", "capture_where")}
-    found = {"notes_items": True, "observed_calls": _observes_calls(request)}
+    found: dict[str, Any] = {"notes_items": True, "observed_calls": _observes_calls(request)}
+    if model is not None and model.expected is not None:
+        found["expected_input"] = model.expected
     if request.max_failures is not None:
         kept["max_failures"] = request.max_failures
     return Run(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +36,7 @@ class LoadedModel:
     num_classes: int | None = None
     preset: object | None = None  # the preprocessing of that architecture, for `presets.flatten_preset`
     notes: list[str] = field(default_factory=list)  # messages for the user
+    expected: dict[str, Any] | None = None  # the normalisation that it states, see expected_input.py
     extras: dict[str, object] = field(default_factory=dict)  # plain facts that the checkpoint holds, such as its epoch
 
     @property

@@ -14,12 +14,14 @@ from checks_faults import (
     Fault,
     _revisit,
     boxes,
+    calls,
     draw,
     fire,
     many_classes,
     masks,
     segments,
     several_splits,
+    state_input,
     steps,
 )
 from checks_world import World, digest, world
@@ -31,7 +33,7 @@ from audit.checks.runner import run_checks
 #: Checks whose faults need files, payloads or torch, and are planted in their own test file.
 ELSEWHERE = {
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
-    *("model_unchanged", "code_unchanged"),
+    *("model_unchanged", "code_unchanged", "channel_order", "probe"),
 }
 
 
@@ -83,9 +85,10 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
     assert not report.with_status("fail", "error")
     assert {outcome.check for outcome in report.with_status("skip")} == {
         *("dead_layers", "exploding_layers", "hooks"),  # no layer was recorded
-        *("exif_orientation", "source_unchanged", "reproducible", "near_duplicates"),  # no file is there
+        *("exif_orientation", "source_unchanged", "reproducible", "near_duplicates", "channel_order"),  # no file
         *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode
+        *("preprocessing", "probe"),  # no normalisation is stated, and --probe was not given
         *("leakage", "split_drift"),  # one split
         *("calibration", "weak_segments"),  # too few samples
         *("target_boxes", "target_masks", "missed_by_size"),  # neither boxes nor masks
@@ -106,7 +109,8 @@ def test_clean_layers_pass(tmp_path: Path) -> None:
 TWINS: dict[str, Callable[[World], None]] = {
     "stable_load": lambda w: _revisit(w),
     "repeated_draws": lambda w: draw(w, lambda index: index, epochs=2),
-    "evaluation_mode": lambda w: steps(w, "eval"),
+    "evaluation_mode": lambda w: calls(w),
+    "preprocessing": lambda w: state_input(w, keeps_aspect=True),
     "target_boxes": lambda w: boxes(w),
     "missed_by_size": lambda w: boxes(w, lambda index, row: row.update(x2=60.0, y2=60.0) if index % 2 else None),
     "target_masks": lambda w: masks(w),

@@ -160,3 +160,24 @@ def test_a_changed_byte_of_a_part_is_found_and_the_rest_still_runs(planted: obje
     assert "is missing" in report.outcome("store").findings[0].message
     assert report.outcome("accuracy").status == "error"
     assert report.outcome("duplicates").status == "pass"
+
+
+@pytest.mark.parametrize("order", ["bgr", "rgb"])
+def test_channels_as_opencv_loads_them_are_told(order: str, tmp_path: Path) -> None:
+    from audit.api import run
+
+    root = folders(tmp_path / "data", 4)
+    step = "[:, :, ::-1].copy()" if order == "bgr" else ""
+    (tmp_path / "pipeline.py").write_text(
+        "import numpy, torch\nfrom PIL import Image\nfrom torchvision.datasets import ImageFolder\n"
+        "def read(path):\n    return numpy.asarray(Image.open(path))" + step + "\n"
+        "def scaled(array):\n    return torch.from_numpy(array.transpose(2, 0, 1).copy()).float() / 255\n"
+        "def dataset(root: str):\n    return ImageFolder(root, scaled, loader=read)\n"
+    )
+    run(root, pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", capture="digest", workers=0)
+    outcome = outcome_of(tmp_path / "lineage", "channel_order")
+    assert outcome.status == ("fail" if order == "bgr" else "pass"), outcome.message
+    if order == "bgr":
+        # The stage after `load` shows the same pixels as a tensor.
+        assert (outcome.findings[0].stage, outcome.findings[0].value) == (1, 12)
+    assert outcome_of(tmp_path / "lineage", "channel_order", {"expected": order}).status == "pass"

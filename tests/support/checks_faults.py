@@ -286,6 +286,40 @@ def _(w: World) -> None:
     w.tables["stage_outputs"] += again
 
 
+def state_input(w: World, says: str = "the checkpoint", **more: Any) -> None:
+    """Let the run's checkpoint state the normalisation that the pipeline has."""
+    w.run.recipe = {"expected_input": {"mean": [0.5], "std": [0.25], "says": says, **more}}
+
+
+@fault("preprocessing", "another dataset's mean and std", stage=3, says="mean 0.131 and std 0.308", severity="error")
+def _(w: World) -> None:
+    state_input(w)
+    w.stage(3)["parameters"] = json.dumps({"mean": [0.1307], "std": [0.3081]})
+
+
+@fault("preprocessing", "normalised again by a function", stage=4, says="normalised twice", severity="error")
+def _(w: World) -> None:
+    state_input(w)
+    w.tables["stages"].append(w.stage(3) | {"stage": 4, "path": "4", "name": "standardise", "parameters": "{}"})
+    w.tables["stage_outputs"] += [
+        row | {"stage": 4, "name": "standardise", "min": -10.0, "max": 6.0} for row in w.outputs(3)
+    ]
+
+
+@fault("preprocessing", "never normalised", stage=2, says="from black to white", severity="warning")
+def _(w: World) -> None:
+    state_input(w, "the published preset of resnet18")
+    w.tables["stages"] = w.tables["stages"][:3]
+    w.tables["stage_outputs"] = [row for row in w.tables["stage_outputs"] if row["stage"] < 3]
+
+
+@fault("preprocessing", "squeezed instead of cropped", stage=1, says="aspect of 60 of 60", severity="warning")
+def _(w: World) -> None:
+    state_input(w, "the published preset of resnet18", keeps_aspect=True)
+    for row in w.outputs(1):
+        row["shape"] = [32, 32, 3]
+
+
 @fault("augmentation", "never fires", stage=1, says="never changed")
 def _(w: World) -> None:
     w.stage(1).update(random=True, name="RandomHorizontalFlip", parameters='{"p": 0.5}')
@@ -619,6 +653,21 @@ def _(w: World) -> None:
 def _(w: World) -> None:
     steps(w, "train")
     _split(w, "all")
+
+
+@fault("evaluation_mode", "batch normalisation left in training mode", says="with layer1.bn in training mode")
+def _(w: World) -> None:
+    calls(w, other_mode=["layer1.bn"])
+
+
+def calls(w: World, **facts: Any) -> None:
+    """One call of the model for each batch, in evaluation mode."""
+    w.tables["calls"] = []
+    for row in w.tables["predictions"]:
+        row["number"] = row["batch"]
+    for number in sorted({row["batch"] for row in w.tables["predictions"]}):
+        row = {"number": number, "model": "net", "epoch": 0, "step": number, "phase": "eval", "samples": 8}
+        w.tables["calls"].append(row | facts)
 
 
 @fault("class_order", "two classes of many changed places", says="are swapped")

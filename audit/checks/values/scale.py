@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context, OutputProfile
@@ -25,72 +26,79 @@ class Scale(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         for pipeline in context.pipelines:
-            yield from self._check_pipeline(context, pipeline)
+            yield from judge_pipeline(context, pipeline, context.options)
 
-    def _check_pipeline(self, context: Context, pipeline: list[Stage]) -> Iterable[Finding]:
-        last = pipeline[-1].stage
-        given = _typical(context, last)
-        if given is None or not str(given["dtype"]).startswith("float"):
-            return
-        measured = "min(min), max(max), avg(mean), avg(std)"
-        query = f"SELECT stage, name, {measured} FROM {context.outputs} GROUP BY ALL ORDER BY stage"
-        normalising = False
-        for before, stage in pairwise(pipeline):
-            if "normalize" in stage.name.lower():
-                normalising = True
-                yield from self._check_normalised(context, before.stage, stage, query)
-        big = given["middle_max"] is not None and given["middle_max"] > context.options["largest_input"]
-        if big and not normalising:
-            yield Finding(
-                f"The model's input has values up to {given['middle_max']:.4g} after {context.stage_name(last)}: "
-                "0–255 where 0–1 was meant?",
-                stage=last,
-                value=given["middle_max"],
-                threshold=context.options["largest_input"],
-                sql=query,
-            )
-        elif not normalising and _known_architecture(context) and _unit(given):
-            yield Finding(
-                f"The pictures reach {context.run.arch} as 0–1 and were never normalised; "
-                "weights of such architectures are usually trained on normalised pictures.",
-                stage=last,
-                value=given["mean"],
-                sql=query,
-                severity="info",
-            )
 
-    def _check_normalised(self, context: Context, number: int, stage: Stage, query: str) -> Iterable[Finding]:
-        before, loaded = _typical(context, number), _typical(context, 0)
-        if before is None or before["middle_min"] is None or before["middle_max"] is None:
-            return
-        # Values below zero in the files themselves (temperatures, densities) are not a sign of normalisation.
-        below = loaded is not None and loaded["middle_min"] is not None and loaded["middle_min"] < 0
-        meant = _list(stage.parameters, "std")
-        if meant and max(meant) <= 2 and before["middle_max"] > 2:
-            yield Finding(
-                f"{stage.name} got values up to {before['middle_max']:.4g}, "
-                f"but its std of at most {max(meant):.3g} is meant for 0–1.",
-                stage=stage.stage,
-                value=before["middle_max"],
-                threshold=1.0,
-                sql=query,
-            )
-        elif before["middle_min"] < -context.options["negative"] and not below:
-            yield Finding(
-                f"{stage.name} got values down to {before['middle_min']:.4g}: they were already normalised.",
-                stage=stage.stage,
-                value=before["middle_min"],
-                threshold=0.0,
-                sql=query,
-            )
+def judge_pipeline(
+    context: Context, pipeline: list[Stage], limits: Mapping[str, Any] | None = None
+) -> Iterable[Finding]:
+    """Yield what is wrong with the scale of one pipeline; `limits` are the options of `scale`, or else their defaults."""
+    limits = limits or {name: option.default for name, option in Scale.options.items()}
+    last = pipeline[-1].stage
+    given = typical_output(context, last)
+    if given is None or not str(given["dtype"]).startswith("float"):
+        return
+    measured = "min(min), max(max), avg(mean), avg(std)"
+    query = f"SELECT stage, name, {measured} FROM {context.outputs} GROUP BY ALL ORDER BY stage"
+    normalising = False
+    for before, stage in pairwise(pipeline):
+        if "normalize" in stage.name.lower():
+            normalising = True
+            yield from _judge_normalised(context, before.stage, stage, query, limits["negative"])
+    big = given["middle_max"] is not None and given["middle_max"] > limits["largest_input"]
+    if big and not normalising:
+        yield Finding(
+            f"The model's input has values up to {given['middle_max']:.4g} after {context.stage_name(last)}: "
+            "0–255 where 0–1 was meant?",
+            stage=last,
+            value=given["middle_max"],
+            threshold=limits["largest_input"],
+            sql=query,
+        )
+    elif not normalising and _known_architecture(context) and _unit(given):
+        yield Finding(
+            f"The pictures reach {context.run.arch} as 0–1 and were never normalised; "
+            "weights of such architectures are usually trained on normalised pictures.",
+            stage=last,
+            value=given["mean"],
+            sql=query,
+            severity="info",
+        )
+
+
+def _judge_normalised(context: Context, number: int, stage: Stage, query: str, negative: float) -> Iterable[Finding]:
+    before, loaded = typical_output(context, number), typical_output(context, 0)
+    if before is None or before["middle_min"] is None or before["middle_max"] is None:
+        return
+    # Values below zero in the files themselves (temperatures, densities) are not a sign of normalisation.
+    below = loaded is not None and loaded["middle_min"] is not None and loaded["middle_min"] < 0
+    meant = parameter_list(stage.parameters, "std")
+    if meant and max(meant) <= 2 and before["middle_max"] > 2:
+        yield Finding(
+            f"{stage.name} got values up to {before['middle_max']:.4g}, "
+            f"but its std of at most {max(meant):.3g} is meant for 0–1.",
+            stage=stage.stage,
+            value=before["middle_max"],
+            threshold=1.0,
+            sql=query,
+        )
+    elif before["middle_min"] < -negative and not below:
+        yield Finding(
+            f"{stage.name} got values down to {before['middle_min']:.4g}: they were already normalised.",
+            stage=stage.stage,
+            value=before["middle_min"],
+            threshold=0.0,
+            sql=query,
+        )
 
 
 def _known_architecture(context: Context) -> bool:
-    """Return whether the architecture is a published one, which only `audit run` recognises."""
-    return bool(context.run.arch) and context.run.recipe.get("kind") == "run"
+    """Return whether the architecture is a published one, whose normalisation is not known to `preprocessing`."""
+    recipe = context.run.recipe
+    return bool(context.run.arch) and recipe.get("kind") == "run" and not recipe.get("expected_input")
 
 
-def _typical(context: Context, number: int | None) -> OutputProfile | None:
+def typical_output(context: Context, number: int | None) -> OutputProfile | None:
     """Return the statistics of a stage's commonest kind of output."""
     rows = [r for r in context.profile if r["stage"] == number and r["kind"] in ("image", "tensor", "array")]
     return max(rows, key=lambda row: row["visits"], default=None)
@@ -101,7 +109,8 @@ def _unit(row: OutputProfile) -> bool:
     return low is not None and high is not None and low >= 0 and high <= 1
 
 
-def _list(parameters: str | None, key: str) -> list[float]:
+def parameter_list(parameters: str | None, key: str) -> list[float]:
+    """Return a parameter of a stage that is a number or a list of numbers; empty if it is neither."""
     try:
         found = json.loads(parameters or "{}").get(key)
     except ValueError:

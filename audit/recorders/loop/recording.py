@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from audit.errors import RecordingError, UsageError, plainly
 from audit.identity import check_run_name
+from audit.models.expected_input import stated_by
 from audit.models.presets import expand_preset
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
 from audit.recorders.loop.base_loader import base_of
@@ -240,6 +241,10 @@ class Recording:
         if hooks is not None:
             # What was asked for: the check `hooks` compares it with what was recorded.
             run.recipe["layers"] = [*run.recipe.get("layers", ()), *hooks.modules]
+        # timm's models carry the normalisation of their weights.
+        config = getattr(model, "pretrained_cfg", None)
+        if isinstance(config, dict) and (expected := stated_by(config, "the model's pretrained_cfg")) is not None:
+            run.recipe.setdefault("expected_input", expected)
         run.model = run.model or type(model).__qualname__
         run.arch = run.arch or type(model).__name__
         return model

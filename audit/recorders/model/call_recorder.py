@@ -79,7 +79,8 @@ class CallRecorder:
         """Return the step of a call that is about to be made; None when its samples are not known."""
         phase = "train" if watched.model.training else "eval"
         length = int(given.shape[0]) if given is not None and given.dim() else None
-        facts = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
+        facts: dict[str, Any] = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
+        facts["other_mode"] = watched.layers_in_other_mode() or None
         try:
             # What is computed of the input is no operation of the loop.
             with self._tracker.paused():

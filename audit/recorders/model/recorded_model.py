@@ -5,7 +5,7 @@ The samples are found before the call, so that the layers' hooks know whose valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.step import ModelStep
 from audit.recorders.visit.items import INPUT_KEYS
 
+#: At most this many layers are named for each call.
+_MOST_NAMED = 20
 #: Told the model and its input before a call; gives the step, or None when the call is not to be recorded.
 Before = Callable[["RecordedModel", "torch.Tensor | None", list[Any]], ModelStep | None]
 #: Told what the call gave.
@@ -48,6 +50,8 @@ class RecordedModel:
         self._after = after
         self._step: ModelStep | None = None
         self._given: torch.Tensor | None = None
+        # Listed once: walking a large model at each call would be slow.
+        self._modules = [(layer, module) for layer, module in model.named_modules() if layer]
         self._handles = [
             model.register_forward_pre_hook(Hook(model, self._make_call_hook()), with_kwargs=True),
             model.register_forward_hook(Hook(model, self._make_return_hook()), with_kwargs=True),
@@ -59,6 +63,10 @@ class RecordedModel:
             handle.remove()
         if self.layers is not None:
             self.layers.remove()
+
+    def layers_in_other_mode(self) -> list[str]:
+        """Return the outermost layers, a few at most, that are in training mode while the model is not, or the reverse."""
+        return layers_in_other_mode(self.model, self._modules)
 
     def _make_call_hook(self) -> Callable[..., None]:
         def hook(args: Any, kwargs: Any) -> None:
@@ -97,3 +105,16 @@ def model_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tenso
         if found is not None:
             return found
     return None
+
+
+def layers_in_other_mode(model: nn.Module, modules: Sequence[tuple[str, nn.Module]]) -> list[str]:
+    """Return the outermost of these layers whose mode is not the model's, 20 at most."""
+    mode = getattr(model, "training", False)
+    found: list[str] = []
+    for name, module in modules:
+        # An exported program's modules have no mode.
+        if getattr(module, "training", mode) != mode and not any(name.startswith(f"{outer}.") for outer in found):
+            found.append(name)
+            if len(found) == _MOST_NAMED:
+                break
+    return found
