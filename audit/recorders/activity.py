@@ -6,6 +6,7 @@ can answer nothing. Times are those of the system's monotonic clock, which is on
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
@@ -18,9 +19,26 @@ from torch.utils.data import get_worker_info
 #: Process, sample, begin of the sample, begin of the stage, whether a sample is being made, length of the stage's name.
 _HEAD = struct.Struct("<qqddBB")
 _NAME_BYTES = 90
+_PLACE = struct.Struct(f"{_HEAD.format}{_NAME_BYTES}s")
 _PLACE_BYTES = 128
 #: The main process has the first place; a worker the one after its number.
 _PLACES = 257
+
+#: Another number in each process that was forked; asking the system for the process costs more than a whole note.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+@functools.lru_cache(256)
+def _encode(name: str) -> bytes:
+    return name.encode()[:_NAME_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,7 @@ class Activity:
 
     def _forget_process(self) -> None:
         self._process = 0
+        self._forks = -1
         self._memory: memoryview | None = None
         self._offset = 0
         self._index = 0
@@ -63,9 +82,9 @@ class Activity:
 
     def begin(self, index: int) -> None:
         """Note that a sample is begun: the dataset's own code runs, which loads it."""
-        if self._process != os.getpid():
+        if self._forks != _forks:
             self._forget_process()
-            self._process = os.getpid()
+            self._process, self._forks = os.getpid(), _forks
             worker = get_worker_info()
             self._offset = _PLACE_BYTES * (0 if worker is None else 1 + worker.id % (_PLACES - 1))
         self._index, self._begun = index, time.monotonic()
@@ -91,14 +110,14 @@ class Activity:
         self._write(self._begun)
 
     def _write(self, entered: float) -> None:
-        if self._process != os.getpid():
+        if self._forks != _forks:
             return
         if self._memory is None:
             self._memory = _bytes_of(self._shared)
-        name = self._names[-1].encode()[:_NAME_BYTES] if self._names else b""
-        at = self._offset
-        _HEAD.pack_into(self._memory, at, self._process, self._index, self._begun, entered, bool(name), len(name))
-        self._memory[at + _HEAD.size : at + _HEAD.size + len(name)] = name
+        name = _encode(self._names[-1]) if self._names else b""
+        _PLACE.pack_into(
+            self._memory, self._offset, self._process, self._index, self._begun, entered, bool(name), len(name), name
+        )
 
     # -- in the process that watches ---------------------------------------------------------------
 

@@ -246,6 +246,39 @@ static PyObject *py_rgb_rows(PyObject *self, PyObject *args) {
     return made;
 }
 
+/* Memory at addresses that the caller has proved to be a generator's: pairs of address and size, as 64-bit numbers. */
+static int walk_memory(PyObject *args, const char *format, int writes) {
+    Py_buffer places, bytes;
+    int same = 1;
+    if (!PyArg_ParseTuple(args, format, &places, &bytes)) return -1;
+    const uint64_t *pair = places.buf;
+    size_t count = (size_t)places.len / 16, at = 0;
+    for (size_t i = 0; i < count && same; i++, pair += 2) {
+        if (pair[1] > (uint64_t)bytes.len - at) {
+            PyErr_SetString(PyExc_ValueError, "the bytes do not fit the places");
+            same = -1;
+        } else if (writes) {
+            memcpy((uint8_t *)bytes.buf + at, (const void *)(uintptr_t)pair[0], pair[1]);
+        } else {
+            same = memcmp((const uint8_t *)bytes.buf + at, (const void *)(uintptr_t)pair[0], pair[1]) == 0;
+        }
+        at += pair[1];
+    }
+    PyBuffer_Release(&places);
+    PyBuffer_Release(&bytes);
+    return same;
+}
+
+static PyObject *py_same_memory(PyObject *self, PyObject *args) {
+    int same = walk_memory(args, "y*y*:same_memory", 0);
+    return same < 0 ? NULL : PyBool_FromLong(same);
+}
+
+static PyObject *py_copy_memory(PyObject *self, PyObject *args) {
+    if (walk_memory(args, "y*w*:copy_memory", 1) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_loops(PyObject *self, PyObject *args) {
     int wanted = -1;
     if (!PyArg_ParseTuple(args, "|p:loops", &wanted)) return NULL;
@@ -264,6 +297,8 @@ static PyMethodDef methods[] = {
     {"unit", py_unit, METH_VARARGS, "Whether all float32 are k/255; the k are written."},
     {"palette", py_palette, METH_VARARGS, "Table of at most 256 float32; their levels are written. Else None."},
     {"rgb_rows", py_rgb_rows, METH_VARARGS, "R, G, B minus the row above."},
+    {"same_memory", py_same_memory, METH_VARARGS, "Whether the memory at (address, size) pairs equals these bytes."},
+    {"copy_memory", py_copy_memory, METH_VARARGS, "Copy the memory at (address, size) pairs."},
     {"loops", py_loops, METH_VARARGS, "Whether the wide loops are in use; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
 };

@@ -6,13 +6,11 @@ array is kept apart. Taking a state draws nothing.
 
 from __future__ import annotations
 
-import _random
 import ctypes
 import hashlib
 import json
 import random
 import struct
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from audit.recorders.randomness.generator_memory import GeneratorMemory, memory_of, twister_memory
 from audit.recorders.randomness.search import GeneratorSearch, Place
 
 #: Where the twister's array lies in torch's serialised CPU generator: after seed, left, seeded and next.
@@ -42,12 +41,19 @@ class State:
 
 
 class GeneratorSource:
-    """One generator that can be read and set."""
+    """One generator that can be read and set. `memory` is where its state lies, if that is known."""
 
-    def __init__(self, name: str, take: Callable[[], State], put: Callable[[State], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        take: Callable[[], State],
+        put: Callable[[State], None],
+        memory: GeneratorMemory | None = None,
+    ) -> None:
         self.name = name
         self.take = take
         self.put = put
+        self.memory = memory
 
 
 def global_sources() -> list[GeneratorSource]:
@@ -71,7 +77,8 @@ def _source(place: Place) -> GeneratorSource:
     if isinstance(generator, torch.Generator):
         return _torch_source(name, generator)
     if isinstance(generator, np.random.RandomState):
-        return GeneratorSource(name, lambda: _take_legacy(generator), lambda s: _put_legacy(generator, s))
+        memory = memory_of(generator)
+        return GeneratorSource(name, lambda: _take_legacy(generator), lambda s: _put_legacy(generator, s), memory)
     if isinstance(generator, np.random.SeedSequence):
         return GeneratorSource(name, lambda: _take_sequence(generator), lambda s: _put_sequence(generator, s))
     bits = getattr(generator, "bit_generator", generator)
@@ -92,7 +99,7 @@ def _torch_source(name: str, generator: torch.Generator) -> GeneratorSource:
             last = (data, _split_torch(generator, data))
         return last[1]
 
-    return GeneratorSource(name, take, lambda state: _put_torch(generator, state))
+    return GeneratorSource(name, take, lambda state: _put_torch(generator, state), memory_of(generator))
 
 
 def _split_torch(generator: torch.Generator, data: bytes) -> State:
@@ -140,7 +147,7 @@ def _numpy_source() -> GeneratorSource:
         last = None
         _put_legacy(legacy, state)
 
-    return GeneratorSource("numpy", take, put)
+    return GeneratorSource("numpy", take, put, memory_of(legacy))
 
 
 def _take_legacy(generator: Any) -> State:
@@ -208,7 +215,7 @@ def _to_json(value: Any) -> Any:
 def _python_source(name: str, generator: random.Random) -> GeneratorSource:
     """Make a source that calls `getstate`, which makes 625 numbers, only when the twister's memory has changed."""
     last: tuple[Any, State] | None = None
-    memory = _twister_memory(generator)
+    memory = twister_memory(generator)
 
     def take() -> State:
         nonlocal last
@@ -220,19 +227,7 @@ def _python_source(name: str, generator: random.Random) -> GeneratorSource:
 
     if type(generator) not in (random.Random, type(random._inst)):
         return GeneratorSource(name, lambda: _take_special(generator), lambda state: _put_special(generator, state))
-    return GeneratorSource(name, take, lambda state: _put_python(generator, state))
-
-
-def _twister_memory(generator: random.Random) -> Any:
-    """Return the generator's position and array where CPython keeps them, behind the head of the object.
-
-    None where they are not there, which `getstate` decides: then the state must be asked for each time.
-    """
-    if sys.implementation.name != "cpython" or _random.Random.__basicsize__ < object.__basicsize__ + _TWISTER_BYTES:
-        return None
-    memory = (ctypes.c_char * _TWISTER_BYTES).from_address(id(generator) + object.__basicsize__)
-    words = generator.getstate()[1]
-    return memory if memory.raw == struct.pack("=i624I", words[-1], *words[:-1]) else None
+    return GeneratorSource(name, take, lambda state: _put_python(generator, state), memory_of(generator))
 
 
 def _take_special(generator: random.Random) -> State:

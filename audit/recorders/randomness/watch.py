@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from audit.recorders.randomness.generator_memory import UnchangedMemory
 from audit.recorders.randomness.search import GeneratorSearch, Place
 from audit.recorders.randomness.states import GeneratorSource, State, global_sources, held_sources
 
@@ -30,8 +31,9 @@ class Watch:
     def __init__(self, thing: Any) -> None:
         self._globals = global_sources()
         self._roster = GeneratorSearch(thing)
-        self._takers = self._find_takers()
         self._before: dict[str, State] = {}
+        self._taken: dict[str, State] = {}
+        self._find_sources()
 
     def begin(self) -> dict[str, State]:
         """Take every state; returns them by the generator's name."""
@@ -40,18 +42,31 @@ class Watch:
         return self._before
 
     def take(self) -> dict[str, State]:
-        """Return the states of all generators that are known."""
-        return {name: take() for name, take in self._takers}
+        """Return the states of all generators that are known; the same dict while none of them has changed."""
+        known = self._taken
+        if self._memory.holds():
+            if not self._asked:
+                return known
+            self._taken = known | {source.name: source.take() for source in self._asked}
+            return self._taken
+        # In this order: what another thread draws in between is noticed the next time.
+        self._memory.remember()
+        self._taken = {source.name: source.take() for source in self._sources}
+        if any(not _is_in_memory(source, self._taken[source.name]) for source in self._sources):
+            self._memory.forget()
+        return self._taken
 
     def drawn_states(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
         """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
         made = self._look()
         now = self.take()
-        # An unchanged state is the same object: then nothing is compared.
-        found = [
-            (name, state) for name, state in before.items() if now.get(name) is not state and now.get(name) != state
-        ]
+        found: list[tuple[str, State]] = []
+        if now is not before:
+            # An unchanged state is the same object: then nothing is compared.
+            found = [
+                (name, state) for name, state in before.items() if now.get(name) is not state and now.get(name) != state
+            ]
         if made or self._roster.asks_for_worker:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
             found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *_worker_state()]
@@ -62,11 +77,20 @@ class Watch:
         places = self._roster.places
         made = self._roster.refresh()
         if self._roster.places is not places:
-            self._takers = self._find_takers()
+            self._find_sources()
         return made
 
-    def _find_takers(self) -> list[tuple[str, Callable[[], State]]]:
-        return [(source.name, source.take) for source in (*self._globals, *held_sources(self._roster))]
+    def _find_sources(self) -> None:
+        self._sources = [*self._globals, *held_sources(self._roster)]
+        #: Generators that must be asked for their state each time.
+        self._asked = [source for source in self._sources if source.memory is None]
+        self._memory = UnchangedMemory([source.memory for source in self._sources if source.memory is not None])
+        self._taken = {}
+
+
+def _is_in_memory(source: GeneratorSource, state: State) -> bool:
+    """Return whether the bytes of a generator's memory are its whole state; one that is asked each time is not in question."""
+    return source.memory is None or source.memory.small_bytes in (None, len(state.small))
 
 
 class Restorer:

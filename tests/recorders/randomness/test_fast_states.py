@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from examples import examples
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from audit.recorders.randomness.search import GeneratorSearch
 from audit.recorders.randomness.states import global_sources, held_sources
 from audit.recorders.randomness.watch import Watch
 from audit.recorders.visit.origin import relative_path
+from audit.values import native as loops
 
 _DRAWS = {
     "random": random.random,
@@ -66,6 +69,54 @@ def test_a_visit_drew_from_the_generators_whose_state_changed(draws: list[str]) 
         "torch": not torch.equal(torch.get_rng_state(), before[2]),
     }
     assert {name for name, _ in watch.drawn_states()} == {name for name, is_changed in changed.items() if is_changed}
+
+
+class _ManyHolder(_Holder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.legacy = np.random.RandomState(5)
+        self.numpy = np.random.default_rng(6)
+
+
+_HELD_DRAWS = {
+    "held:random": lambda held: held.random.gauss(0, 1),
+    "held:torch": lambda held: torch.randn(1, generator=held.torch),
+    "held:legacy": lambda held: held.legacy.randn(),
+    "held:numpy": lambda held: held.numpy.normal(),
+}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.lists(st.sampled_from(sorted({**_DRAWS, **_HELD_DRAWS})), max_size=3), max_size=8))
+def test_each_of_several_visits_has_its_own_states(visits: list[list[str]]) -> None:
+    """The memory of generators is compared between visits; what the generators themselves say decides."""
+    holder = _ManyHolder()
+    watch = Watch(holder)
+    # Fresh ones, which have nothing to compare with and ask the generators.
+    sources = {source.name: source for source in (*global_sources(), *held_sources(GeneratorSearch(holder)))}
+    for draws in visits:
+        before = {name: source.take() for name, source in sources.items()}
+        watch.begin()
+        for name in draws:
+            _DRAWS[name]() if name in _DRAWS else _HELD_DRAWS[name](holder)
+        changed = {name: state for name, state in before.items() if sources[name].take() != state}
+        assert dict(watch.drawn_states()) == changed
+
+
+@pytest.mark.skipif(loops.native is None or sys.platform != "linux", reason="the compiled loops read memory")
+def test_the_memory_of_global_generators_is_known() -> None:
+    for source in global_sources():
+        assert source.memory is not None, source.name
+
+
+def test_without_compiled_loops_every_generator_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "native", None)
+    watch = Watch(_Holder())
+    for draw in (torch.rand, np.random.rand, lambda _: random.random()):
+        watch.begin()
+        assert watch.drawn_states() == []
+        draw(1)
+        assert len(watch.drawn_states()) == 1
 
 
 def test_generators_that_objects_hold_are_read_where_they_lie() -> None:
