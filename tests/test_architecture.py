@@ -141,6 +141,39 @@ def test_the_list_of_upward_imports_is_short_and_true() -> None:
     assert len(UPWARD) <= 4
 
 
+def private_definitions(tree: ast.AST) -> set[str]:
+    """The private methods and attributes that the classes of a module define."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found |= {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+            found |= {
+                child.attr
+                for child in ast.walk(node)
+                if isinstance(child, ast.Attribute)
+                and isinstance(child.ctx, ast.Store)
+                and ast.unparse(child.value) == "self"
+            }
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def test_private_attributes_are_used_where_they_are_defined() -> None:
+    """`other._attribute` of a class of ours stands only in the module of that class; libraries' own are not meant."""
+    trees = {module: ast.parse(path.read_text()) for module, path in modules()}
+    defined = {module: private_definitions(tree) for module, tree in trees.items()}
+    # Names that libraries use too: multiprocessing's pipes, sparse tensors, named tuples and torch modules.
+    libraries = {"_reader", "_writer", "_values", "_indices", "_make", "_modules"}
+    ours = set().union(*defined.values()) - libraries
+    reached = [
+        f"{module}:{node.lineno} {ast.unparse(node)}"
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ours - defined[module]
+        if ast.unparse(node.value) not in ("self", "cls", "super()")
+    ]
+    assert reached == []
+
+
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for module, path in modules():

@@ -59,11 +59,6 @@ def is_task_architecture(architecture: Architecture) -> bool:
     return architecture.library == "torchvision" and architecture.name in task_names()
 
 
-def is_detector(name: str) -> bool:
-    """Return whether the architecture finds objects; else it is a segmentation network."""
-    return "classifier." not in _HEADS[_family(name) or "fcn"][0][:11]
-
-
 def classes_in(name: str, shapes: Shapes) -> int | None:
     """Return the number of classes that the weights of this architecture have; None if they are not its weights."""
     family = _family(name)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-#: Process, sample, begin of the sample, begin of the stage, whether a sample is being made, length of the stage's name.
-_HEAD = struct.Struct("<qqddBB")
+#: Process, sample, begin of the sample, whether a sample is being made, length of the stage's name.
+_HEAD = struct.Struct("<qqdBB")
 _NAME_BYTES = 90
 _PLACE = struct.Struct(f"{_HEAD.format}{_NAME_BYTES}s")
 _PLACE_BYTES = 128
@@ -48,9 +48,8 @@ class CurrentSample:
     process: int
     index: int
     stage: str
-    #: Seconds since the sample was begun, and since its stage was.
+    #: Seconds since the sample was begun.
     seconds: float
-    stage_seconds: float
     begun: float
 
 
@@ -89,12 +88,12 @@ class Activity:
             self._offset = _PLACE_BYTES * (0 if worker is None else 1 + worker.id % (_PLACES - 1))
         self._index, self._begun = index, time.monotonic()
         self._names = ["load"]
-        self._write(self._begun)
+        self._write()
 
     def enter(self, stage: str) -> None:
         """Note that a stage begins."""
         self._names.append(stage)
-        self._write(time.monotonic())
+        self._write()
 
     def leave(self) -> None:
         """Note that the stage has returned or failed."""
@@ -102,21 +101,21 @@ class Activity:
             self._names.pop()
         if len(self._names) == 1:
             self._names = ["dataset"]
-        self._write(time.monotonic())
+        self._write()
 
     def end(self) -> None:
         """Note that the sample is made, or has failed."""
         self._names = []
-        self._write(self._begun)
+        self._write()
 
-    def _write(self, entered: float) -> None:
+    def _write(self) -> None:
         if self._forks != _forks:
             return
         if self._memory is None:
             self._memory = _bytes_of(self._shared)
         name = _encode(self._names[-1]) if self._names else b""
         _PLACE.pack_into(
-            self._memory, self._offset, self._process, self._index, self._begun, entered, bool(name), len(name), name
+            self._memory, self._offset, self._process, self._index, self._begun, bool(name), len(name), name
         )
 
     # -- in the process that watches ---------------------------------------------------------------
@@ -127,10 +126,10 @@ class Activity:
         now = time.monotonic()
         found = []
         for at in range(0, len(memory), _PLACE_BYTES):
-            process, index, begun, entered, is_busy, length = _HEAD.unpack_from(memory, at)
+            process, index, begun, is_busy, length = _HEAD.unpack_from(memory, at)
             if is_busy:
                 name = bytes(memory[at + _HEAD.size : at + _HEAD.size + length]).decode(errors="replace")
-                found.append(CurrentSample(process, index, name, now - begun, now - entered, begun))
+                found.append(CurrentSample(process, index, name, now - begun, begun))
         return sorted(found, key=lambda sample: -sample.seconds)
 
 

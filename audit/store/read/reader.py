@@ -89,7 +89,7 @@ class Reader:
         if run is not None:
             references = [run] if isinstance(run, str) else list(run)
             chosen = tuple(sorted({self.run(reference).run_id for reference in references}))
-        session = self._session(chosen, query)
+        session = self.session(chosen, query)
         return Relation(session, query, list(parameters))
 
     def rows(
@@ -97,7 +97,7 @@ class Reader:
     ) -> list[Row]:
         """Return the rows of one run's table, given as its row class, opening only the parts that can hold `index`."""
         table = TABLE_NAMES[row]
-        session = self._session(None, where)
+        session = self.session(None, where)
         found = [
             (name, part)
             for name, owner, part in session.exposed.get(table, ())
@@ -134,7 +134,8 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _session(self, chosen: tuple[str, ...] | None, query: str | None = None) -> Session:
+    def session(self, chosen: tuple[str, ...] | None, query: str | None = None) -> Session:
+        """Return the connection over a choice of runs, ready for a query; all runs where `chosen` is None."""
         if chosen not in self._sessions:
             manifests = [m for m in self._manifests if chosen is None or m.run.run_id in chosen]
             self._sessions[chosen] = connect(self._filesystem, manifests)

@@ -131,11 +131,6 @@ class RunWriter:
         """Where the store is."""
         return self._filesystem.location
 
-    @property
-    def committed_tables(self) -> set[str]:
-        """The tables that have a part already."""
-        return set(self._numbers)
-
     def commit_every(self, seconds: float) -> None:
         """Commit at least this often from now on, instead of ever more rarely."""
         self._interval = seconds

@@ -228,7 +228,7 @@ def test_even_without_the_look_at_the_statement_nothing_is_written(
     before = tree_digest(folder)
     with audit.open(ground["store"]) as store:
         for attempt in ATTEMPTS:
-            connection = store.reader._session(None).connection.cursor()
+            connection = store.reader.session(None).connection.cursor()
             query = attempt.format_map(ground)
             try:
                 said = repr(connection.execute(query).fetchall())
