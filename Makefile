@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test quick thorough campaign screenshots check format lint types docs site dist try-dist bench clean
+.PHONY: help setup demo browser tools test quick thorough campaign screenshots check format lint types docs site dist try-dist bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -48,6 +48,11 @@ browser:
 	@[ -f out/axe-core/axe.min.js ] || { command -v npm >/dev/null && mkdir -p out/axe-core && cd out/axe-core && \
 		npm pack --silent axe-core@4.14.0 >/dev/null && tar xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js && rm axe-core-4.14.0.tgz; } || \
 		echo "no npm here: the accessibility tests are skipped"
+
+# Packages that exports are for and that do not install beside ours: their tests are skipped, visibly, where they are missing.
+tools: $(VENV)/.python  ## DVC, Label Studio's and CVAT's packages in out/tools, for the tests of exports
+	$(PYTHON) -m venv out/tools
+	out/tools/bin/pip install -q dvc label-studio-sdk datumaro
 
 test: $(VENV)/.dev browser  ## every test
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -218,11 +218,24 @@ class Store(NotebookView):
 
         return update_baseline(self.reader, run, path, write=write)
 
-    def export(self, to: str, output: str | os.PathLike[str], run: str | None = None) -> Exported:
-        """Write a run in another tool's form, such as "tensorboard", into the folder `output`."""
+    def export(
+        self,
+        to: str,
+        output: str | os.PathLike[str],
+        run: str | None = None,
+        *,
+        where: str | None = None,
+        tag: str | None = None,
+        indices: Sequence[int] | None = None,
+    ) -> Exported:
+        """Write a run in another tool's format, such as "tensorboard", into the folder `output`.
+
+        "fiftyone", "label-studio" and "cvat" take chosen samples: those that meet the SQL condition `where`, have the tag, and
+        are among the indices.
+        """
         from audit.integrations.exporters import export
 
-        return export(self.reader, run, to, output)
+        return export(self.reader, run, to, output, where=where, tag=tag, indices=indices)
 
     def report(
         self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int | None = None

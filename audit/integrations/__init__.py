@@ -6,6 +6,7 @@ audit.integrations.export("lineage", "latest", "tensorboard", "runs/audit")
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,9 +17,16 @@ __all__ = ["export"]
 
 
 def export(
-    store: str | os.PathLike[str] | Reader | HasReader | None, run: str | None, to: str, output: str | os.PathLike[str]
+    store: str | os.PathLike[str] | Reader | HasReader | None,
+    run: str | None,
+    to: str,
+    output: str | os.PathLike[str],
+    *,
+    where: str | None = None,
+    tag: str | None = None,
+    indices: Sequence[int] | None = None,
 ) -> Exported:
-    """Write one run in another tool's format into the folder `output`, as `audit export` does."""
+    """Write one run, or chosen samples of it, in another tool's format into a folder, as `audit export` does."""
     from audit.integrations.exporters import export as export_run
 
-    return export_run(store, run, to, output)
+    return export_run(store, run, to, output, where=where, tag=tag, indices=indices)

@@ -25,38 +25,27 @@ _FIELDS = ("index", "epoch", "visit", "split", "source", "source_digest", "statu
 _NUMBERS = ("loss", "margin", "entropy")
 
 
-def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
-    """Write the dataset: the last epoch of each split, one sample for each visit."""
+def export(reader: Reader, run: Run, folder: Path, samples: list[dict[str, Any]]) -> list[Path]:
+    """Write the dataset, one sample for each visit."""
     made: list[Path] = []
-    samples: list[dict[str, Any]] = []
+    written: list[dict[str, Any]] = []
     left_out = 0
     pictures = has_pictures(reader, run)
-    for row in facts.last_epoch_samples(reader, run):
-        path = _file(row) or (_preview(reader, run, row, folder) if pictures else None)
+    for row in samples:
+        path = facts.source_file(row) or (_preview(reader, run, row, folder) if pictures else None)
         if path is None:
             left_out += 1
             continue
         if not os.path.isabs(path):
             made.append(folder / path)
-        samples.append(_sample(row, path))
+        written.append(_sample(row, path))
     info = {
         "audit": {"run_id": run.run_id, "name": run.name, "store": reader.location, "left_out": left_out},
         **({"classes": run.classes} if run.classes else {}),
     }
-    metadata = {"name": run.name or run.run_id, "media_type": "image", "num_samples": len(samples), "info": info}
-    return [*made, _write(folder / "metadata.json", metadata), _write(folder / "samples.json", {"samples": samples})]
-
-
-def _file(row: dict[str, Any]) -> str | None:
-    """Return the source's own path, where it is a file that is there and JSON can spell its name."""
-    if row["source"] is None or row["root"] is None:
-        return None
-    name = bytes(row["source_raw"]) if row["source_raw"] else os.fsencode(row["source"])
-    path = os.path.join(os.fsencode(os.path.abspath(row["root"])), name)
-    try:
-        return path.decode("utf-8") if os.path.isfile(path) else None
-    except UnicodeDecodeError:
-        return None
+    metadata = {"name": run.name or run.run_id, "media_type": "image", "num_samples": len(written), "info": info}
+    described = [_write(folder / "metadata.json", metadata), _write(folder / "samples.json", {"samples": written})]
+    return facts.WrittenFiles([*made, *described], left_out=left_out)
 
 
 def _preview(reader: Reader, run: Run, row: dict[str, Any], folder: Path) -> str | None:
@@ -77,7 +66,7 @@ def _sample(row: dict[str, Any], path: str) -> dict[str, Any]:
     # What FiftyOne keeps for itself may not be a field of ours: id, filepath, tags, metadata.
     return {
         "filepath": path,
-        "tags": [row["split"]] if row["split"] else [],
+        "tags": [*([row["split"]] if row["split"] else []), *(row["tags"] or [])],
         "metadata": None,
         **labels,
         **fields,

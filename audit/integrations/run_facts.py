@@ -6,9 +6,11 @@ Only queries are here; each tool's own file writes the answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from audit.records import Run, Stage
@@ -124,16 +126,60 @@ def distributions(reader: Reader, run: Run) -> Iterator[tuple[str, int, list[flo
                 yield column, epoch, [value for (value,) in rows]
 
 
-def last_epoch_samples(reader: Reader, run: Run) -> list[dict[str, Any]]:
-    """Return the samples of each split's last epoch with their predictions and raw names."""
+class WrittenFiles(list[Path]):
+    """The files that an export wrote, and the number of chosen samples that they leave out."""
+
+    def __init__(self, files: Iterable[Path], *, left_out: int) -> None:
+        super().__init__(files)
+        self.left_out = left_out
+
+
+def last_epoch_samples(
+    reader: Reader,
+    run: Run,
+    *,
+    where: str | None = None,
+    tag: str | None = None,
+    indices: Sequence[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the samples of each split's last epoch with their predictions, raw names, tags and notes.
+
+    All of them, or those that meet an SQL condition over `lineage`, have a tag, and are among the indices.
+    """
+    conditions = [f"(\n{where or 'true'}\n)"]  # on lines of its own: it may end with a comment
+    parameters: list[Any] = [run.run_id, run.run_id]
+    if tag is not None:
+        conditions.append("index IN (SELECT index FROM tags WHERE run_id = ? AND tag = ?)")
+        parameters += [run.run_id, tag]
+    if indices is not None:
+        conditions.append(f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})")
     return reader.sql(
-        """
-        SELECT l.*, s.source_raw FROM lineage l JOIN samples s USING (run_id, epoch, index, visit) WHERE l.run_id = ?
-        QUALIFY l.epoch = max(l.epoch) OVER (PARTITION BY l.split) ORDER BY l.split, l.index, l.visit
+        f"""
+        WITH tagged AS (
+            SELECT index, list(tag ORDER BY tag) AS tags, list(note ORDER BY tag) FILTER (note IS NOT NULL) AS notes
+            FROM tags WHERE run_id = ? GROUP BY index
+        ), newest AS (
+            SELECT l.*, s.source_raw, t.tags, t.notes
+            FROM lineage l JOIN samples s USING (run_id, epoch, index, visit) LEFT JOIN tagged t USING (index)
+            WHERE l.run_id = ? QUALIFY l.epoch = max(l.epoch) OVER (PARTITION BY l.split)
+        )
+        FROM newest WHERE {" AND ".join(conditions)} ORDER BY split, index, visit
         """,
         run=run.run_id,
-        parameters=[run.run_id],
+        parameters=parameters,
     ).dicts()
+
+
+def source_file(row: dict[str, Any]) -> str | None:
+    """Return the path of a sample's source, if it is a file that exists and its name is UTF-8."""
+    if row["source"] is None or row["root"] is None:
+        return None
+    name = bytes(row["source_raw"]) if row["source_raw"] else os.fsencode(row["source"])
+    path = os.path.join(os.fsencode(os.path.abspath(row["root"])), name)
+    try:
+        return path.decode("utf-8") if os.path.isfile(path) else None
+    except UnicodeDecodeError:
+        return None
 
 
 def mistakes(reader: Reader, run: Run, most: int) -> list[dict[str, Any]]:

@@ -319,7 +319,7 @@ def test_a_missing_package_is_named(
 
 
 def test_bad_requests(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no export form called 'tensorbord'.*tensorboard"):
+    with pytest.raises(UsageError, match=r"no export format called 'tensorbord'.*tensorboard"):
         export(store, "training", "tensorbord", tmp_path)
     with pytest.raises(NotFound, match="no run 'nothing'"):
         export(store, "nothing", "csv", tmp_path / "new")
