@@ -76,9 +76,9 @@ def _check_runs_no_code(path: Path, name: str) -> None:
     option = name.partition(".")[2]
     if option == "trust" or (option in _RUNS_CODE and path != user_file()):
         where = (
-            "It must be said with each command"
+            "It must be passed with each command"
             if option == "trust"
-            else f"Say it with the command, or in {user_file()}"
+            else f"Pass it with the command, or set it in {user_file()}"
         )
         raise UsageError(f"{path} sets {name}, which would let code run.", hint=f"{where}.")
 

@@ -24,7 +24,7 @@ _PACKAGES = {
     "numpy": "numpy",
     "audit": "audit-lineage",
 }
-#: Those that a pipeline may be made of besides; told where they are installed.
+#: Further packages that a pipeline may be made of; named where they are installed.
 _BESIDES = {
     "albumentations": "albumentations",
     "opencv": "opencv-python-headless",

@@ -16,7 +16,7 @@ Level = Literal["digest", "preview", "full"]
 
 #: How much of a stage's output is kept, from least to most.
 LEVELS: tuple[Level, ...] = ("digest", "preview", "full")
-#: How many bytes of outputs a run may store, unless it is told otherwise.
+#: How many bytes of outputs a run may store, unless another number is given.
 DEFAULT_BUDGET = 2 * 2**30
 #: The recipe of digests that new runs are recorded with. Version 1 left out what a tv_tensor means beside its numbers,
 #: pickled sparse, quantised and nested tensors, and knew what cannot be pickled by its text.
@@ -195,7 +195,7 @@ class Stage:
         VARCHAR(
             "place in the pipeline: `0` is load, `2.1` the first stage inside the second, `target.1` a stage of "
             "the label, `outer.1` a stage of a dataset that wraps one with stages of its own, `inside.NAME` one "
-            "that the dataset's own code tells of, `call.aug.1` one that was found by its call"
+            "that the dataset's own code names, `call.aug.1` one that was found by its call"
         ),
     ]
     name: Annotated[str, VARCHAR("class or function name")]

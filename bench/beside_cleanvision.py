@@ -3,7 +3,7 @@
     python -m bench.beside_cleanvision --python VENV/bin/python     (an environment with `pip install cleanvision`)
 
 CleanVision needs no torch and is run in a process of its own. Ours counts the checks alone; recording the run, which
-the pipeline needs anyway, is told apart. A duplicate is counted where either picture of the pair is named.
+the pipeline needs anyway, is listed separately. A duplicate is counted where either picture of the pair is named.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def spoilt(image: Image.Image, fault: str, number: int) -> Image.Image:
 
 
 def build(root: Path, count: int = 1_000) -> dict[str, list[set[str]]]:
-    """Write the pictures; gives for each fault the sets of names of which one must be told."""
+    """Write the pictures; gives for each fault the sets of names of which one must be reported."""
     planted: dict[str, list[set[str]]] = {}
     for number in range(count):
         folder = root / f"class-{number % 4}"
@@ -127,9 +127,9 @@ def main() -> None:
         print(f"CleanVision: {theirs['work']:.1f} s of work")
     for fault, wanted in sorted(planted.items()):
         line = f"{fault:18} planted {len(wanted)}"
-        for name, told in (("audit", found), ("CleanVision", theirs["found"] if theirs else None)):
-            if told is not None:
-                got = set(told.get(fault, ()))
+        for name, reported in (("audit", found), ("CleanVision", theirs["found"] if theirs else None)):
+            if reported is not None:
+                got = set(reported.get(fault, ()))
                 hit = sum(bool(names & got) for names in wanted)
                 line += f"  {name}: {hit} found, {len(got - set().union(*wanted))} others"
         print(line)

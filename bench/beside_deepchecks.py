@@ -3,7 +3,7 @@
     python -m bench.beside_deepchecks --python VENV/bin/python     (an environment with deepchecks, see bench/README.md)
 
 deepchecks is run in a process of its own, `ImagePropertyOutliers` for the faults and `LabelDrift` and
-`ImagePropertyDrift` for the drift. Ours counts the checks alone; recording the run is told apart. An outlier has no
+`ImagePropertyDrift` for the drift. Ours counts the checks alone; recording the run is listed separately. An outlier has no
 name there, so a picture counts as found by deepchecks when any property calls it an outlier.
 """
 
@@ -75,18 +75,18 @@ def changed(root: Path, to: Path, *, drifted: bool) -> None:
 
 
 def our_drift(place: Path) -> tuple[float, dict[str, list[str]]]:
-    """Seconds of work, and what is told of the same and of the drifted pictures against all."""
+    """Seconds of work, and what is reported for the same and of the drifted pictures against all."""
     from audit.api import run
     from audit.checks.runner import run_checks
 
     for name in ("same", "other"):
         run(place / name, pipeline=place / "pipeline.py", store=place / "lineage", name=name, workers=0)
     begun = time.process_time()
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for name in ("same", "other"):
         report = run_checks(place / "lineage", name, baseline="latest~2", only=["drift"], record=False)
-        told[name] = [finding.message for finding in report.outcome("drift").findings]
-    return time.process_time() - begun, told
+        reported[name] = [finding.message for finding in report.outcome("drift").findings]
+    return time.process_time() - begun, reported
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
         changed(root, place / "same", drifted=False)
         changed(root, place / "other", drifted=True)
         recorded, worked, found = ours(root, place / "lineage")
-        drifting, told = our_drift(place)
+        drifting, reported = our_drift(place)
         roots = [str(root), str(place / "same"), str(place / "other")]
         done = subprocess.run([given.python, "-c", THEIRS, *roots], capture_output=True, text=True, check=True)
         theirs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -117,10 +117,10 @@ def main() -> None:
     others = {name for fault in SHARED for name in found.get(fault, ())} - {
         name for names in planted.values() for some in names for name in some
     }
-    print(f"without a fault    audit: {len(others)} told  deepchecks: {len(clean)} told")
+    print(f"without a fault    audit: {len(others)} reported  deepchecks: {len(clean)} reported")
     for name in ("same", "other"):
         scores = ", ".join(f"{key} {score:.2f}" for key, score in theirs[name].items())
-        print(f"drift, {name}: audit tells {len(told[name])}: {'; '.join(told[name]) or 'nothing'}")
+        print(f"drift, {name}: audit reports {len(reported[name])}: {'; '.join(reported[name]) or 'nothing'}")
         print(f"drift, {name}: deepchecks scores {scores}")
 
 

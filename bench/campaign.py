@@ -3,7 +3,7 @@
     python -m bench.campaign [--outputs N] [--seed N] [--only NUMBER]
 
 Each pipeline goes through `audit run` or a loop of one's own with some number of workers and some batch size, and is replayed
-with another number of workers by objects made anew. Everything must be bit-exact, but for the stages that draw on
+with another number of workers by objects made again. Everything must be bit-exact, but for the stages that draw on
 something hidden (the system, the clock, a counter, a race): those must be named, as not reproducible. Exit code 1 otherwise.
 """
 

@@ -87,7 +87,7 @@ def stages_of(seed: int, number: int) -> tuple[tuple[str, ...], str | None]:
 
 
 def transform_of(seed: int, number: int) -> Any:
-    """The pipeline of this number, made anew, with generators that the system seeds."""
+    """The pipeline of this number, made again, with generators that the system seeds."""
     r = random.Random(f"outer {seed} {number}")
     built = _stages(seed, number, [])
     return (v1.Compose if r.random() < 0.5 else v2.Compose)(built)

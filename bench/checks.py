@@ -4,7 +4,7 @@
     python -m bench.checks --samples 50000   a smaller one
 
 The store is written with the writer that records runs; each check is timed alone in one process, and the process's
-largest memory is told. Checks that replay or read source files have nothing to read here and are skipped, visibly.
+largest memory is printed. Checks that replay or read source files have nothing to read here and are skipped, visibly.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def queries(location: str, repeats: int) -> None:
         with audit.open(location) as opened:
             plain(opened).sql(QUERY).to_arrow_table()
 
-    compare("the same, opened anew each time", fresh_ours, fresh_plain, "", max(3, repeats // 2))
+    compare("the same, opened again each time", fresh_ours, fresh_plain, "", max(3, repeats // 2))
 
 
 def traces(name: str, location: str, rows: int) -> None:

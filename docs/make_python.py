@@ -56,14 +56,14 @@ def _class(name: str, found: type) -> list[str]:
 
 def _members(found: type) -> Iterator[tuple[str, Any]]:
     """Public methods and properties in the order they are written, those of parents of ours last."""
-    told: set[str] = set()
+    listed: set[str] = set()
     for home in found.__mro__:
         if not home.__module__.startswith("audit."):
             continue
         for name, member in vars(home).items():
             public = isinstance(member, property) or inspect.isfunction(member)
-            if public and not name.startswith("_") and name not in told:
-                told.add(name)
+            if public and not name.startswith("_") and name not in listed:
+                listed.add(name)
                 yield name, member
 
 

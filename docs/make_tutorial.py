@@ -1,4 +1,4 @@
-"""Writes the terminal sessions of docs/TUTORIAL.md anew: runs each command and puts what it printed under it.
+"""Writes the terminal sessions of docs/TUTORIAL.md: runs each command and puts what it printed under it.
 
 python docs/make_tutorial.py
 """

@@ -3,7 +3,7 @@
     python docs/screenshots.py [FOLDER]
 
 Needs chromium and playwright (pip install -e '.[dev]'). The pictures are WebP, which keeps photographs and
-text apart at 50 KB each; runs are named, so that the same pages come out whoever makes them, apart from ids and times.
+text apart at 50 KB each; runs are named, so that the same pages come out on every machine, apart from ids and times.
 """
 
 from __future__ import annotations

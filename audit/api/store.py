@@ -123,7 +123,7 @@ class Store(NotebookView):
     ) -> Replay:
         """Make recorded visits again from their sources and compare every stage's digest; all visits by default.
 
-        `dataset`, or a mapping of datasets by split, is for a run that was recorded in a loop of its own without a
+        `dataset`, or a mapping of datasets by split, is for a run that was recorded in a user's own loop without a
         `builder`; a name, as `--dataset` takes it, is for one that has moved. `model=True` also computes the logits
         again; a path tries another checkpoint. `stage` is a number or a name, such as "Resize". This runs the recorded
         pipeline: CodeNotTrusted unless this machine recorded it, or `trust` is set.

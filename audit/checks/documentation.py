@@ -72,7 +72,7 @@ sampler is torch's `SequentialSampler`, `RandomSampler` without replacement, or 
 Samples that `drop_last` leaves out are counted in a note. With other samplers (subset, weighted, your own),
 in loops that stop early, or with `run.dataset`, samples that no epoch drew are also only counted in a note. `every_sample = true` makes them findings.
 
-## What chance explains is no finding
+## What chance explains is not a finding
 
 | check | question | statistic | assumes |
 | --- | --- | --- | --- |

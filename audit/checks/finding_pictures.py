@@ -1,6 +1,6 @@
 """Small pictures of the samples that the worst findings name: new mistakes first, for a comment on a pull request.
 
-A picture is decoded and encoded anew, so that no byte of a stranger's file gets into the comment. Nothing is executed:
+A picture is decoded and encoded again, so that no byte of a stranger's file gets into the comment. Nothing is executed:
 a sample without a stored preview is shown only if its source file can be read as a picture.
 """
 

@@ -127,7 +127,7 @@ class RunRequest:
         comes from the recipe (see sources.trust)."""
         if recipe.get("kind") != "run":
             raise UsageError(
-                "This run was not recorded by `audit run`, so that its pipeline cannot be rebuilt from its recipe."
+                "This run was not recorded by `audit run`, so its pipeline cannot be rebuilt from its recipe."
             )
         options = {key: recipe[key] for key in _RECIPE if key in recipe}
         for key in ("dataset", "pipeline", "model", "arch"):

@@ -35,7 +35,7 @@ class Stall:
     index: int | None
     stage: str | None
     seconds: float
-    #: Whether the process had been stopped (SIGSTOP), which is no fault of the sample.
+    #: Whether the process had been stopped (SIGSTOP), which is not a fault of the sample.
     was_stopped: bool
 
 

@@ -55,7 +55,7 @@ class Trace(NotebookView):
     #: The prediction that is graded: the first of the first recorded model.
     prediction: PredictionRow | None
     activations: list[ActivationRow] = field(default_factory=list)
-    #: Whether code that the store names may run to derive what was not stored, whoever recorded it.
+    #: Whether code that the store names may run to recompute what was not stored, even if another machine recorded it.
     trust: bool = False
     #: Those of other models and of further calls.
     other_predictions: list[PredictionRow] = field(default_factory=list)
@@ -185,7 +185,7 @@ class Trace(NotebookView):
             try:
                 written += values.export(self.value(row["stage"]), stem)
             except (NeedsTrust, NotFound) as error:
-                # What was not stored, or only as a pickle, is told in its place; the others are still to be had.
+                # An output that was not stored, or only as a pickle, is named in its place; the others are written.
                 absent = stem.with_name(stem.name + ".txt")
                 absent.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
                 written.append(absent)

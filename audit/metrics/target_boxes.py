@@ -26,7 +26,7 @@ def read_target_boxes(part: Any) -> Boxes | None:
 def _from_mapping(part: Mapping[Any, Any]) -> Boxes:
     boxes, classes = _corners(part["boxes"]), _numbers(part["labels"]).astype(np.int64).reshape(-1)
     if len(boxes) != len(classes):
-        raise ValueError(f"its target has {len(boxes)} boxes and {len(classes)} labels, so that it is not graded")
+        raise ValueError(f"its target has {len(boxes)} boxes and {len(classes)} labels, so it is not graded")
     named = next((part[key] for key in _CROWD_KEYS if key in part), None)
     crowd = None if named is None else _numbers(named).astype(bool).reshape(-1)
     return Boxes(boxes, classes, crowd=crowd if crowd is not None and len(crowd) == len(boxes) else None)
@@ -42,7 +42,7 @@ def _corners(value: Any) -> np.ndarray[Any, Any]:
     if boxes.size == 0:
         return np.zeros((0, 4))
     if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"its target boxes have the shape {boxes.shape}, and not (n, 4), so that it is not graded")
+        raise ValueError(f"its target boxes have the shape {boxes.shape}, and not (n, 4), so it is not graded")
     form = getattr(getattr(value, "format", None), "name", "XYXY")
     if form == "XYXY":
         return boxes

@@ -40,7 +40,7 @@ from audit.models.task_architectures import (
 )
 
 _ASK = "Pass the model's name with --arch NAME, or the code that builds it with --arch FILE.py:function."
-#: Kinds of models that are no classifiers, and that are recognised all the same.
+#: Kinds of models that are not classifiers, and that are recognised all the same.
 _TASKS = ("a detection model", "a segmentation model")
 _VIT_SIZE = 224  # the picture size for which torchvision's vision transformers are built by default
 

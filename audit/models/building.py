@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 Shapes = dict[str, tuple[int, ...]]
 
-# A number of classes that is no other dimension of any known model, so it identifies the head.
+# A number of classes that is not another dimension of any known model, so it identifies the head.
 SENTINEL = 9973
 
 

@@ -134,7 +134,7 @@ def _classes(content: dict[str, Any], notes: list[str]) -> list[str] | None:
     if not named:
         return None
     if not all(isinstance(number, int) and 0 <= number < _MOST_CLASSES for number in named):
-        notes.append("The category ids are not small whole numbers, so that classes have no names.")
+        notes.append("The category ids are not small whole numbers, so classes have no names.")
         return None
     names = [named.get(number, "N/A") for number in range(max(named) + 1)]
     if 0 not in named:

@@ -2,7 +2,7 @@
 
 While a run is being written, each commit is one new file in its log, put there only if nobody else has written that
 commit: it holds what the commit added, so that it costs the same however long the run is. Now and then, and when the run
-ends, run.json is replaced by a snapshot of the whole. A run whose snapshot is not `running` has no log to be read; whoever
+ends, run.json is replaced by a snapshot of the whole. A run whose snapshot is not `running` has no log to be read; a process that
 changes it replaces the snapshot.
 
 Every record and snapshot ends with the SHA-256 of all its bytes before, and names the digest of the commit before it.
@@ -128,7 +128,7 @@ def close_after_failure(filesystem: Filesystem, manifest: Manifest) -> None:
 def remove_old_records(filesystem: Filesystem, run_id: str, commit: int, *, is_open: bool) -> None:
     """Delete records that a snapshot has made superfluous. Only who holds the run's lock may do it."""
     folder = f"{run_folder(run_id)}/{LOG_FOLDER}"
-    # Oldest first: whoever lists the log meanwhile sees that its beginning is gone, and starts again.
+    # Oldest first: a process that lists the log meanwhile sees that its beginning is gone, and starts again.
     for number in logged_commits(filesystem, run_id):
         if number <= commit:
             filesystem.remove(log_path(run_id, number))

@@ -1,6 +1,6 @@
 """The SQL of the views on training: what each sample's predictions did over epochs, and which steps went wrong.
 
-A sample here is one item in one role: rows are told apart by `phase` (train or eval, NULL where no step was recorded),
+A sample here is one item in one role: rows are distinguished by `phase` (train or eval, NULL where no step was recorded),
 `split`, `root` and `source` besides `index`, because a training and a validation loader number their items alike. Only
 graded visits count. These views describe; they judge nothing, and they keep to what was recorded, so that a sample
 whose visits were not all recorded is described by those that were.

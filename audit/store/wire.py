@@ -27,7 +27,7 @@ _LONGEST = np.iinfo(np.int32).max
 
 
 def _packed_schema(table: str) -> pa.Schema:
-    # Payloads are no part of the stream, which has their lengths: each is copied once, to where it is wanted.
+    # Payloads are not part of the stream, which has their lengths: each is copied once, to where it is wanted.
     fields = [
         field if field.name != _BLOBS else pa.field(_BLOBS, pa.int64())
         for field in SCHEMAS[table]

@@ -192,7 +192,7 @@ static PyObject *py_unit(PyObject *self, PyObject *args) {
     size_t n = (size_t)s.size / 4;
     if (borrow_to_write(to, (Py_ssize_t)n, &out) < 0) return let_go(&s), NULL;
     Py_BEGIN_ALLOW_THREADS
-    /* In stretches, so that what is no such picture is given up early. */
+    /* In stretches, so that another kind of picture is given up early. */
     for (size_t at = 0; good && at < n; at += STRETCH) {
         size_t some = upto(n, at, STRETCH);
         good = PICK(unit_levels)(s.data + 4 * at, some, (uint8_t *)out.buf + at);

@@ -237,7 +237,7 @@ BODY int number_slots(Palette *p) {
     return 1;
 }
 
-/* Levels of one channel of at most 256 values, no two of which share a slot; 0 when it is no such channel. */
+/* Levels of one channel of at most 256 values, no two of which share a slot; 0 when it is not such a channel. */
 BODY int palette_levels(const uint8_t *restrict src, size_t n, uint8_t *restrict out, Palette *p) {
     uint32_t bits, wrong;
     uint16_t slot[STRETCH];

@@ -103,7 +103,7 @@ class ValueKind(ABC):
         """The value back, bit for bit."""
 
     def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
-        """The digest of the value that was encoded, also where it decodes to another class; None where it cannot be told."""
+        """The digest of the value that was encoded, also where it decodes to another class; None where it is unknown."""
         return self.fingerprint(self.decode(encoded, reading))[0]
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """A picture with its target, as joint transforms take and return them: (picture, target), or a dict that holds both.
 
 A target here is boxes (see metrics/target_boxes.py) or a mask of class numbers as large as the picture. Everything else
-beside a picture is no target, and nothing is said about it.
+beside a picture is not a target, and is not recorded as one.
 """
 
 from __future__ import annotations

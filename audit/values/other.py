@@ -75,7 +75,7 @@ class OtherKind(ValueKind):
         if not reading.allow_pickle:
             raise NeedsTrust(
                 "This stage output is stored as a pickle, and reading a pickle executes code that it contains.",
-                hint="Pass allow_pickle=True if you trust whoever wrote the store, or replay the sample instead.",
+                hint="Pass allow_pickle=True if you trust the author of the store, or replay the sample instead.",
             )
         return pickle.loads(encoded.data)
 

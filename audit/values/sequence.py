@@ -55,7 +55,7 @@ class SequenceKind(ValueKind):
     def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
         header, _ = unpack(encoded.data)
         if "mode" not in header:
-            return None  # written before subclasses were told apart
+            return None  # written before subclasses were distinguished
         marks = composite.encoded_digests(encoded, reading)
         return composite.digest_over(self.name, header["mode"], len(marks), marks)
 

@@ -110,7 +110,7 @@ def _moments(flat: Any) -> tuple[float, float, bool]:
     size = flat.size
     whole = size - size % _ROW
     rows = flat[:whole].reshape(-1, _ROW)
-    # einsum and vecdot are SIMD and, on rows this short, single-threaded whatever BLAS is told.
+    # einsum and vecdot are SIMD and, on rows this short, single-threaded whatever BLAS is set to.
     total = float(np.add.reduce(np.einsum("ij->i", rows), dtype=np.float64))
     squares = float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
     if whole < size:

@@ -80,7 +80,7 @@ class TensorKind(ValueKind):
         return Facts("tensor", "uint8", shape, None, digest, *stats, len(raw))
 
     def row_digests(self, value: Any) -> list[str] | None:
-        """Return the digest of each row of such a tensor; None for every other tensor."""
+        """Return the digest of each row of a strided tensor; None for every other tensor."""
         raw = _simple_memory(value)
         shape = tuple(value.shape)
         if raw is None or len(shape) < 2:

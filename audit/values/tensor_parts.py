@@ -1,4 +1,4 @@
-"""Tensors that are no plain memory but consist of plain tensors: sparse, quantised and nested ones."""
+"""Tensors that are not plain memory but consist of plain tensors: sparse, quantised and nested ones."""
 
 from __future__ import annotations
 

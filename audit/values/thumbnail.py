@@ -132,7 +132,7 @@ def _levels(values: Any) -> Any:
         return np.ascontiguousarray(values)
     if values.dtype.kind == "b":
         return values.astype(np.uint8) * 255
-    # Planes that were transposed into HWC are laid out anew here, once, while they are small.
+    # Planes that were transposed into HWC are copied to a new layout here, once, while they are small.
     wide = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, order="C")
     with np.errstate(all="ignore"):
         low, high = wide.min(), wide.max()

@@ -281,7 +281,7 @@ def seed_everything(seed: int) -> None:
 
 
 def run_loop(case: Case, root: Path, store: Path | None, epochs: int = 2) -> Outcome:
-    """The loop, plain or recorded; everything in it is made anew."""
+    """The loop, plain or recorded; everything in it is made again."""
     seed_everything(case.seed)
     dataset = case.build_dataset(root)
     outcome = Outcome()

@@ -86,7 +86,7 @@ def test_pixels_and_logits_need_no_model(photos: Path) -> None:
             store.embed("digests", layer="pixels")
         with pytest.raises(UsageError, match="no layer 'avgpol'"):
             store.embed("photos", layer="avgpol")
-        with pytest.raises(UsageError, match="loop of its own"):
+        with pytest.raises(UsageError, match="user's own loop"):
             store.embed("training", layer="avgpool")
 
 

@@ -26,13 +26,13 @@ class NearDuplicates(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         found = copies(context, context.options["pictures"], context.options["distance"])
         split = splits_of(context, found)
-        told: set[int] = set()
+        reported: set[int] = set()
         for copy in found:
             newer, older = copy.picture, copy.original
             # The check `leakage` reports copies in different splits.
-            if newer.index in told or split.get(newer.source) != split.get(older.source):
+            if newer.index in reported or split.get(newer.source) != split.get(older.source):
                 continue
-            told.add(newer.index)
+            reported.add(newer.index)
             yield Finding(
                 f"{newer.source} (index {newer.index}) {copy.said} {older.source} (index {older.index}).",
                 index=newer.index,

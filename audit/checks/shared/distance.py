@@ -1,4 +1,4 @@
-"""The distance of two distributions, and the probability of such a distance by chance alone.
+"""The distance of two distributions, and the probability of that distance by chance alone.
 
 Closed forms over counts and quantiles, because a baseline keeps no samples; the tests compare them with scipy.
 """
@@ -61,7 +61,7 @@ def _below(quantiles: Sequence[float], x: float) -> float:
 
 
 def kolmogorov_smirnov_chance(distance: float, n: int, m: int) -> float:
-    """Return the probability of such a distance between n and m samples of one distribution (Kolmogorov's limit)."""
+    """Return the probability of at least this distance between n and m samples of one distribution (Kolmogorov's limit)."""
     root = math.sqrt(n * m / (n + m))
     x = (root + 0.12 + 0.11 / root) * distance
     if x < 0.2:

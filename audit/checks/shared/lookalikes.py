@@ -27,7 +27,7 @@ MOST_IN_PAIRS = 20_000
 _CORRELATION, _FITTED = 0.85, 0.8
 #: The most candidates for each of: the linear fit, the alignment.
 _MOST_FITTED, _MOST_ALIGNED = 100_000, 3_000
-#: The share of a picture that its copy leaves unexplained at most; between it and twice it lie pairs that are no copies.
+#: The share of a picture that its copy leaves unexplained at most; between it and twice it lie pairs that are not copies.
 _UNEXPLAINED = 0.015
 #: Within the tail, the number of false pairs grows with about this power of the unexplained share (digits, photographs).
 _POWER = 5

@@ -58,7 +58,7 @@ def judge_pipeline(
     elif not normalising and _known_architecture(context) and _unit(given):
         yield Finding(
             f"The pictures reach {context.run.arch} as 0–1 and were never normalised; "
-            "weights of such architectures are usually trained on normalised pictures.",
+            "weights of this architecture are usually trained on normalised pictures.",
             stage=last,
             value=given["mean"],
             sql=query,

@@ -127,7 +127,7 @@ def _attach(address: str) -> Cluster:
     except (ConnectionError, RuntimeError, ValueError) as error:
         undo.close()
         raise UsageError(
-            f"There is no Ray cluster to be reached at {address}: {_first_line(error)}",
+            f"No Ray cluster could be reached at {address}: {_first_line(error)}",
             hint="Start one with: ray start --head. Leave --address out to work on this machine alone.",
         ) from error
     except BaseException:
@@ -245,7 +245,7 @@ def _check_reachable(address: str) -> None:
     """Ask the port first: Ray itself tries for minutes, and may end the process."""
     if address.startswith("ray://"):
         raise UsageError(
-            f"{address} is an address for Ray's client, which Ray Data does not go through.",
+            f"{address} is an address of Ray Client, which Ray Data does not support.",
             hint="Run audit on a machine of the cluster, with --address auto or HOST:PORT.",
         )
     host, colon, port = address.rpartition(":")
@@ -255,7 +255,7 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"There is no Ray cluster to be reached at {address}: {error}.",
+            f"No Ray cluster could be reached at {address}: {error}.",
             hint="See where it is with: ray status. Leave --address out to work on this machine alone.",
         ) from error
 

@@ -74,7 +74,7 @@ class RayRun(RunExecutor):
         self.left = {number: start for start, number in zip(starts, self.numbers, strict=False)}
 
     def end(self, status: Status) -> Run:
-        # Whoever still works for a cluster of our own must have stopped before what they left behind is swept up.
+        # Workers of our own cluster must have stopped before their leftovers are deleted.
         self.cluster.close()
         return self.writer.finish(status, sweep=True)
 

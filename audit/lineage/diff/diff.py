@@ -117,7 +117,7 @@ class Diff(NotebookView):
         """Return one sentence for each limit that is passed, and one when nothing was compared, whatever the limits."""
         broken = []
         if not self.matched:
-            broken.append("no sample of one run is in the other, so that nothing was compared")
+            broken.append("no sample of one run is in the other, so nothing was compared")
         if max_regressions is not None:
             for side, predictions in ((self.a, self.flips.predictions_a), (self.b, self.flips.predictions_b)):
                 if not predictions and side.run.samples > side.run.failed:
@@ -275,9 +275,9 @@ def _notes(found: Diff) -> list[str]:
     for side, count in ((a, found.flips.predictions_a), (b, found.flips.predictions_b)):
         # Two pipelines recorded without a model are the usual case, and need no remark.
         if not count and found.flips.predictions_a + found.flips.predictions_b:
-            notes.append(f"The run {side.run.run_id} has no predictions, so that none can have flipped.")
+            notes.append(f"The run {side.run.run_id} has no predictions, so no prediction can have flipped.")
         if not side.stages:
-            notes.append(f"The run {side.run.run_id} recorded no stages, so that none can be compared.")
+            notes.append(f"The run {side.run.run_id} recorded no stages, so no stage can be compared.")
         if side.epoch:
             notes.append(f"Of the run {side.run.run_id} the last epoch, {side.epoch}, is compared.")
     if a.run.classes and b.run.classes and a.run.classes != b.run.classes:
@@ -285,7 +285,7 @@ def _notes(found: Diff) -> list[str]:
     same_model = a.run.model_digest is not None and a.run.model_digest == b.run.model_digest
     called = ", ".join(f"{name} {ours} → {theirs}" for name, (ours, theirs) in found.calls.items())
     if same_model and any(counts["model"] for counts in found.flips.counts.values()):
-        how_called = f"; it was called otherwise: {called}" if called else ""
+        how_called = f"; it was called differently: {called}" if called else ""
         notes.append(f"The model file is the same in both, yet it gave other logits for the same input{how_called}.")
     elif called and any(found.counts[kind] for kind in found.flips.counts):
         notes.append(f"The models were called differently: {called}.")

@@ -53,7 +53,7 @@ def measure(
             found.why = found.why or str(error)
             continue
         if pair[0] is None or pair[1] is None:
-            found.why = found.why or "the outputs were not stored, or are no numbers"
+            found.why = found.why or "the outputs were not stored, or are not numbers"
         elif pair[0].shape != pair[1].shape:
             found.why = found.why or "the outputs have different shapes"
         elif pair[0].size:

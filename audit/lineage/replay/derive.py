@@ -33,8 +33,8 @@ def derive(
             continue
         exact = outcome.exact.get(path)
         if exact is None:
-            why = outcome.error or "the pipeline has no such stage any more"
-            raise NotFound(f"Stage {stage} of sample {sample['index']} could not be derived again: {why}.")
+            why = outcome.error or "the pipeline no longer has this stage"
+            raise NotFound(f"Stage {stage} of sample {sample['index']} could not be recomputed: {why}.")
         if outcome.digests[path] != recorded["digest"]:
             raise AuditError(
                 f"Stage {stage} of sample {sample['index']} no longer gives what was recorded "
@@ -49,7 +49,7 @@ def _replay_visit(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, 
     place = what.place_of(sample["index"], sample["source"], sample["root"])
     if place is None:
         raise NotFound(
-            f"Sample {sample['index']} cannot be derived again: the dataset no longer has {sample['source']}.",
+            f"Sample {sample['index']} cannot be recomputed: the dataset no longer has {sample['source']}.",
             hint="Put it back; or record with --capture full, which keeps every output.",
         )
     what.level = "full"

@@ -24,7 +24,7 @@ class ReplayModel:
     def __init__(self, run: Run, store: str, checkpoint: str | None, *, trust: bool = False) -> None:
         if run.recipe.get("kind") != "run" and checkpoint is None:
             raise UsageError(
-                f"The run {run.run_id} was recorded in a loop of its own: the store does not say where its model is.",
+                f"The run {run.run_id} was recorded in a user's own loop: the store does not say where its model is.",
                 hint="Name a checkpoint: --model CKPT, or store.replay(…, model='ckpt.pt').",
             )
         recipe = run.recipe if run.recipe.get("kind") == "run" else {"kind": "run", "dataset": "", "model": checkpoint}

@@ -225,7 +225,7 @@ def rebuild_pipeline(
     if dataset is not None and not isinstance(dataset, str):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise UsageError(
-                f"A {type(dataset).__name__} gives its samples only in order, so that single ones cannot be made again.",
+                f"A {type(dataset).__name__} gives its samples only in order, so single samples cannot be made again.",
                 hint="Give a dataset with __getitem__; recorded stages of an iterable one are in the store (--capture full).",
             )
         seed = run.seed if run.recipe.get("kind") == "run" else None
@@ -237,7 +237,7 @@ def rebuild_pipeline(
         return ReplayPipeline(dataset, found, seed, run.digest_version, notes_items=_notes_items(run))
     if run.recipe.get("kind") != "run":
         raise UsageError(
-            f"The run {run.run_id} was recorded in a loop of its own, and does not say how its dataset is built.",
+            f"The run {run.run_id} was recorded in a user's own loop, and does not say how its dataset is built.",
             hint="Give the dataset: store.replay(run, dataset=…), or audit replay --dataset FILE.py:function; "
             "recorded with run.loader(…, builder=…), a run knows it by itself.",
         )

@@ -86,7 +86,7 @@ def _normalisations(units: torch.Tensor, x: torch.Tensor) -> dict[str, Preparati
     made = {
         said: _scaler(units, mean, std) for said, (mean, std) in _USUAL.items() if len(mean) in (1, int(x.shape[1]))
     }
-    # What the pipeline does already is no counterfactual.
+    # What the pipeline does already is not a counterfactual.
     spread = float(x.std()) or 1.0
     return {said: make for said, make in made.items() if float((make() - x).abs().mean()) > 0.05 * spread}
 

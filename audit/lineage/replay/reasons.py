@@ -43,7 +43,7 @@ class Reasons:
             count = len(self._pipeline)
             return "source missing", f"the dataset has {count:,} samples now, so that there is none with index {index}"
         if source_digest_now(fact) is None:
-            return "source missing", f"{fact['source']} cannot be read any more"
+            return "source missing", f"{fact['source']} can no longer be read"
         return "source missing", f"the dataset no longer lists {fact['source']}"
 
     def of(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> tuple[Reason, str]:
@@ -61,7 +61,7 @@ class Reasons:
             return self._further_sources(fact)
         now = outcome.source_digest or (source_digest_now(fact) if fact["root"] else before)
         if now is None:
-            return "source missing", f"{fact['source']} cannot be read any more"
+            return "source missing", f"{fact['source']} can no longer be read"
         if now != before:
             return "source changed", f"its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
         return self._further_sources(fact)
@@ -74,7 +74,7 @@ class Reasons:
             for row, state in states
             if state == "changed"
         ]
-        missing = [f"{_file_of(row)} cannot be read any more" for row, state in states if state == "missing"]
+        missing = [f"{_file_of(row)} can no longer be read" for row, state in states if state == "missing"]
         if not changed and not missing:
             return None
         return ("source changed" if changed else "source missing"), "; ".join([*changed, *missing])
@@ -97,10 +97,13 @@ class Reasons:
                 return "code changed", described[0]
         known = {stage.path for stage in self._recorded.values()}
         if more := [stage for path, stages in self._now.items() if path not in known for stage in stages]:
-            return "code changed", f"the pipeline has a stage more than was recorded: {more[0].path} ({more[0].name})"
+            return (
+                "code changed",
+                f"the pipeline has one more stage than the recording: {more[0].path} ({more[0].name})",
+            )
         if outcome.missing:
             held = outcome.missing[0].removeprefix("held:")
-            return "code changed", f"the random number generator {held} was recorded, and is not there any more"
+            return "code changed", f"the random number generator {held} was recorded, but no longer exists"
         return self._file()
 
     def _file(self) -> tuple[Reason, str] | None:

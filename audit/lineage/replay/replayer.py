@@ -252,7 +252,7 @@ def _key(task: Task) -> Key:
 
 
 def _file_name(path: str) -> str:
-    """Return a stage's path as the name of a file; names of stages told from inside are the user's own text."""
+    """Return a stage's path as the name of a file; names of stages that `audit.stage` gives are the user's own text."""
     kept = "".join(c if c.isalnum() or c in "._-" else "_" for c in path)[:100]
     return kept.lstrip(".") or "_"
 

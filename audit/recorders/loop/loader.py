@@ -25,7 +25,7 @@ class RecordedLoader:
             raise AttributeError(name)
         recording = self._audit_recording
         if name == "_iterator":
-            # Whoever ends persistent workers by it means those that work for this loop.
+            # A caller that ends persistent workers with it means those that work for this loop.
             return recording.iterator
         if name == "state_dict" and recording.keeps_state:
             return recording.save_state

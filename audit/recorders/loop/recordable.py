@@ -49,7 +49,7 @@ def check_dataset(dataset: Any) -> None:
     if isinstance(dataset, DataLoader):
         hint = "Use run.loader for a DataLoader."
     elif isinstance(dataset, type):
-        kind, hint = f"class ({dataset.__name__})", "Make one of it, and give that."
+        kind, hint = f"class ({dataset.__name__})", "Create an instance of it, and pass the instance."
     elif isinstance(dataset, (str, bytes)):
         hint = "Open it first, for instance with torchvision.datasets.ImageFolder(path); audit.run takes a path."
     elif hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):

@@ -45,7 +45,7 @@ def object_references(data: Any) -> Iterator[weakref.ref[Any]]:
 
 
 def viewed_rows(own: torch.Tensor, other: torch.Tensor) -> list[int] | None:
-    """Return which rows of `own` the tensor `other` is a view of; None if it is no view, or cuts through samples."""
+    """Return which rows of `own` the tensor `other` is a view of; None if it is not a view, or cuts through samples."""
     try:
         if other.dim() == 0 or own.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
             return None

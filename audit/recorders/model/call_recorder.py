@@ -82,7 +82,7 @@ class CallRecorder:
         facts: dict[str, Any] = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
         facts["other_mode"] = watched.layers_in_other_mode() or None
         try:
-            # What is computed of the input is no operation of the loop.
+            # What is computed from the input is not an operation of the loop.
             with self._tracker.paused():
                 match = self._matcher.find(given, arguments)
         except Unmatched as error:

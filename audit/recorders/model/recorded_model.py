@@ -21,9 +21,9 @@ from audit.recorders.visit.items import INPUT_KEYS
 
 #: At most this many layers are named for each call.
 _MOST_NAMED = 20
-#: Told the model and its input before a call; gives the step, or None when the call is not to be recorded.
+#: Called with the model and its input before a call; returns the step, or None when the call is not to be recorded.
 Before = Callable[["RecordedModel", "torch.Tensor | None", list[Any]], ModelStep | None]
-#: Told what the call gave.
+#: Called with what the call returned.
 After = Callable[["RecordedModel", ModelStep, "torch.Tensor | None", Any], None]
 
 
@@ -73,7 +73,7 @@ class RecordedModel:
             self.calls += 1
             self._given = model_input(args, kwargs)
             self._step = self._before(self, self._given, [*args, *kwargs.values()])
-            # What a model does inside is no way from a batch to another model.
+            # What a model computes inside does not lead from a batch to another model.
             self._tracker.pause()
             if self.layers is not None:
                 repeated = self._step is not None and self._step.repeats

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 #: The overlap from which a box is a hit.
 OVERLAP = 0.5
-#: Positions with this target are no part of a sequence (torch's cross entropy leaves them out).
+#: Positions with this target are not part of a sequence (torch's cross entropy leaves them out).
 IGNORED_TOKEN = -100
 _PREVIEW = 96
 

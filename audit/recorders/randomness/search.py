@@ -288,7 +288,7 @@ def _slot(thing: Any, name: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _has_own_attributes(kind: Any) -> bool:
-    """Whether `__dict__` of such an object is simply its attributes, and not a property that does something."""
+    """Whether an object's `__dict__` is simply its attributes, and not a property that does something."""
     found = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
     return isinstance(found, types.GetSetDescriptorType)
 

@@ -1,4 +1,4 @@
-"""Readers that open files outside of Python, where no audit hook tells of it: their argument is the path.
+"""Readers that open files outside of Python, where no audit hook sees it: their argument is the path.
 
 While a visit is under way, a reader written in Python has a trampoline for its code (function_slot.py); one that is written
 in C has a stand-in wherever its module, or a module of the user's own, holds it. Both only note the path and call the reader.

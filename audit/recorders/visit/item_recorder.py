@@ -231,7 +231,7 @@ class ItemRecorder:
         self._add_states(index, position, made.states)
         if self.instrument.changed:
             self.problems.append(
-                "the transforms of the dataset were changed after it was wrapped: of such samples the stages are not known. "
+                "the transforms of the dataset were changed after it was wrapped: audit did not record the stages of these samples. "
                 "Change them before run.loader or run.dataset, or record what follows as a run of its own."
             )
         if visit.problem:

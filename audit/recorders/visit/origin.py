@@ -85,7 +85,7 @@ def _origin(dataset: Any, index: int) -> Origin:
         number = bisect.bisect_right(dataset.cumulative_sizes, index)
         before = dataset.cumulative_sizes[number - 1] if number else 0
         found = _origin(dataset.datasets[number], index - before)
-        # Two of the joined datasets may have a sample of one number: theirs is no identity here.
+        # Two of the joined datasets may have a sample of one number: that number identifies nothing here.
         return found if found.root is not None else replace(found, source=f"dataset://{index}")
     return _origin_in_samples(dataset, index) or _origin_in_wrapped(dataset, index)
 

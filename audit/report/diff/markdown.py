@@ -89,7 +89,7 @@ def _stages(diff: Diff) -> list[str]:
     ]
     lines = ["### First divergent stage", "", *_table(("samples", "stage", "what changed", "size", "example"), rows)]
     if also := also_changed(diff):
-        lines += [f"Also described otherwise: {', '.join(code(name) for name in also)}", ""]
+        lines += [f"Also described differently: {', '.join(code(name) for name in also)}", ""]
     return lines
 
 

@@ -131,7 +131,7 @@ def _stages(diff: Diff) -> list[RenderableType]:
     head.append(failures, "red")
     shown: list[RenderableType] = [head, *(_divergence(group, diff.matched) for group in diff.divergences)]
     if also := also_changed(diff):
-        shown.append(Text(f"  also described otherwise: {clean(', '.join(also))}", "dim"))
+        shown.append(Text(f"  also described differently: {clean(', '.join(also))}", "dim"))
     return shown
 
 

@@ -1,7 +1,7 @@
 """The lock of a place that has none: an object that its holder renews, and that counts as long as it is young.
 
 A lease is taken by put-if-absent, or from a holder that stopped renewing it, by a put that demands the version which was
-read: of two exactly one wins. Its age is told by the service's clock. It is given back by marking it, never by deleting:
+read: of two exactly one wins. Its age is measured by the service's clock. It is given back by marking it, never by deleting:
 a holder that was paused for long could delete another's. A service without versions offers put-if-absent alone: there a lease
 is given back by deleting it, and one that was not can be taken over by nobody until somebody deletes it by hand.
 

@@ -1,4 +1,4 @@
-"""When a request is made again, and how the last failure is told.
+"""When a request is repeated, and how the last failure is reported.
 
 Reading may be repeated freely. A write that may have happened is repeated only by who can tell whether it did: see
 `object_store`.

@@ -1,6 +1,6 @@
 """Tags and notes that a person gives to samples: rows of the table `tags`, which queries see like any other.
 
-A run's tags are one part, written anew with each change under the run's lock. Nothing that was recorded is touched, and
+A run's tags are one part, rewritten with each change under the run's lock. Nothing that was recorded is touched, and
 neither are the user's files.
 """
 

@@ -1,6 +1,6 @@
 """Signed runs: an Ed25519 signature over a run's chain head and over everything that its manifest lists.
 
-Digests tell accidents: whoever changes a part on purpose can compute them again. A signature cannot be made without its key.
+Digests show accidents: a person who changes a part on purpose can compute them again. A signature cannot be made without its key.
 It lies beside the run (`signatures/<key>.json`), and a run may have several. The run's name, its tags and its findings may
 be changed later without breaking it; rows, counts and facts of the recording may not.
 """

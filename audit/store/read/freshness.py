@@ -1,7 +1,7 @@
 """A reader that is never much older than the store: it is opened again when something was committed.
 
 A reader that was handed out stays as it was, so that an answer never mixes two commits. Nothing is
-watched in the background: whoever asks pays for the look, at most once per interval.
+watched in the background: the caller pays for the look, at most once per interval.
 """
 
 from __future__ import annotations

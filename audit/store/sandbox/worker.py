@@ -158,7 +158,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
         state = committed(opened)
         opened.refresh()  # after the look, so that nothing committed in between goes unseen
         opened.sql("SELECT 1")
-    except Exception as error:  # kept for whoever asks, who would otherwise only see the process end
+    except Exception as error:  # kept for the caller, who would otherwise only see the process end
         opened, state = _as_audit_error(error), ()
     _, descriptors, _, _ = socket.recv_fds(door, 1, 1)
     if not descriptors:

@@ -1,7 +1,7 @@
 """Parts that a process writes for a run whose writer is elsewhere, perhaps on another machine.
 
 Nothing is committed here: the parts exist once the run's writer adopts them. Their names carry an attempt of their
-own, so that two attempts at the same work never meet, and whoever lost leaves nothing but files that no manifest lists.
+own, so that two attempts at the same work never meet, and the one that lost leaves nothing but files that no manifest lists.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class RunWriter:
         return self.run
 
     def _outcome(self, status: Status) -> Status:
-        """Return how the run ended: one without a single good sample has failed, whoever recorded it."""
+        """Return how the run ended: one without a single good sample has failed, however it was recorded."""
         if status != "complete" or not self._tally.samples or self._tally.failed < self._tally.samples:
             return status
         if ALL_FAILED not in self.run.warnings:
@@ -233,7 +233,7 @@ class RunWriter:
         reason = f"The run stopped: {plainly(error)}"
         if reason not in run.warnings:
             run.warnings.append(reason)
-        # Whatever keeps it from being written: what stopped the run is the error to be told.
+        # Whatever keeps it from being written: what stopped the run is the error to report.
         with suppress(Exception):
             self._note_seconds()
             close_after_failure(self._filesystem, self._manifest)

@@ -39,7 +39,7 @@ def test_without_a_cluster_and_without_ray(
     pictures: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images, store = pictures(), tmp_path / "lineage"
-    with pytest.raises(UsageError, match=r"There is no Ray cluster to be reached at 127\.0\.0\.1:9"):
+    with pytest.raises(UsageError, match=r"No Ray cluster could be reached at 127\.0\.0\.1:9"):
         audit.run(images, engine="ray", address="127.0.0.1:9", store=store)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'audit-lineage\[ray\]'"):

@@ -250,7 +250,7 @@ def test_bad_input_is_told() -> None:
         assert any("nothing could be compared" in note for note in found.notes)
         assert any("no predictions" in note for note in found.notes)
         assert found.exceeded(max_divergent=0) == [
-            "no sample of one run is in the other, so that nothing was compared",
+            "no sample of one run is in the other, so nothing was compared",
         ]
         with pytest.raises(AuditError, match="no predictions"):
             found.exceeded(max_regressions=0)

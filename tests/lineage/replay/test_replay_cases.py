@@ -121,7 +121,7 @@ def test_a_loop_of_ones_own_does_not_say_which_model(pictures: Callable[..., Pat
     dataset = ImageFolder(str(pictures(count=4)), noisy())
     record(tmp_path / "lineage", DataLoader(dataset))
     with audit.open(tmp_path / "lineage") as store:
-        with pytest.raises(UsageError, match="loop of its own") as refused:
+        with pytest.raises(UsageError, match="user's own loop") as refused:
             store.replay(dataset=dataset, model=True)
         assert "--model CKPT" in str(refused.value.hint)
 
@@ -382,7 +382,7 @@ def test_a_constant_or_a_stage_more_is_changed_code(
     pipeline.write_text(text.replace("scaled]", "scaled, transforms.Resize(5)]"))
     found = replayed_anew(store, pipeline)
     assert {item["reason"] for item in found["different"]} == {"code changed"}
-    assert "a stage more" in found["different"][0]["detail"]
+    assert "one more stage" in found["different"][0]["detail"]
     pipeline.write_text(text)
     assert replayed_anew(store, pipeline)["identical"] == 3
 

@@ -1,0 +1,43 @@
+"""Code and pages are written in plain technical English: words and phrases that readers stumbled over do not come back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import audit
+
+ROOT = Path(audit.__file__).parents[1]
+#: What to write instead stands beside each.
+STUMBLES = {
+    r"\b(?:un)?told\b": "reported, named, distinguished",
+    r"\bheard\b": "recorded, observed",
+    r"\banew\b": "again",
+    r"\bmend(?:s|ed|ing)?\b": "fix",
+    r"\bwhoever\b": "the caller, the process that",
+    r"\bis dear\b": "is expensive",
+    r"\bin the words of\b": "as ... says",
+    r"\bof such\b": "of these",
+    r"(?<!here )\b(?:is|are|was|were) no (?!longer\b|more\b|such\b)\w": "is not a",
+}
+#: Texts in which the word is somebody else's: a film review of the example data.
+QUOTED = ("beautifully told", "story told badly", '"told"')
+
+
+def texts() -> list[Path]:
+    code = [path for ending in ("py", "html") for path in (ROOT / "audit").rglob(f"*.{ending}")]
+    return sorted([*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "pipelines").glob("*.py")])
+
+
+@pytest.mark.parametrize("phrase", STUMBLES)
+def test_no_text_uses_the_phrase(phrase: str) -> None:
+    pattern = re.compile(phrase, re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in texts()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line) and not any(quoted in line for quoted in QUOTED)
+    ]
+    assert found == [], f"write {STUMBLES[phrase]!r} instead"
