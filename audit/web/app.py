@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from audit.report.html.environment import style
 from audit.web.guard import LOOPBACK, Guard
-from audit.web.pages import compare, curate, gallery, run, runs, sql, trace, training, value
+from audit.web.pages import checks, compare, curate, curves, gallery, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
 from audit.web.respond import STATIC, Page, form_page, page, respond, warm
 from audit.web.state import AppState
@@ -35,9 +35,12 @@ ROUTES = [
     Route("/", page(runs.runs)),
     Route("/run/{run}", page(run.run)),
     Route("/run/{run}/panel/{panel:str}", page(run.panel)),
+    Route("/run/{run}/checks", page(checks.checks)),
+    Route("/run/{run}/curves", page(curves.curves)),
     Route("/run/{run}/cell/{label:int}/{predicted:str}", page(gallery.cell)),
     Route("/run/{run}/gallery", page(gallery.gallery)),
     Route("/run/{run}/gallery/block", page(gallery.block)),
+    Route("/run/{run}/gallery/filters", page(gallery.filters)),
     Route("/run/{run}/export", page(curate.export)),
     Route("/run/{run}/tag", form_page(curate.tag), methods=["POST"]),
     Route("/run/{run}/amend", form_page(curate.amend), methods=["POST"]),

@@ -14,8 +14,10 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from audit import plainjson
 from audit.errors import QueryError, UsageError
 from audit.lineage.queries import browsing, overview
+from audit.lineage.queries.filters import Facet, Filter, facets, parse_filters, stage_facets
 from audit.records import Run
 from audit.report.html.confusion import where
 from audit.report.html.page_data import run_view
@@ -47,12 +49,74 @@ def gallery(desk: AppState, request: Request) -> Page:
         "write": desk.write,
         "location": store.location,
         "condition": selection(desk, store, row, request).condition,
+        "filters": selection(desk, store, row, request).filters_shown(),
     }
     if wants_json(request):
         data |= _block(desk, store, row, request)
     else:
         _shows(desk, store, row, data["stage"], 0.0)  # the next request of the page needs it
     return Page("gallery.html", data)
+
+
+def filters(desk: AppState, request: Request) -> Page:
+    """Return the filters: how each number and class is distributed in the epoch, and what is chosen."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    chosen = selection(desk, store, row, request)
+    epoch, stage = chosen.epoch, chosen.stage
+    found = desk.about(store, row, ("facets", epoch), lambda: facets(store, row, epoch), wait=None) or []
+    of_stage = desk.about(
+        store, row, ("facets", epoch, stage), lambda: stage_facets(store, row, epoch, stage), wait=None
+    )
+    named = {one.name: one for one in chosen.filters}
+    names = [s for s in overview.stages(store, row) if s.stage == stage]
+    return Page(
+        "filters.html",
+        {
+            "facets": [_facet(facet, named.get(facet.name), row) for facet in found],
+            "stage_facets": [_facet(facet, named.get(facet.name), row) for facet in of_stage or []],
+            "stage_name": f"{names[0].path or stage} {names[0].name}" if names else str(stage),
+        },
+    )
+
+
+def _facet(facet: Facet, chosen: Filter | None, row: Run) -> dict[str, Any]:
+    """Return one facet as plain data: bars with their heights, or values with their names, and what is chosen."""
+    tallest = max(facet.counts, default=0) or 1
+    low = chosen.low if chosen is not None else None
+    high = chosen.high if chosen is not None else None
+    bars = [
+        {
+            "from": start,
+            "to": end,
+            "count": count,
+            # A bar of few samples among many must still be seen.
+            "height": round(max(1.5, 40 * (count / tallest) ** 0.5), 1) if count else 0,
+            "chosen": chosen is not None and (low is None or end > low) and (high is None or start < high),
+        }
+        for start, end, count in zip(facet.edges, facet.edges[1:], facet.counts, strict=False)
+    ]
+    picked = chosen.values if chosen is not None and chosen.values is not None else ()
+    values = [
+        {
+            "json": plainjson.dumps(value),
+            "name": _value_name(facet.name, value, row.classes or []),
+            "count": count,
+            "chosen": value in picked,
+        }
+        for value, count in facet.values
+    ]
+    if facet.name in ("label", "predicted"):
+        values.sort(key=lambda one: str(one["name"]).lower())
+    return {"name": facet.name, "title": facet.title, "bars": bars, "values": values, "low": low, "high": high}
+
+
+def _value_name(facet: str, value: object, classes: list[str]) -> str:
+    if value is None:
+        return "none"
+    if facet in ("label", "predicted") and isinstance(value, int) and 0 <= value < len(classes):
+        return classes[value]
+    return {True: "right", False: "wrong"}[value] if facet == "correct" and isinstance(value, bool) else str(value)
 
 
 def cell(desk: AppState, request: Request) -> Response:
@@ -106,6 +170,13 @@ class GallerySelection:
     epoch: int | None
     run_id: str = ""
     tag: str = ""
+    filters: tuple[Filter, ...] = ()
+    #: The filters as they are in the address.
+    filter_text: str = ""
+
+    def filters_shown(self) -> list[dict[str, str]]:
+        """Return each filter as the SQL condition that it is."""
+        return [{"name": one.name, "sql": one.condition(self.run_id)} for one in self.filters]
 
     @property
     def condition(self) -> str:
@@ -114,13 +185,15 @@ class GallerySelection:
         if self.tag:
             name = self.tag.replace("'", "''")
             ours.append(f"index IN (SELECT index FROM tags WHERE run_id = '{self.run_id}' AND tag = '{name}')")
+        ours += [one.condition(self.run_id) for one in self.filters]
         # On lines of their own: a comment at the end of the user's condition must not swallow ours.
         return " AND ".join([*ours, f"(\n{self.where}\n)"]) if ours and self.where else " AND ".join(ours) or self.where
 
     def as_query(self) -> dict[str, object]:
         """Return it as the parameters of an address."""
         of = "all" if self.epoch is None else self.epoch
-        return {"where": self.where, "order": self.order, "stage": self.stage, "of": of, "tag": self.tag}
+        asked: dict[str, object] = {"where": self.where, "order": self.order, "stage": self.stage, "of": of}
+        return asked | {"tag": self.tag, "filter": self.filter_text}
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data for pages."""
@@ -142,6 +215,8 @@ def selection(desk: AppState, store: Reader, row: Run, request: Request) -> Gall
         None if of == "all" else int(of),
         row.run_id,
         asked.get("tag", ""),
+        parse_filters(asked.get("filter", "")),
+        asked.get("filter", ""),
     )
 
 

@@ -1,0 +1,61 @@
+"""Checks: what the checks of a run found, each with the pictures of its samples."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from starlette.requests import Request
+
+from audit.lineage.queries import browsing, overview
+from audit.report.html.page_data import run_view
+from audit.web.respond import Page
+from audit.web.state import AppState
+
+_LISTED = 20_000
+_PICTURES = 24
+_ORDER = {"fail": 0, "error": 1, "skip": 3, "pass": 4}
+
+
+def checks(desk: AppState, request: Request) -> Page:
+    """Return the page: failed checks first."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    epoch = desk.epoch(store, row)
+    found = desk.about(store, row, "findings", lambda: overview.findings(store, row, _LISTED), wait=None) or []
+    grouped: dict[str, list[overview.FindingSummary]] = {}
+    for finding in found:
+        grouped.setdefault(finding["check_name"], []).append(finding)
+    groups = [_group(name, many) for name, many in grouped.items()]
+    groups.sort(key=lambda group: (_ORDER.get(group["status"], 2), group["name"]))
+    shown = {finding["index"] for group in groups for finding in group["pictures"]}
+    shows = desk.about(store, row, ("shows", 0), lambda: browsing.shows(store, row, 0), wait=None) if shown else None
+    return Page(
+        "checks.html",
+        {"run": run_view(row), "groups": groups, "epoch": epoch, "shows": shows, "location": store.location},
+    )
+
+
+def _group(name: str, many: list[overview.FindingSummary]) -> dict[str, Any]:
+    """Return one check: the worst of its statuses, its sentences, and its samples."""
+    status = min((finding["status"] for finding in many), key=lambda one: _ORDER.get(one, 2))
+    indices = list(dict.fromkeys(finding["index"] for finding in many if finding["index"] is not None))
+    first = {finding["index"]: finding for finding in reversed(many) if finding["index"] is not None}
+    return {
+        "name": name,
+        "description": _description(name),
+        "status": status,
+        "severity": many[0]["severity"],
+        "messages": [finding for finding in many if finding["index"] is None],
+        "pictures": [first[index] for index in indices[:_PICTURES]],
+        "samples": len(indices),
+        "where": f"index IN ({', '.join(str(index) for index in indices[:1_000])})" if indices else None,
+    }
+
+
+@lru_cache(maxsize=256)
+def _description(name: str) -> str:
+    """Return what a check looks for; nothing for a check that is not installed here."""
+    from audit.checks.registry import CHECKS
+
+    return str(CHECKS.get(name).description) if name in CHECKS else ""

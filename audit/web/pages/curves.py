@@ -1,0 +1,52 @@
+"""Curves: precision-recall and ROC of classes, each against all others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+
+from starlette.requests import Request
+
+from audit.errors import UsageError
+from audit.lineage.queries import overview
+from audit.lineage.queries.curves import class_curve
+from audit.web.respond import Page, whole
+from audit.web.state import AppState
+
+#: So many lines can be told apart.
+_MOST = 8
+_WORST = 5
+
+
+def curves(desk: AppState, request: Request) -> Page:
+    """Return the curves of the classes that the address names, else of the five with the lowest recall."""
+    store = desk.store
+    row = store.run(request.path_params["run"])
+    epoch = whole(request, "epoch")
+    epoch = desk.epoch(store, row) if epoch is None else epoch
+    counted = desk.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=None)
+    assert counted is not None
+    asked = request.query_params.getlist("class")
+    if not all(one.isdecimal() for one in asked) or len(asked) > _MOST:
+        raise UsageError(f"Name up to {_MOST} classes by their numbers.")
+    per_class = sorted(counted["per_class"], key=lambda one: one["recall"] if one["recall"] is not None else 2.0)
+    numbers = [int(one) for one in asked] or [one["label"] for one in per_class[:_WORST]]
+    names = counted["classes"]
+    found = []
+    for number in numbers:
+        curve = desk.about(
+            store, row, ("curve", epoch, number), partial(class_curve, store, row, epoch, number), wait=None
+        )
+        if curve is not None and curve.thresholds:
+            found.append({**asdict(curve), "name": names.get(number, str(number))})
+    listed = [{"number": number, "name": name} for number, name in sorted(names.items())]
+    return Page(
+        "curves.html",
+        {
+            "run_id": row.run_id,
+            "epoch": epoch,
+            "curves": found,
+            "classes": listed,
+            "asked": [int(one) for one in asked],
+        },
+    )
