@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -227,6 +228,22 @@ def test_previews_of_special_floats(special: float, without: Any) -> None:
     assert ours is not None
     assert theirs is not None
     assert ours.media_type == theirs.media_type == "image/jpeg"
+
+
+@quick
+@given(make.seeds, st.integers(2, 36), st.integers(2, 36), st.sampled_from([1, 3]), st.booleans())
+def test_previews_of_tiny_pictures_are_png_of_every_pixel(
+    seed: int, height: int, width: int, bands: int, floats: bool
+) -> None:
+    levels = np.random.default_rng(seed).integers(0, 256, (height, width, bands), dtype=np.uint8)
+    levels.reshape(-1)[:2] = 0, 255  # the extremes, between which floats are scaled
+    array = np.ascontiguousarray((levels / np.float32(255)).transpose(2, 0, 1)) if floats else levels
+    shown = values.preview(array)
+    assert shown is not None
+    assert (shown.media_type == "image/png") == (levels.size <= thumbnail._TINY and loops.native is not None)
+    if shown.media_type == "image/png" and bands not in (height, width):
+        found = np.asarray(Image.open(io.BytesIO(shown.data)))
+        assert np.abs(found.reshape(levels.shape).astype(int) - levels).max() <= int(floats)
 
 
 @quick
