@@ -134,7 +134,7 @@ def _stacked(wanted: list[Any]) -> torch.Tensor | None:
 
 def _spaces_of(fetched: RecordedBatch) -> list[SourceSpace | None]:
     """Return where each sample's input lies in its source; None where that is not known."""
-    spaces = spaces_by_visit(rows.unpack(fetched.records.numpy()).get("stage_outputs"))
+    spaces = spaces_by_visit(fetched.rows().get("stage_outputs"))
     return [spaces.get((index, 0)) for index in fetched.of_ok(fetched.indices)]
 
 
@@ -160,7 +160,7 @@ class Rows:
         self, fetched: RecordedBatch, number: int, output: ModelOutput | None, digests: list[str | None]
     ) -> dict[str, Any]:
         """Return all rows of batch `number`."""
-        unpacked = rows.unpack(fetched.records.numpy())
+        unpacked = fetched.rows()
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
         stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
         tables = stamp.apply(unpacked)

@@ -163,7 +163,7 @@ class LocalRun(RunExecutor):
         def write(writer: RunWriter) -> None:
             writer.append(made.tables(fetched, number, output, digests))
 
-        self.background.submit(write, fetched.records.numel())
+        self.background.submit(write, fetched.row_bytes)
         self._count(fetched, output)
 
     def _count(self, fetched: RecordedBatch, output: ModelOutput | None) -> None:

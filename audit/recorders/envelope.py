@@ -31,6 +31,8 @@ class RecordedBatch:
     count: int
     #: The rows, packed (see store/wire.py): one tensor crosses processes through shared memory.
     records: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.uint8))
+    #: The rows as Arrow tables, where they never leave the process; then nothing is packed.
+    local_rows: Mapping[str, Any] | None = None
     #: Places whose sample did not fail.
     ok: list[int] = field(default_factory=list)
     digests: list[str | None] = field(default_factory=list)
@@ -63,13 +65,24 @@ class RecordedBatch:
         """How many samples failed."""
         return self.count - len(self.ok)
 
+    def rows(self) -> Mapping[str, Any]:
+        """Return the rows as Arrow tables, by the name of their table."""
+        return self.local_rows if self.local_rows is not None else batch.unpack(self.records.numpy())
+
+    @property
+    def row_bytes(self) -> int:
+        """How much memory the rows take."""
+        if self.local_rows is None:
+            return self.records.numel()
+        return sum(int(table.nbytes) for table in self.local_rows.values())
+
     def of_ok(self, by_place: list[Any]) -> list[Any]:
         """Return the items of a list that belong to samples that did not fail."""
         return [by_place[place] for place in self.ok]
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of the batch, without its data and its packed rows."""
-        left_out = ("data", "records")
+        left_out = ("data", "records", "local_rows")
         return {each.name: getattr(self, each.name) for each in fields(RecordedBatch) if each.name not in left_out}
 
     def pin_memory(self, device: Any = None) -> RecordedBatch:

@@ -23,6 +23,8 @@ _STAMPED = {"run_id", "epoch", "visit", "batch"}
 #: A table's name, the length of its stream, and that of the payloads behind it.
 _HEADER = struct.Struct("<16sQQ")
 _BLOBS = "data"
+#: A payload of at least so many bytes is not copied where it need not be.
+_LARGE_BLOB = 16_384
 _LONGEST = np.iinfo(np.int32).max
 
 
@@ -64,6 +66,37 @@ def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearr
             view[at : at + len(blob)] = blob
             at += len(blob)
     return packed
+
+
+def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
+    """Return what `unpack` would return of the packed rows, for rows that do not leave this process."""
+    found = {}
+    for name, rows in tables.items():
+        if rows.rows:
+            record = _record_batch(name, rows)
+            found[name] = pa.Table.from_batches([record])
+            if _BLOBS in rows.data:
+                place = record.schema.get_field_index(_BLOBS)
+                found[name] = found[name].set_column(place, _BLOBS, _borrowed_blobs(rows.data[_BLOBS]))
+    return found
+
+
+def _borrowed_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
+    """Payloads as a column: large ones where they lie, small ones one behind the other."""
+    chunks: list[pa.Array] = []
+    small: list[bytes | None] = []
+    for blob in blobs:
+        if blob is None or len(blob) < _LARGE_BLOB:
+            small.append(blob)
+            continue
+        if small:
+            chunks.append(pa.array(small, pa.binary()))
+            small = []
+        ends = pa.py_buffer(struct.pack("=ii", 0, len(blob)))
+        chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(blob)]))
+    if small:
+        chunks.append(pa.array(small, pa.binary()))
+    return pa.chunked_array(chunks, pa.binary())
 
 
 def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:

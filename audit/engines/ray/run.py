@@ -250,7 +250,7 @@ class RayRun(RunExecutor):
         )
         fetched = recorded.lost(index)
         stamp = rows.Stamp(self.writer.run.run_id, epoch=0, batch=number, visits=[0])
-        self.writer.append(stamp.apply(rows.unpack(fetched.records.numpy())))
+        self.writer.append(stamp.apply(fetched.rows()))
         del self.left[number]
         self.count(BatchCounts.of(fetched))
         if self.done == self.failed >= _HOPELESS:

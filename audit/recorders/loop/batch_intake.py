@@ -61,7 +61,7 @@ class BatchIntake:
         if all(label is None for label in envelope.labels):
             envelope.labels = _batch_labels(envelope.data, envelope.count)
         visits = [self.visits.next(epoch, index) for index in envelope.indices]
-        unpacked = wire.unpack(envelope.records.numpy())
+        unpacked = envelope.rows()
         stamp = wire.Stamp(
             self._run.run_id,
             epoch,
@@ -80,7 +80,7 @@ class BatchIntake:
             epoch=epoch,
             visits=visits,
             classes=self._run.classes,
-            size=envelope.records.numel(),
+            size=envelope.row_bytes,
             batches=[number] * envelope.count,
             positions=places if number is not None else [None] * envelope.count,
             loose=number is None,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from audit.metrics.boxes import Boxes
 from audit.recorders.calls.unseen_changes import UnseenChanges
@@ -322,11 +323,14 @@ class ItemRecorder:
     ) -> RecordedBatch:
         """Return everything recorded since the last call, beside the batch it belongs to."""
         payload_bytes, records = 0, torch.zeros(1, dtype=torch.uint8)
+        local_rows: Mapping[str, Any] | None = None
         stages: list[tuple[int, Stage]] = []
         try:
             stages = self._number_stages()
             payload_bytes = sum(len(item) for item in self._tables["payloads"].data["data"])
-            if self.indices:
+            if self.indices and by_loader and get_worker_info() is None:
+                local_rows = batch.to_tables(self._tables)
+            elif self.indices:
                 records = pack_rows(self._tables, by_loader=by_loader)
         except Exception as trouble:
             lost, problems = self.indices[:8], self.problems
@@ -337,6 +341,7 @@ class ItemRecorder:
             indices=self.indices if indexed else [],
             count=len(self.indices),
             records=records,
+            local_rows=local_rows,
             ok=self._ok,
             digests=self._digests,
             labels=self._labels,
