@@ -38,7 +38,7 @@ def input_place(parts: Sequence[Any], *, stacked: bool = False) -> int:
     first = parts[0]
     axes = int(stacked)
     is_name = isinstance(first, str) and not is_text(first)
-    is_number = isinstance(first, int) or (hasattr(first, "dtype") and _axes_of(first) == axes)
+    is_number = isinstance(first, int) or _axes_of(first) == axes
     if stacked and isinstance(first, (tuple, list)):
         is_name = bool(first) and all(isinstance(one, str) and not is_text(one) for one in first)
     if not (is_name or is_number):
@@ -50,7 +50,11 @@ def input_place(parts: Sequence[Any], *, stacked: bool = False) -> int:
 
 
 def _axes_of(part: Any) -> int:
-    axes = getattr(part, "ndim", None) if hasattr(part, "dtype") else None
+    """Return how many axes an array has; -1 for anything else, also for an object whose attributes raise."""
+    try:
+        axes = getattr(part, "ndim", None) if hasattr(part, "dtype") else None
+    except Exception:
+        return -1
     return axes if isinstance(axes, int) else -1
 
 
