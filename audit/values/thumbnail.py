@@ -177,7 +177,8 @@ def _png(pixels: bytes, height: int, width: int, bands: int) -> Preview:
     lines = np.zeros((height, 1 + width * bands), np.uint8)  # a filter before each line: none
     lines[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(height, width * bands)
     return Preview(
-        "image/png", b"".join((_png_head(height, width, bands), _chunk(b"IDAT", zlib.compress(lines.data, 0)), _PNG_END))
+        "image/png",
+        b"".join((_png_head(height, width, bands), _chunk(b"IDAT", zlib.compress(lines.data, 0)), _PNG_END)),
     )
 
 
