@@ -2,7 +2,8 @@
 
 A torch function mode sees each operation of the thread that fetched a batch: not inside the model, the loader or an
 optimizer's step, and not at all while no model is recorded. It calls the operation as it was called and looks at nothing but
-the identity of its arguments. A tensor that is changed by an operation without a rule is no longer known.
+the identity of its arguments. A tensor that is changed by an operation without a rule is no longer known. Memory that was
+handed out (`x.numpy()`) may be changed without an operation: from then on its content is compared each time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from audit import values
 from audit.recorders.model.function_modes import place_at_bottom, take_away
 from audit.recorders.model.operations import join_rules, value_rules
 from audit.recorders.model.operations.table import UNCHANGING, list_functions
@@ -30,18 +32,21 @@ class _Memory:
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
         self.overwritten = False
+        #: Somebody else may write to it.
+        self.exposed = False
 
 
 class _Entry:
     """One tensor that is known, as it was when it was last looked at."""
 
-    __slots__ = ("__weakref__", "memory", "origins", "reference", "version")
+    __slots__ = ("__weakref__", "content", "memory", "origins", "reference", "version")
 
     def __init__(self, tensor: torch.Tensor, origins: RowOrigins, memory: _Memory, forget: Any) -> None:
         self.reference: weakref.ref[torch.Tensor] = weakref.ref(tensor, forget)
         self.origins = origins
         self.memory = memory
         self.version = version_of(tensor)
+        self.content = digest_of(tensor) if memory.exposed else None
         memory.entries.append(self)
 
 
@@ -79,6 +84,9 @@ class BatchTracker(TorchFunctionMode):
         """Return the samples of a tensor's rows; None when they are not known, or it was overwritten since."""
         entry = self._entries.get(id(tensor))
         if entry is None or entry.reference() is not tensor or entry.memory.overwritten:
+            return None
+        if entry.memory.exposed and entry.content != digest_of(tensor):
+            entry.memory.overwritten = True
             return None
         return entry.origins if entry.version == version_of(tensor) else None
 
@@ -127,6 +135,11 @@ class BatchTracker(TorchFunctionMode):
         if found is None or not (self._entries or self.adopts) or torch._C._get_tracing_state() is not None:
             return func(*args, **kwargs)
         rule, name, in_place = found
+        if rule is value_rules.expose:
+            self._expose(args[0] if args else None)
+            return func(*args, **kwargs)
+        if in_place and args:
+            self.origins_of(args[0])  # what others have written is seen before this operation hides it
         if self.adopts and not in_place and rule not in (join_rules.concatenate, join_rules.stack):
             self._adopt(args)
         if not self._is_about_known(args, kwargs):
@@ -189,6 +202,15 @@ class BatchTracker(TorchFunctionMode):
                 if rule is value_rules.copy_ and one is not entry:
                     one.version = -1
                 one.origins = replace(one.origins, operations=(*one.origins.operations, *_operation_names(name)))
+            if entry.memory.exposed:
+                _note_contents(entry.memory)
+
+    def _expose(self, tensor: Any) -> None:
+        """Note that a tensor's memory is handed out to what no operation shows."""
+        entry = self._entries.get(id(tensor))
+        if entry is not None and not entry.memory.exposed:
+            entry.memory.exposed = True
+            _note_contents(entry.memory)
 
     def _lose(self, tensor: Any) -> None:
         entry = self._entries.get(id(tensor))
@@ -221,6 +243,17 @@ class Content:
     def rows(self) -> torch.Tensor | None:
         """The rows; None when they were overwritten since."""
         return self._tensor if version_of(self._tensor) == self._version else None
+
+
+def _note_contents(memory: _Memory) -> None:
+    for entry in memory.entries:
+        tensor = entry.reference()
+        entry.content = None if tensor is None else digest_of(tensor)
+
+
+def digest_of(tensor: torch.Tensor) -> str | None:
+    """Return a digest of what a tensor holds now."""
+    return values.digest(tensor.detach())
 
 
 def _operation_names(name: str) -> tuple[str, ...]:

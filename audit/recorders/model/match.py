@@ -218,11 +218,13 @@ class BatchMatcher:
         return None
 
     def _next_place(self, digest: str | None, taken: set[tuple[int, int]]) -> Place | None:
-        """Return a sample with this content: one without a prediction if there is one, of the newest pass over a loader."""
-        free = [place for place in self._batches.places_of(digest) if (id(place[0]), place[1]) not in taken]
-        if not free:
+        """Return a sample with this content, of the newest pass over a loader that has one: a batch that was fetched
+        before and never used is not the one. A sample without a prediction comes first, then one that is not taken."""
+        places = self._batches.places_of(digest)
+        if not places:
             return None
+        newest = places[-1][0].origin
+        own = [place for place in places if place[0].origin is newest]
+        free = [place for place in own if (id(place[0]), place[1]) not in taken]
         waiting = [(batch, place) for batch, place in free if not any(place in p for p in batch.predicted.values())]
-        candidates = waiting or free
-        newest = candidates[-1][0].origin
-        return next((one for one in candidates if one[0].origin is newest), candidates[0])
+        return next(iter(waiting or free or own))

@@ -43,13 +43,13 @@ def reshape(call: Call) -> Origins:
     return None
 
 
-def expand(call: Call) -> Origins:
-    """Axes are repeated; a single sample may become many rows."""
+def repeat(call: Call) -> Origins:
+    """Repeat a tensor along its axes, so that a sample becomes many rows; axes that are added come first."""
     origins = call.origins
-    if origins is None or origins.axis is None:
+    if origins is None or origins.axis is None or not origins.rows:
         return None
     axis = call.result.dim() - (call.value.dim() - origins.axis)
-    times = call.result.shape[axis] // max(len(origins.rows), 1)
+    times = call.result.shape[axis] // len(origins.rows)
     return replace(origins, axis=axis, rows=origins.rows * times)
 
 

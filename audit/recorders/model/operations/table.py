@@ -18,7 +18,7 @@ _KEPT = (
 _ELEMENTWISE = (
     "add sub subtract mul multiply div divide true_divide rsub __rsub__ __rdiv__ __radd__ __rmul__ neg negative abs pow "
     "__rpow__ sqrt rsqrt square exp log log1p log2 log10 clamp clip clamp_min clamp_max round floor ceil trunc remainder "
-    "fmod floor_divide __floordiv__ __rfloordiv__ lerp where masked_fill nan_to_num maximum minimum "
+    "fmod floor_divide __floordiv__ __rfloordiv__ lerp masked_fill nan_to_num maximum minimum "
     "__add__ __sub__ __mul__ __truediv__ __rtruediv__ __iadd__ __isub__ __imul__ __itruediv__ __idiv__ __neg__ "
     "bitwise_and __and__ bitwise_right_shift __rshift__ bitwise_left_shift __lshift__ addcmul addcdiv"
 )
@@ -33,11 +33,12 @@ RULES: dict[str, Rule] = {
         ["view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel"],
         shape_rules.reshape,
     ),
-    **dict.fromkeys(["expand", "expand_as", "broadcast_to"], shape_rules.expand),
+    **dict.fromkeys(["expand", "expand_as", "broadcast_to", "repeat", "tile"], shape_rules.repeat),
     **dict.fromkeys(["flip"], row_rules.flip),
     **dict.fromkeys(["chunk", "split", "tensor_split", "split_with_sizes"], row_rules.split),
     **dict.fromkeys(["cat", "concat", "concatenate"], join_rules.concatenate),
     "pad": value_rules.pad,
+    "where": value_rules.where,
     "conv2d": value_rules.depthwise,
     "roll": row_rules.roll,
     "index_select": row_rules.index_select,
@@ -49,6 +50,10 @@ RULES: dict[str, Rule] = {
     "copy_": value_rules.copy_,
     "__getitem__": row_rules.getitem,
     "__setitem__": value_rules.assign,
+    **dict.fromkeys(
+        ["numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr"],
+        value_rules.expose,
+    ),
 }
 
 _IN_PLACE = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__setitem__"])

@@ -36,7 +36,7 @@ def elementwise(call: Call) -> Origins:
     if any(call.lookup(other) is None and not _is_the_same_for_all(other, end, length) for other in operands):
         return None
     chosen = _one_of([origins for _, origins in known])
-    if end is None:
+    if end is None or chosen is None:
         return chosen
     axis = call.result.dim() - end
     return replace(chosen, axis=axis) if axis >= 0 and call.result.shape[axis] == length else None
@@ -54,12 +54,39 @@ def _is_the_same_for_all(other: torch.Tensor, end: int | None, length: int) -> b
     return own == 1 or (own == length and other.numel() == length)
 
 
-def _one_of(known: Sequence[RowOrigins]) -> RowOrigins:
-    """Return, of samples that were mixed, the one that has its place in the batch, for each row."""
+def _one_of(known: Sequence[RowOrigins]) -> Origins:
+    """Return, of samples of one batch that were mixed, those that have their places in it; None where none have."""
     if all(origins.rows == known[0].rows for origins in known):
         return known[0]
-    ordered = next((origins for origins in known if _is_in_order(origins.rows)), known[0])
+    owners = {id(row[0]) for origins in known for row in origins.rows if row is not None}
+    ordered = next((origins for origins in known if _is_in_order(origins.rows)), None)
+    if ordered is None or len(owners) > 1:
+        return None
     return replace(ordered, operations=(*ordered.operations, "mix"))
+
+
+def where(call: Call) -> Origins:
+    """Follow `where(condition, a, b)`. If the condition takes whole samples, each row is that of its own tensor."""
+    condition, first, second = _where_arguments(call)
+    known = [call.lookup(one) if isinstance(one, torch.Tensor) else None for one in (first, second)]
+    if known[0] is None or known[1] is None or known[0].rows == known[1].rows or known[0].axis is None:
+        return elementwise(call)
+    axis = known[0].axis
+    spread = condition.broadcast_to(call.result.shape).movedim(axis, 0).reshape(call.result.shape[axis], -1)
+    takes_whole = bool((spread == spread[:, :1]).all()) and spread.shape[1] > 0
+    if not takes_whole or known[1].axis != axis or not len(known[0].rows) == len(known[1].rows) == len(spread):
+        return elementwise(call)
+    pairs = zip(spread[:, 0].tolist(), known[0].rows, known[1].rows, strict=True)
+    operations = dict.fromkeys((*known[0].operations, *known[1].operations))
+    return RowOrigins(tuple(mine if chosen else other for chosen, mine, other in pairs), axis, tuple(operations))
+
+
+def _where_arguments(call: Call) -> tuple[Any, Any, Any]:
+    """Return condition, value if true, value if false, for `torch.where(c, a, b)` and `a.where(c, b)`."""
+    names = call.kwargs
+    if call.function is torch.Tensor.where:
+        return call.argument(1, "condition"), call.value, call.argument(2, "other")
+    return call.argument(0, "condition"), call.argument(1, "input", names.get("self")), call.argument(2, "other")
 
 
 def _is_in_order(rows: tuple[Row, ...]) -> bool:
@@ -87,6 +114,11 @@ def pad(call: Call) -> Origins:
 
 def overwrite(call: Call) -> Origins:
     """Forget what was in the tensor."""
+    return None
+
+
+def expose(call: Call) -> Origins:
+    """Hand out the memory of a tensor; see BatchTracker."""
     return None
 
 
