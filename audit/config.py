@@ -15,6 +15,9 @@ from typing import Any
 
 from audit.errors import UsageError
 
+#: Named settings as a file or a caller gives them; each is checked where it is used.
+Settings = Mapping[str, Any]
+
 DEFAULT_STORE = "lineage"
 STORE_VARIABLE = "AUDIT_STORE"
 #: Set to 1, readers leave aside runs whose manifest is damaged, instead of refusing the store.

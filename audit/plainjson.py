@@ -10,6 +10,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+#: A JSON object, or plain data for a page. Its keys are those of what it is made from, and are documented there.
+JsonObject = dict[str, Any]
+
 
 def plain(value: Any) -> Any:
     """`value` made of what JSON knows alone."""

@@ -174,6 +174,24 @@ def test_private_attributes_are_used_where_they_are_defined() -> None:
     assert reached == []
 
 
+def test_signatures_name_the_type_of_their_rows() -> None:
+    """A row is a TypedDict or a dataclass; what is free is a JsonObject, a QueryRow or Settings, each defined once."""
+    untyped = [
+        f"{module}:{node.lineno} {node.name}"
+        for module, path in modules()
+        if room(module) in ("lineage", "report", "checks", "web")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__getstate__"
+        for annotation in [
+            *(argument.annotation for argument in ast.walk(node.args) if isinstance(argument, ast.arg)),
+            node.returns,
+        ]
+        if annotation is not None
+        and any(f"{kind}[str, Any]" in ast.unparse(annotation) for kind in ("dict", "Mapping"))
+    ]
+    assert untyped == []
+
+
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for module, path in modules():

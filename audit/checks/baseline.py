@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from audit.errors import NotFound, UsageError
 from audit.output_file import write_text
+from audit.plainjson import JsonObject
 from audit.records import Run, Stage
 from audit.store.read.reader import Reader
 from audit.store.read.rows import field_names
@@ -70,7 +71,7 @@ class Baseline:
             return iter(self.items)
         return items_of(self.reader, self.run_id)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the content of a baseline file."""
         return {
             "format": {"name": FORMAT, "version": VERSION},

@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, cast
@@ -21,6 +21,7 @@ from audit.checks.own_checks import own_checks
 from audit.checks.registry import all_checks, require_check
 from audit.checks.shared.allow_list import Allowed, AllowList
 from audit.checks.yours.sql import CHECK as SQL
+from audit.config import Settings
 from audit.errors import UsageError
 
 FILE = "audit.toml"
@@ -82,7 +83,7 @@ def load_configuration(
     return parse_configuration(content, found, own_checks(content, found, checks, trust=trust))
 
 
-def _found(path: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str | None]:
+def _found(path: str | os.PathLike[str] | None) -> tuple[Settings, str | None]:
     """Return the configuration's content and its file."""
     if path is not None:
         return _section(os.fspath(path)), os.fspath(path)
@@ -93,7 +94,7 @@ def _found(path: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str | N
     return {}, None
 
 
-def _section(path: str) -> dict[str, Any]:
+def _section(path: str) -> Settings:
     try:
         with open(path, "rb") as file:
             content = tomllib.load(file)
@@ -115,7 +116,7 @@ def _section(path: str) -> dict[str, Any]:
     return dict(section)
 
 
-def parse_configuration(content: Mapping[str, Any], path: str | None, own: Sequence[type[Check]] = ()) -> Configuration:
+def parse_configuration(content: Settings, path: str | None, own: Sequence[type[Check]] = ()) -> Configuration:
     """Read a configuration from its tables; raise UsageError with the wrong key and its place.
 
     `own` are checks that are not registered: those of the user's own files.
@@ -152,7 +153,7 @@ def parse_configuration(content: Mapping[str, Any], path: str | None, own: Seque
     return Configuration(settings, _severity(severity, "fail_on", where), most or DEFAULT_MOST, baseline, path, notes)
 
 
-def _queries(content: Mapping[str, Any], where: str, taken: Set[str]) -> list[Setting]:
+def _queries(content: Settings, where: str, taken: Set[str]) -> list[Setting]:
     queries = _typed(content, "sql", list, where) or []
     settings: list[Setting] = []
     for number, table in enumerate(queries, 1):
@@ -171,7 +172,7 @@ def _queries(content: Mapping[str, Any], where: str, taken: Set[str]) -> list[Se
     return settings
 
 
-def _setting(check: type[Check], name: str, table: Mapping[str, Any], at: str, default: bool) -> Setting:
+def _setting(check: type[Check], name: str, table: Settings, at: str, default: bool) -> Setting:
     _known(table, (*COMMON, *check.options), at)
     options = {key: option.default for key, option in check.options.items()}
     for key, value in table.items():
@@ -195,7 +196,7 @@ def _option(option: Option, key: str, value: Any, at: str) -> Any:
     return value
 
 
-def _allowed(table: Mapping[str, Any], at: str) -> Iterable[Allowed]:
+def _allowed(table: Settings, at: str) -> Iterable[Allowed]:
     for entry in _typed(table, "allow", list, at) or []:
         here = f"allow in {at}"
         if not isinstance(entry, dict):
@@ -233,14 +234,14 @@ def _wrong_type(key: str, value: Any, wanted: type, at: str) -> UsageError:
     return UsageError(f"{key} in {at} is {value!r}, but must be {_CALLED.get(wanted, wanted.__name__)}.")
 
 
-def _typed(table: Mapping[str, Any], key: str, wanted: type, at: str) -> Any:
+def _typed(table: Settings, key: str, wanted: type, at: str) -> Any:
     value = table.get(key)
     if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
         raise _wrong_type(key, value, wanted, at)
     return value
 
 
-def _names(table: Mapping[str, Any], key: str, at: str) -> list[str]:
+def _names(table: Settings, key: str, at: str) -> list[str]:
     values = _typed(table, key, list, at) or []
     for value in values:
         if not isinstance(value, (str, int)) or isinstance(value, bool):
@@ -256,7 +257,7 @@ def _severity(value: Any, key: str, at: str) -> Severity:
     return cast(Severity, value)
 
 
-def _known(table: Mapping[str, Any], known: Sequence[str], at: str) -> None:
+def _known(table: Settings, known: Sequence[str], at: str) -> None:
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from audit.config import Settings
 from audit.errors import AuditError, UsageError
 from audit.lineage.source_state import SourceFields, read_source
 from audit.records import Run, Stage
 from audit.store.bucket.location import is_remote
 from audit.store.read.reader import Reader
-from audit.store.read.rows import Row
+from audit.store.read.rows import QueryRow, Row
 from audit.store.sql_literal import literal
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class RunFacts:
     #: Whether checks may run the pipeline and the model on a few hundred samples.
     probe: bool = False
 
-    def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[QueryRow]:
         """Return the rows of a query over this run (and others that are named)."""
         return self.reader.sql(query, run=[self.run.run_id, *runs], parameters=parameters).dicts()
 
@@ -157,7 +158,7 @@ class RunFacts:
 class Context:
     """One check's view of one run."""
 
-    def __init__(self, facts: RunFacts, options: Mapping[str, Any], narrowing: Narrowing | None = None) -> None:
+    def __init__(self, facts: RunFacts, options: Settings, narrowing: Narrowing | None = None) -> None:
         self.facts = facts
         self.reader = facts.reader
         self.run = facts.run
@@ -203,7 +204,7 @@ class Context:
 
     # -- queries -------------------------------------------------------------------------------------
 
-    def rows(self, query: str, *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def rows(self, query: str, *, runs: Sequence[str] = ()) -> list[QueryRow]:
         """Return all rows of a query."""
         return self.facts.query(query, runs=runs)
 
@@ -212,7 +213,7 @@ class Context:
         rows = self.facts.query(query)
         return next(iter(rows[0].values())) if rows else None
 
-    def offenders(self, query: str, order: str = "index", *, runs: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def offenders(self, query: str, order: str = "index", *, runs: Sequence[str] = ()) -> list[QueryRow]:
         """Return the rows of a query that should have none; those beyond `most` are counted in `unlisted`.
 
         Rows with an index and without a source get their source here: looking up a few is cheaper than joining millions.
@@ -226,7 +227,7 @@ class Context:
             self.name(rows)
         return rows
 
-    def name(self, rows: Sequence[dict[str, Any]]) -> None:
+    def name(self, rows: Sequence[QueryRow]) -> None:
         """Add the source to rows that have an index (and an epoch and a visit, if several loaders share the index)."""
         listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows})) or "NULL"
         known = self.facts.typed_rows(
@@ -240,7 +241,7 @@ class Context:
             visit = (row.get("epoch", -1), row["index"], row.get("visit", -1))
             row["source"] = by_visit[visit] if visit in by_visit else by_index.get(row["index"])
 
-    def cached(self, query: str) -> list[dict[str, Any]]:
+    def cached(self, query: str) -> list[QueryRow]:
         """Return the rows of a query that several checks run; it runs once."""
         if query not in self.facts.cache:
             self.facts.cache[query] = self.rows(query)

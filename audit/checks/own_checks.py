@@ -11,16 +11,16 @@ import glob
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from audit.checks.base import Check
 from audit.checks.registry import CHECKS
+from audit.config import Settings
 from audit.errors import CodeNotTrusted, UsageError
 from audit.usercode import load_module
 
 
 def own_checks(
-    content: Mapping[str, Any], path: str | None, named: Sequence[str] = (), *, trust: bool = False
+    content: Settings, path: str | None, named: Sequence[str] = (), *, trust: bool = False
 ) -> list[type[Check]]:
     """Return the checks of the files that the user named and of those that a configuration names.
 
@@ -40,7 +40,7 @@ def own_checks(
     return _load([*given, *unnamed])
 
 
-def _paths(content: Mapping[str, Any], path: str | None) -> list[str]:
+def _paths(content: Settings, path: str | None) -> list[str]:
     tables = content.get("checks")
     found = tables.get("paths", []) if isinstance(tables, Mapping) else []
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from audit.checks.base import SEVERITIES, Finding, Severity, Status
 from audit.notebook_view import NotebookView
+from audit.plainjson import JsonObject
 from audit.tables import FindingRow
 
 
@@ -75,7 +75,7 @@ class Report(NotebookView):
         """Return the outcomes of some statuses, worst first."""
         return [outcome for outcome in self.outcomes if outcome.status in statuses]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return what `audit check --format json` prints."""
         return {
             "run_id": self.run_id,
@@ -112,7 +112,7 @@ class Report(NotebookView):
                 }
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Finding) -> JsonObject:
     return {
         "index": finding.index,
         "source": finding.source,

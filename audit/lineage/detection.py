@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def measure_detection(reader: Reader, run: str | None = None) -> AveragePrecisio
     return mean_average_precision(classes)
 
 
-def _picture(columns: dict[str, Any], rows: np.ndarray[Any, Any]) -> PictureBoxes:
+def _picture(columns: Mapping[str, np.ndarray[Any, Any]], rows: np.ndarray[Any, Any]) -> PictureBoxes:
     corners = np.stack([columns[name][rows] for name in ("x1", "y1", "x2", "y2")], axis=1).astype(np.float64)
     predicted = columns["kind"][rows] == "predicted"
     return PictureBoxes(

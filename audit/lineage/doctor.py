@@ -15,6 +15,7 @@ from typing import Any
 
 from audit.errors import UsageError
 from audit.lineage.replay.replay import replay
+from audit.plainjson import JsonObject
 from audit.recorders.loop.recording import Recording
 from audit.recorders.randomness.states import global_sources
 from audit.sources import open_dataset
@@ -50,7 +51,7 @@ class Diagnosis:
         replayed = self.identical is None or self.identical == self.samples
         return not self.unrecorded and not self.failures and replayed
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return all of it as JSON holds it."""
         return asdict(self) | {"complete": self.is_complete}
 

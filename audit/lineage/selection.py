@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from audit import plainjson
 from audit.errors import UsageError
@@ -17,13 +17,35 @@ from audit.store.read.reader import Reader
 
 Form = Literal["csv", "jsonl"]
 
-_COLUMNS = (
-    *("path", "label", "label_name", "index", "epoch", "visit", "predicted_name", "confidence", "correct", "loss"),
-    *("tags", "notes"),
-)
+
+class SelectedSample(TypedDict):
+    """A sample that was chosen, as it is written to a file."""
+
+    path: str | None
+    label: int | None
+    label_name: str | None
+    index: int
+    epoch: int
+    visit: int
+    predicted_name: str | None
+    confidence: float | None
+    correct: bool | None
+    loss: float | None
+    tags: str | None
+    notes: str | None
 
 
-def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] | None = None) -> list[dict[str, Any]]:
+class ChosenRow(SelectedSample):
+    """A sample that was chosen, as the query returns it: `path` is not known yet."""
+
+    root: str | None
+    source: str | None
+
+
+_COLUMNS = tuple(SelectedSample.__annotations__)
+
+
+def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] | None = None) -> list[SelectedSample]:
     """Return the samples of the last epoch that meet an SQL condition, or have these indices, with their tags and notes."""
     listed = (
         f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})" if indices is not None else "true"
@@ -38,33 +60,34 @@ def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] 
             SELECT index, string_agg(tag, ' ' ORDER BY tag) AS tags, string_agg(note, ' ' ORDER BY tag) AS notes
             FROM tags WHERE run_id = ? GROUP BY index
         )
-        SELECT root, source, label, label_name, index, epoch, visit, predicted_name, confidence, correct, loss, tags, notes
+        SELECT root, source, NULL AS path, label, label_name, index, epoch, visit, predicted_name, confidence, correct, loss, tags, notes
         FROM chosen LEFT JOIN tagged USING (index) ORDER BY index, visit
         """,
         parameters=[run.run_id, last_epoch(reader, run), run.run_id],
-    ).dicts()
-    return [{"path": _path(row), **{name: row[name] for name in _COLUMNS[1:]}} for row in rows]
+    ).rows(ChosenRow)
+    return [_with_path(row) for row in rows]
 
 
-def _path(row: dict[str, Any]) -> str | None:
+def _with_path(row: ChosenRow) -> SelectedSample:
+    values: Mapping[str, Any] = row
+    sample = cast("SelectedSample", {name: values[name] for name in _COLUMNS})
     source, root = row["source"], row["root"]
-    if source is None or "://" in source:
-        return str(source) if source is not None else None
-    return os.path.join(root, source) if root else str(source)
+    sample["path"] = os.path.join(root, source) if root and source is not None and "://" not in source else source
+    return sample
 
 
-def as_text(rows: list[dict[str, Any]], form: Form) -> str:
+def as_text(rows: Sequence[SelectedSample], form: Form) -> str:
     """Return the rows as CSV, which `--dataset` takes, or as one JSON object per line."""
     if form == "jsonl":
         return "".join(plainjson.dumps(row) + "\n" for row in rows)
     out = io.StringIO()
     writer = csv.DictWriter(out, [name for name in _COLUMNS if name != "label"])
     writer.writeheader()
-    writer.writerows({name: row[name] for name in _COLUMNS if name != "label"} for row in rows)
+    writer.writerows({name: value for name, value in row.items() if name != "label"} for row in rows)
     return out.getvalue()
 
 
-def write_selection(rows: list[dict[str, Any]], target: str) -> int:
+def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     """Write FILE.csv, FILE.jsonl, or a folder with a link to each file, by class. Return how many samples it has."""
     if target.endswith((".csv", ".jsonl")):
         Path(target).write_text(as_text(rows, "jsonl" if target.endswith(".jsonl") else "csv"), encoding="utf-8")

@@ -17,6 +17,7 @@ from PIL import Image
 
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.metrics.source_space import SourceSpace, output_size, place_in_stages
+from audit.plainjson import JsonObject
 from audit.sources.decode import open_picture
 from audit.values.joint import as_picture, find_joint
 from audit.values.overlay import draw_overlay
@@ -45,7 +46,7 @@ class OverlayBox:
     outcome: str | None = None
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """Return it as a row of `boxes`."""
         corners = {name: getattr(self, name) for name in _CORNERS}
         return {"class": self.class_number, "class_name": self.class_name, "score": self.score} | corners | {

@@ -16,6 +16,7 @@ from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
 from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
 from audit.notebook_view import NotebookView
+from audit.plainjson import JsonObject
 from audit.records import Run, Stage, is_batch_stage
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
@@ -194,7 +195,7 @@ class Trace(NotebookView):
         summary.write_text(plainjson.dumps(self.as_json(), indent=2))
         return [*written, summary]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the trace as `audit trace --json` prints it."""
         sample = self.sample
         return {
@@ -241,16 +242,16 @@ class Trace(NotebookView):
         Console().print(trace_tree(self))
 
 
-def _prediction_json(row: PredictionRow) -> dict[str, Any]:
+def _prediction_json(row: PredictionRow) -> JsonObject:
     found: dict[str, Any] = {**row}
     return {name: found[name] for name in _PREDICTION}
 
 
-def _box_json(row: BoxRow) -> dict[str, Any]:
+def _box_json(row: BoxRow) -> JsonObject:
     return {name.rstrip("_"): value for name, value in row.items()}
 
 
-def _stage_json(row: TracedStage) -> dict[str, Any]:
+def _stage_json(row: TracedStage) -> JsonObject:
     found: dict[str, Any] = {**row}
     chosen = {name: found[name] for name in _STAGE}
     chosen["params"] = json.loads(row["params"]) if row["params"] else None

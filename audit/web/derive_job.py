@@ -10,10 +10,11 @@ import numpy as np
 from audit import plainjson
 from audit.api import open as open_store
 from audit.errors import AuditError
+from audit.plainjson import JsonObject
 from audit.web.exact_values import NotAPicture, Values, picture_values
 
 
-def answer(request: dict[str, Any]) -> bytes:
+def answer(request: JsonObject) -> bytes:
     """Return a line of JSON, which has the error if there is one, and the arrays of all stages."""
     body = io.BytesIO()
     head: dict[str, Any] = {}

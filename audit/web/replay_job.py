@@ -13,9 +13,10 @@ from audit import plainjson, values
 from audit.api import open as open_store
 from audit.errors import AuditError
 from audit.lineage.trace import Trace
+from audit.plainjson import JsonObject
 
 
-def answer(request: dict[str, Any]) -> bytes:
+def answer(request: JsonObject) -> bytes:
     """Return the verdict, or the error, as JSON."""
     try:
         found = replay(**request)
@@ -26,7 +27,7 @@ def answer(request: dict[str, Any]) -> bytes:
     return plainjson.dumps(found).encode()
 
 
-def replay(store: str, run: str, index: int, epoch: int, visit: int, trust: bool) -> dict[str, Any]:
+def replay(store: str, run: str, index: int, epoch: int, visit: int, trust: bool) -> JsonObject:
     """Return the verdict on one visit, with previews of the stages of which none is stored."""
     opened = open_store(store)
     try:

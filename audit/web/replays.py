@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from typing import Any
 
 from audit.errors import AuditError
+from audit.plainjson import JsonObject
 from audit.values import Preview
 from audit.web.warm_process import SECONDS, WarmProcess
 
@@ -21,7 +21,7 @@ class Replays:
         self._one = threading.Lock()
         self._process = process
 
-    def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[dict[str, Any], dict[int, Preview]]:
+    def replay(self, run_id: str, index: int, epoch: int, visit: int) -> tuple[JsonObject, dict[int, Preview]]:
         """Return the verdict, and the pictures of the stages as they were derived."""
         visited = {"run": run_id, "index": index, "epoch": epoch, "visit": visit}
         request = {"store": self._location, "trust": self._trust, **visited}
@@ -39,7 +39,7 @@ class Replays:
         }
         return answer, previews
 
-    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, request: JsonObject) -> JsonObject:
         try:
             found = json.loads(self._process.ask("replay", request, "The replay"))
         except ValueError:

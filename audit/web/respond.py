@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from audit import plainjson
 from audit.errors import AuditError, NotFound, StoreError, UsageError
 from audit.report.html.environment import environment, style
+from audit.tables import VisitRow
 from audit.web.state import AppState
 
 HERE = Path(__file__).resolve().parent
@@ -133,7 +134,7 @@ def url(*parts: object, **query: object) -> str:
     return path + (f"?{urlencode(kept)}" if kept else "")
 
 
-def trace_url(run_id: str, visit: dict[str, Any]) -> str:
+def trace_url(run_id: str, visit: VisitRow) -> str:
     """Return the address of one visit's trace, always with epoch and visit, whose defaults are the last ones."""
     return url("run", run_id, "trace", visit["index"], epoch=visit["epoch"], visit=visit["visit"])
 

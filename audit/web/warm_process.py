@@ -14,9 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 from audit.errors import AuditError
+from audit.plainjson import JsonObject
 from audit.store.sandbox.worker import LENGTH, receive_exactly, send
 
 SECONDS = 120.0
@@ -37,7 +37,7 @@ class WarmProcess:
         """Return whether the process runs already, so that a request does not wait for torch to load."""
         return self._process is not None and self._process.poll() is None
 
-    def ask(self, job: str, request: dict[str, Any], work: str) -> bytes:
+    def ask(self, job: str, request: JsonObject, work: str) -> bytes:
         """Return what a child of the process answers. AuditError when it takes too long; `work` names what took too long."""
         deadline = time.monotonic() + self.seconds
         late = AuditError(f"{work} took longer than {self.seconds:.0f} seconds and was stopped.")

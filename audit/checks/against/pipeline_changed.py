@@ -10,6 +10,7 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import code_of
 from audit.checks.context import Context
+from audit.plainjson import JsonObject
 from audit.records import Stage
 
 
@@ -74,7 +75,7 @@ class PipelineChanged(Check):
             yield Finding(f"The code of {new.name} ({new.path}) has changed.", stage=new.stage, sql=sql)
 
 
-def _parameters(stage: Stage) -> dict[str, Any]:
+def _parameters(stage: Stage) -> JsonObject:
     try:
         found = json.loads(stage.parameters or "{}")
     except ValueError:
@@ -82,7 +83,7 @@ def _parameters(stage: Stage) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"parameters": found}
 
 
-def _setting_text(parameters: dict[str, Any], key: str) -> str:
+def _setting_text(parameters: JsonObject, key: str) -> str:
     text = json.dumps(parameters[key], ensure_ascii=False) if key in parameters else "not set"
     return text if len(text) <= 80 else text[:79] + "…"
 

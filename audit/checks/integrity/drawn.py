@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from audit.checks.base import Finding
 from audit.checks.context import Context
 from audit.checks.integrity import ranks
 from audit.checks.shared.fingerprint import distinct_indices
 from audit.records import Run
+from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 
 
@@ -137,5 +137,5 @@ class _Drawn:
             which = f" of {split}" if split else ""
             self._context.note(f"{left:,} of the {length:,} samples{which} were drawn in no epoch")
 
-    def _ask(self, query: str) -> list[dict[str, Any]]:
+    def _ask(self, query: str) -> list[QueryRow]:
         return self._context.rows(query, runs=self._names)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context, OutputProfile
 from audit.checks.values.scale import judge_pipeline, parameter_list, typical_output
+from audit.plainjson import JsonObject
 from audit.records import Stage
 
 #: A loaded picture reaches from black to white if it goes below and above these levels.
@@ -51,7 +52,7 @@ class Preprocessing(Check):
             if stated.get("keeps_aspect"):
                 yield from self._aspect(context, pipeline, stated)
 
-    def _normalisation(self, context: Context, pipeline: list[Stage], stated: dict[str, Any]) -> Iterable[Finding]:
+    def _normalisation(self, context: Context, pipeline: list[Stage], stated: JsonObject) -> Iterable[Finding]:
         given = typical_output(context, pipeline[-1].stage)
         if given is None or not str(given["dtype"]).startswith("float"):
             return
@@ -67,7 +68,7 @@ class Preprocessing(Check):
             severity="error" if stated["says"] == "the checkpoint" else None,
         )
 
-    def _by_parameters(self, context: Context, pipeline: list[Stage], stated: dict[str, Any]) -> tuple[int, str] | None:
+    def _by_parameters(self, context: Context, pipeline: list[Stage], stated: JsonObject) -> tuple[int, str] | None:
         """Return the stage and what to say if the last stage is a Normalize with other parameters."""
         last = pipeline[-1]
         mean, std = parameter_list(last.parameters, "mean"), parameter_list(last.parameters, "std")
@@ -84,7 +85,7 @@ class Preprocessing(Check):
             return None
         return last.stage, f"{last.name} uses mean {_listed(mean)} and std {_listed(std)}."
 
-    def _by_range(self, context: Context, given: OutputProfile, stated: dict[str, Any]) -> tuple[int, str] | None:
+    def _by_range(self, context: Context, given: OutputProfile, stated: JsonObject) -> tuple[int, str] | None:
         """Return the stage and what to say if the values cannot come from, or do not fill, the stated range."""
         low, high = given["middle_min"], given["middle_max"]
         if low is None or high is None:
@@ -107,7 +108,7 @@ class Preprocessing(Check):
             ], f"{reach}, although the pictures reach from black to white, which is {least:.3g} to {most:.3g} there."
         return None
 
-    def _aspect(self, context: Context, pipeline: list[Stage], stated: dict[str, Any]) -> Iterable[Finding]:
+    def _aspect(self, context: Context, pipeline: list[Stage], stated: JsonObject) -> Iterable[Finding]:
         for before, stage in pairwise(pipeline):
             if "resize" not in stage.name.lower() or "crop" in stage.name.lower() or stage.random:
                 continue

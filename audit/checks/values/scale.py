@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context, OutputProfile
+from audit.config import Settings
 from audit.records import Stage
 
 
@@ -29,9 +29,7 @@ class Scale(Check):
             yield from judge_pipeline(context, pipeline, context.options)
 
 
-def judge_pipeline(
-    context: Context, pipeline: list[Stage], limits: Mapping[str, Any] | None = None
-) -> Iterable[Finding]:
+def judge_pipeline(context: Context, pipeline: list[Stage], limits: Settings | None = None) -> Iterable[Finding]:
     """Yield what is wrong with the scale of one pipeline; `limits` are the options of `scale`, or else their defaults."""
     limits = limits or {name: option.default for name, option in Scale.options.items()}
     last = pipeline[-1].stage

@@ -8,6 +8,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
+from audit.config import Settings
 from audit.errors import UsageError
 from audit.records import Stage
 from audit.store.sql_literal import literal
@@ -99,7 +100,7 @@ class StageContract(Check):
         return conditions
 
 
-def _covers(context: Context, declared: Mapping[str, Any], number: int) -> bool:
+def _covers(context: Context, declared: Settings, number: int) -> bool:
     return any(stage.stage == number for name in declared for stage in _stages_of(context, name))
 
 

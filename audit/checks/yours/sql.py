@@ -8,6 +8,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.store.read.rows import QueryRow
 
 
 class Sql(Check):
@@ -55,7 +56,7 @@ class Sql(Check):
             yield Finding(f"{said} is {value:.6g}, above {high:.6g}.", value=value, threshold=high, sql=query)
 
 
-def _row_text(row: dict[str, Any]) -> str:
+def _row_text(row: QueryRow) -> str:
     return ", ".join(f"{key} = {value}" for key, value in row.items())[:300]
 
 

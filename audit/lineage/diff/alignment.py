@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
+from audit.plainjson import JsonObject
 from audit.records import Stage
 
 Change = Literal["same", "changed", "replaced", "removed", "added", "moved"]
@@ -40,7 +41,7 @@ class AlignmentStep:
         """Whether either side draws random numbers here."""
         return bool((self.a and self.a.random) or (self.b and self.b.random))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For machine output."""
         return {
             "name": self.name,
@@ -185,7 +186,7 @@ def parameter_changes(a: Stage, b: Stage) -> list[ParameterChange]:
 _ABSENT = object()
 
 
-def _parse_parameters(parameters: str | None) -> dict[str, Any]:
+def _parse_parameters(parameters: str | None) -> JsonObject:
     try:
         found = json.loads(parameters or "{}")
     except ValueError:

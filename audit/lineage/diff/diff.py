@@ -19,6 +19,7 @@ from audit.lineage.diff.matching import Side, match_visits, side_of
 from audit.lineage.diff.model_calls import call_changes
 from audit.lineage.diff.pairs_table import compare_pairs
 from audit.notebook_view import NotebookView
+from audit.plainjson import JsonObject
 from audit.records import Progress
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch, TempTable
@@ -131,7 +132,7 @@ class Diff(NotebookView):
             broken.append(f"{self.divergent:,} divergent samples, more than the {max_divergent:,} allowed")
         return broken
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the diff as `audit diff --json` prints it."""
         flips = self.flips
         return {

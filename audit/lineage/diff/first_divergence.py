@@ -14,6 +14,7 @@ from audit.lineage.diff.alignment import AlignmentStep, ParameterChange, paramet
 from audit.lineage.diff.magnitude import Magnitude, is_stored, measure
 from audit.lineage.diff.matching import Side
 from audit.lineage.trace import Trace, trace
+from audit.plainjson import JsonObject
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch, TempTable
 
@@ -81,7 +82,7 @@ class Divergence:
     parameters: list[ParameterChange] = field(default_factory=list)
     difference: Magnitude | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For machine output."""
         step = self.step.as_json()
         return {

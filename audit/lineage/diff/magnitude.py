@@ -14,6 +14,7 @@ import numpy as np
 
 from audit.errors import AuditError, CodeNotTrusted
 from audit.lineage.trace import Trace
+from audit.plainjson import JsonObject
 from audit.sources.builder import can_be_rebuilt
 from audit.sources.trust import is_derivable
 
@@ -29,7 +30,7 @@ class Magnitude:
     b: str | None = None
     why: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For machine output."""
         return asdict(self)
 

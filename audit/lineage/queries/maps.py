@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audit.records import Run
 from audit.store.read.reader import Reader
+from audit.tables import VisitRow
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _POINTS = """
     SELECT e.epoch, e.index, e.visit, e.x, e.y, coalesce(p.label, -1) AS label, coalesce(p.predicted, -1) AS predicted,
@@ -26,6 +31,23 @@ class SampleMap:
     samples: int
 
 
+#: By name, the columns of a map's points.
+MapColumns = Mapping[str, "np.ndarray[Any, Any]"]
+
+
+class SimilarSample(VisitRow):
+    """A sample whose vector is near to that of another."""
+
+    distance: float
+    source: str | None
+    split: str | None
+    label: int | None
+    label_name: str | None
+    predicted: int | None
+    predicted_name: str | None
+    correct: bool | None
+
+
 def sample_map(reader: Reader, run: Run) -> SampleMap | None:
     """Return what the run's map was made from; None where it has none."""
     query = "SELECT any_value(layer), any_value(method), count(*) FROM embeddings WHERE run_id = ?"
@@ -33,13 +55,13 @@ def sample_map(reader: Reader, run: Run) -> SampleMap | None:
     return SampleMap(row[0], row[1], row[2]) if row and row[2] else None
 
 
-def points(reader: Reader, run: Run) -> dict[str, Any]:
+def points(reader: Reader, run: Run) -> MapColumns:
     """Return the columns of the map's points as numpy arrays."""
     table = reader.sql(_POINTS.replace("$run", "?"), parameters=[run.run_id, run.run_id]).arrow()
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def similar(reader: Reader, run: Run, index: int, visit: int, most: int = 12) -> list[dict[str, Any]]:
+def similar(reader: Reader, run: Run, index: int, visit: int, most: int = 12) -> list[SimilarSample]:
     """Return the samples whose vectors are nearest to that of one, of all splits of the run."""
     return reader.sql(
         """
@@ -56,4 +78,4 @@ def similar(reader: Reader, run: Run, index: int, visit: int, most: int = 12) ->
         FROM near JOIN (FROM lineage WHERE run_id = ?) s USING (run_id, epoch, index, visit) ORDER BY distance, near.index
         """,
         parameters=[run.run_id, index, visit, most, run.run_id],
-    ).dicts()
+    ).rows(SimilarSample)

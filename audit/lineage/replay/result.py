@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from audit.lineage.replay.reasons import Reason
 from audit.notebook_view import NotebookView
+from audit.plainjson import JsonObject
 
 #: How far logits may differ, absolutely and relative to the recorded ones: other batch sizes and machines round differently.
 TOLERANCE = 1e-4
@@ -62,7 +63,7 @@ class Replay(NotebookView):
         # Nothing compared is nothing proved.
         return 0 < self.checked == self.identical and (self.model is None or not self.model.beyond)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return what `audit replay --json` prints."""
         shown: dict[str, Any] = {
             "run_id": self.run_id,

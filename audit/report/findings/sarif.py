@@ -14,6 +14,7 @@ from urllib.parse import quote
 from audit import __version__
 from audit.checks.base import Finding
 from audit.checks.report import CheckOutcome, Report
+from audit.plainjson import JsonObject
 from audit.report.findings.location import path_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -51,7 +52,7 @@ def as_sarif(report: Report) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _rule(outcome: CheckOutcome) -> dict[str, Any]:
+def _rule(outcome: CheckOutcome) -> JsonObject:
     return {
         "id": outcome.check,
         "shortDescription": {"text": _text(outcome.description)},
@@ -60,7 +61,7 @@ def _rule(outcome: CheckOutcome) -> dict[str, Any]:
     }
 
 
-def _result(report: Report, outcome: CheckOutcome, number: int, finding: Finding) -> dict[str, Any]:
+def _result(report: Report, outcome: CheckOutcome, number: int, finding: Finding) -> JsonObject:
     identity = f"{outcome.check}\0{finding.source}\0{finding.stage}\0{finding.index if finding.source is None else ''}"
     known = {
         "index": finding.index,

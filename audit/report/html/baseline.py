@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from audit.errors import NotFound
 from audit.lineage.diff.diff import Diff, diff
 from audit.lineage.diff.flips import FlippedPrediction
 from audit.lineage.trace import Trace, trace
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import data_address, difference, encode
@@ -18,7 +19,7 @@ _LISTED, _PICTURED = 200, 20
 _SIDE = 160
 
 
-def against(reader: Reader, baseline: str, run: Run) -> dict[str, Any]:
+def against(reader: Reader, baseline: str, run: Run) -> JsonObject:
     """Return the comparison with a baseline, as plain data."""
     found = diff(reader, baseline, run.run_id, rows=_LISTED, derive=False)
     shown = found.as_json()

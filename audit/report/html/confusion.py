@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from audit.plainjson import JsonObject
+
 #: Up to so many classes the matrix is a table with numbers; beyond, a grid of coloured cells.
 TABLE_CLASSES = 30
 _MOST_CLASSES = 2_000
@@ -24,7 +26,7 @@ ORDERS: dict[ClassOrder, str] = {"label": "label", "worst": "worst first", "toge
 Cell = Mapping[str, Any]
 
 
-def confusion_view(cells: Sequence[Cell], names: Mapping[int, str], order: ClassOrder = "label") -> dict[str, Any]:
+def confusion_view(cells: Sequence[Cell], names: Mapping[int, str], order: ClassOrder = "label") -> JsonObject:
     """Return `matrix` (a table) or `grid`, whichever fits the number of classes; the other is None."""
     present = sorted({c["label"] for c in cells} | {c["predicted"] for c in cells if c["predicted"] is not None})
     if not 0 < len(present) <= _MOST_CLASSES:
@@ -83,7 +85,7 @@ def _heat(count: int, total: int) -> int:
 
 def _table(
     cells: Sequence[Cell], present: list[int], columns: list[int | None], names: Mapping[int, str]
-) -> dict[str, Any]:
+) -> JsonObject:
     counted = {(cell["label"], cell["predicted"]): cell["count"] for cell in cells}
     totals = _totals(cells)
     rows = []
@@ -105,9 +107,7 @@ def _table(
     return {"names": [predicted_name(column, names) for column in columns], "rows": rows}
 
 
-def _grid(
-    cells: Sequence[Cell], rows: list[int], columns: list[int | None], names: Mapping[int, str]
-) -> dict[str, Any]:
+def _grid(cells: Sequence[Cell], rows: list[int], columns: list[int | None], names: Mapping[int, str]) -> JsonObject:
     totals = _totals(cells)
     across = {column: n for n, column in enumerate(columns)}
     down = {label: n for n, label in enumerate(rows)}

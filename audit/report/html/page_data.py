@@ -10,11 +10,12 @@ import json
 import math
 import shlex
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from audit.columns import columns_of
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
 from audit.lineage.trace import Trace, TracedStage
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.confusion import ClassOrder, confusion_view, predicted_name, where
 from audit.report.html.previews import excerpt
@@ -28,7 +29,7 @@ _BARS = 8
 _VISIT = columns_of(VisitRow)
 
 
-def run_view(run: Run) -> dict[str, Any]:
+def run_view(run: Run) -> JsonObject:
     """Return a run's row with what its pages show on top."""
     row = run.as_json()
     row["title"] = run.name or run.run_id
@@ -37,7 +38,7 @@ def run_view(run: Run) -> dict[str, Any]:
     return row
 
 
-def counts_view(counts: RunCounts, order: ClassOrder = "label") -> dict[str, Any]:
+def counts_view(counts: RunCounts, order: ClassOrder = "label") -> JsonObject:
     """Return the counts of one epoch, with the confusion matrix in the order that is asked for."""
     names = counts["classes"]
     wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
@@ -85,7 +86,7 @@ def _name_confusion(cell: ConfusionCell, names: dict[int, str]) -> NamedConfusio
 Picture = Callable[[int], str]
 
 
-def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any]:
+def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
     """Return one visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
     view = trace.as_json()
     before: _Shown | None = None
@@ -104,7 +105,15 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> dict[str, Any
     return view
 
 
-def _preview(preview: Preview | None, stage: int, picture: Picture | None) -> dict[str, Any]:
+class ShownPreview(TypedDict):
+    """How a page shows a stage's output: a picture, a text, or nothing."""
+
+    shows: Literal["nothing", "picture", "text"]
+    picture: str | None
+    text: str | None
+
+
+def _preview(preview: Preview | None, stage: int, picture: Picture | None) -> ShownPreview:
     if preview is None:
         return {"shows": "nothing", "picture": None, "text": None}
     if preview.media_type.startswith("image/"):

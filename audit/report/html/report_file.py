@@ -17,6 +17,7 @@ from audit.lineage.queries import overview
 from audit.lineage.queries.browsing import worst
 from audit.lineage.trace import Trace, trace
 from audit.output_file import write_text
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.baseline import against
 from audit.report.html.environment import render, style
@@ -66,7 +67,7 @@ def write_report(
     return write_text(path, report(reader, run, baseline=baseline, mistakes=mistakes))
 
 
-def _traces(reader: Reader, run: Run, epoch: int, most: int, allowed_bytes: int) -> list[dict[str, Any]]:
+def _traces(reader: Reader, run: Run, epoch: int, most: int, allowed_bytes: int) -> list[JsonObject]:
     """Return the worst mistakes with their film strips, for as long as they fit."""
     shown: list[dict[str, Any]] = []
     used = 0

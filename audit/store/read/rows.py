@@ -11,6 +11,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 Row = TypeVar("Row")
+#: One row of a query whose columns only the query itself knows, such as a user's own.
+QueryRow = dict[str, Any]
 
 
 def field_names(row: type[Any]) -> tuple[str, ...]:

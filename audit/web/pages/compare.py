@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +11,7 @@ from audit.errors import UsageError
 from audit.lineage.diff.diff import Diff, diff
 from audit.lineage.queries.browsing import previews
 from audit.lineage.trace import trace
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import difference
@@ -66,14 +67,25 @@ def stages(desk: AppState, request: Request) -> Page:
     )
 
 
+class StagePair(TypedDict):
+    """One stage in both runs, and the address of a picture of the difference."""
+
+    name: str
+    a: JsonObject | None
+    b: JsonObject | None
+    same: bool | None
+    difference: str | None
+    pair: str
+
+
 def _pair(
-    a: Run, b: Run, ours: dict[str, Any], theirs: dict[str, Any], x: dict[str, Any] | None, y: dict[str, Any] | None
-) -> dict[str, Any]:
+    a: Run, b: Run, ours: JsonObject, theirs: JsonObject, x: JsonObject | None, y: JsonObject | None
+) -> StagePair:
     """Return one stage in both runs, with the address of a picture of the difference if there is one."""
     named = x or y
     assert named is not None
     pair = f"{x['stage'] if x else ''}-{y['stage'] if y else ''}"
-    row = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None, "pair": pair}
+    row: StagePair = {"name": named["name"], "a": x, "b": y, "same": None, "difference": None, "pair": pair}
     for run, stage in ((a, x), (b, y)):
         if stage:
             stage |= {"pair": pair, "shown_as": f"{stage['name']} · {run.name or run.run_id}"}
@@ -123,7 +135,7 @@ def _diff(desk: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> 
     return desk.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
 
 
-def _shown(found: Diff) -> dict[str, Any]:
+def _shown(found: Diff) -> JsonObject:
     shown = found.as_json()
     shown["same"] = found.same
     shown["totals"] = {kind: found.flips.total(kind) for kind in found.flips.counts}

@@ -18,6 +18,7 @@ from audit import plainjson
 from audit.errors import QueryError, UsageError
 from audit.lineage.queries import browsing, overview
 from audit.lineage.queries.filters import Facet, Filter, facets, parse_filters, stage_facets
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.confusion import where
 from audit.report.html.page_data import run_view
@@ -195,7 +196,7 @@ class GallerySelection:
         asked: dict[str, object] = {"where": self.where, "order": self.order, "stage": self.stage, "of": of}
         return asked | {"tag": self.tag, "filter": self.filter_text}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return it as plain data for pages."""
         return {**self.as_query(), "selection": urlencode(self.as_query())}
 
@@ -263,7 +264,7 @@ def _start(desk: AppState, row: Run, chosen: GallerySelection, request: Request)
     return None, False, BLOCK * (before // BLOCK + 1)
 
 
-def _block(desk: AppState, store: Reader, row: Run, request: Request) -> dict[str, Any]:
+def _block(desk: AppState, store: Reader, row: Run, request: Request) -> JsonObject:
     chosen = selection(desk, store, row, request)
     cursor, including, many = _start(desk, row, chosen, request)
     built = browsing.block(row, chosen.condition, order=chosen.order, after=cursor, limit=many, including=including)

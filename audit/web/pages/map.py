@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -48,7 +47,7 @@ def similar(desk: AppState, request: Request) -> Page:
     return Page("similar.html", data)
 
 
-def _packed(columns: dict[str, Any], classes: list[str]) -> bytes:
+def _packed(columns: maps.MapColumns, classes: list[str]) -> bytes:
     count = len(columns["index"])
     head = json.dumps({"count": count, "integers": _INTEGERS, "floats": _FLOATS, "classes": classes}).encode()
     head += b" " * (-(4 + len(head)) % 8)

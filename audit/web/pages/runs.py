@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from starlette.requests import Request
 
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.web.pages.run import foresee
@@ -55,7 +56,16 @@ def _matches(run: Run, asked: dict[str, str]) -> bool:
     return all(word in searched.lower() for word in asked["q"].lower().split())
 
 
-def _groups(shown: list[Run], sort: str) -> list[dict[str, Any]]:
+class RunGroup(TypedDict):
+    """The runs of one dataset and model."""
+
+    dataset: str
+    model: str
+    accuracies: list[float]
+    runs: list[JsonObject]
+
+
+def _groups(shown: list[Run], sort: str) -> list[RunGroup]:
     """Return the runs of each dataset and model together; the group of the newest run first."""
     gathered: dict[tuple[str, str], list[Run]] = {}
     for run in shown:
@@ -82,7 +92,7 @@ def _sorted(many: list[Run], sort: str) -> list[Run]:
     return many
 
 
-def _preselected(groups: list[dict[str, Any]]) -> dict[str, str | None]:
+def _preselected(groups: list[RunGroup]) -> dict[str, str | None]:
     """Return the two newest runs of one dataset and model as A and B; of one dataset where no group has two."""
     for group in groups:
         ids = sorted((run["run_id"] for run in group["runs"]), reverse=True)

@@ -12,6 +12,7 @@ from audit.errors import AuditError, UsageError
 from audit.lineage.queries.browsing import around, history, previews
 from audit.lineage.trace import Trace
 from audit.lineage.trace import trace as trace_visit
+from audit.plainjson import JsonObject
 from audit.report.html.page_data import trace_view
 from audit.report.html.previews import Encoded, encode, encode_picture
 from audit.sources.builder import can_be_rebuilt
@@ -106,7 +107,7 @@ def send(made: Encoded | None) -> Response:
     return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})
 
 
-def trace_of(found: Trace) -> dict[str, Any]:
+def trace_of(found: Trace) -> JsonObject:
     """Return a trace whose pictures have addresses here."""
     run_id, index = found.run.run_id, found.sample["index"]
     exactly = {"epoch": found.sample["epoch"], "visit": found.sample["visit"]}
@@ -134,7 +135,7 @@ def _stage_picture(desk: AppState, found: Trace, stage: int) -> Encoded | None:
     return desk.pictures.get((*_key(found), stage, "whole"), make)
 
 
-def _looks_like_picture(stage: dict[str, Any]) -> bool:
+def _looks_like_picture(stage: JsonObject) -> bool:
     return stage["kind"] == "image" or (stage["kind"] in ("tensor", "array") and len(stage["shape"] or ()) in (2, 3))
 
 
@@ -163,7 +164,7 @@ def _key(found: Trace) -> tuple[object, ...]:
     return found.run.run_id, sample["epoch"], sample["index"], sample["visit"]
 
 
-def _place(found: Trace) -> dict[str, Any]:
+def _place(found: Trace) -> dict[str, int | None]:
     return {"epoch": found.sample["epoch"] or None, "visit": found.sample["visit"] or None}
 
 
@@ -171,7 +172,7 @@ def _derived_address(found: Trace, stage: int) -> str:
     return url("run", found.run.run_id, "picture", found.sample["index"], stage, **_place(found), derived=1)
 
 
-def _view(desk: AppState, store: Reader, found: Trace) -> dict[str, Any]:
+def _view(desk: AppState, store: Reader, found: Trace) -> JsonObject:
     run, sample = found.run, found.sample
     view = trace_of(found)
     mistakes = desk.mistakes(store, run, sample["epoch"])

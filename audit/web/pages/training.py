@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from audit.lineage.queries import training as questions
+from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.store.read.reader import Reader
@@ -31,13 +32,13 @@ def series(desk: AppState, request: Request) -> Page:
     return Page("training_series.html", {"run": run_view(run), **_series(desk, store, run)})
 
 
-def _series(desk: AppState, store: Reader, run: Run) -> dict[str, Any]:
+def _series(desk: AppState, store: Reader, run: Run) -> JsonObject:
     found = desk.about(store, run, "training", lambda: _asked(store, run), wait=None)
     assert found is not None
     return found
 
 
-def _asked(store: Reader, run: Run) -> dict[str, Any]:
+def _asked(store: Reader, run: Run) -> JsonObject:
     epochs = questions.epochs(store, run)
     # With one epoch nothing can vary or be forgotten, and the queries would take seconds on a million samples.
     several = len({row["epoch"] for row in epochs}) > 1
