@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any
 
-from audit.store.filesystem import LocalFilesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
 

@@ -16,7 +16,7 @@ from datetime import date
 from typing import Any, cast
 
 from audit.checks.base import SEVERITIES, Check, Option, Severity
-from audit.checks.context import Narrowing
+from audit.checks.narrowing import Narrowing
 from audit.checks.own_checks import own_checks
 from audit.checks.registry import all_checks, require_check
 from audit.checks.shared.allow_list import Allowed, AllowList

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from audit.checks.narrowing import Narrowing, dataset_name, pipeline_name
+from audit.checks.shared_facts import RunFacts
 from audit.config import Settings
-from audit.errors import AuditError, UsageError
-from audit.lineage.source_state import SourceFields, read_source
-from audit.records import Run, Stage
-from audit.store.bucket.location import is_remote
-from audit.store.read.reader import Reader
-from audit.store.read.rows import QueryRow, Row
+from audit.errors import UsageError
+from audit.records import Stage
+from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 
 if TYPE_CHECKING:
-    from audit.checks.baseline import Baseline
+    pass
 
 #: At most this many offending rows of one kind are fetched; the rest is counted.
 MOST_FETCHED = 2_000
@@ -34,29 +31,6 @@ MOST_WITH_EXCUSES = 100_000
 GRIDS = "('image', 'tensor', 'array')"
 #: Names of splits that a model is evaluated on.
 EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
-
-
-@dataclass(frozen=True, slots=True)
-class Narrowing:
-    """The samples, stages and runs that one check looks at; empty means all."""
-
-    splits: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
-    #: File names or patterns: the check judges only runs of these pipelines and datasets.
-    pipelines: tuple[str, ...] = ()
-    datasets: tuple[str, ...] = ()
-
-
-class SplitEpochs(TypedDict):
-    """The epochs of one split: the first and the last, the last visit, the number of labels, one sample with a file."""
-
-    split: str | None
-    first: int
-    last: int
-    visits: int
-    labels: int
-    file: SourceFields | None
 
 
 class OutputProfile(TypedDict):
@@ -85,74 +59,6 @@ class NamedVisit(TypedDict):
     index: int
     visit: int
     source: str | None
-
-
-@dataclass
-class RunFacts:
-    """Facts about a run, queried once and shared by its checks."""
-
-    reader: Reader
-    run: Run
-    baseline: Baseline | None = None
-    cache: dict[Any, Any] = field(default_factory=dict)
-    #: Whether code that the store names may run, even if another machine recorded it.
-    trust: bool = False
-    #: Whether checks may run the pipeline and the model on a few hundred samples.
-    probe: bool = False
-
-    def query(self, query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()) -> list[QueryRow]:
-        """Return the rows of a query over this run (and others that are named)."""
-        return self.reader.sql(query, run=[self.run.run_id, *runs], parameters=parameters).dicts()
-
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """Return the number of rows of each table, from the manifest."""
-        counts: dict[str, int] = {}
-        for part in self.reader.manifest(self.run.run_id).parts:
-            counts[part.table] = counts.get(part.table, 0) + part.rows
-        return counts
-
-    @cached_property
-    def stages(self) -> list[Stage]:
-        """Return the stages in order."""
-        return self.reader.rows(Stage, self.run.run_id, order="stage")
-
-    def typed_rows(self, row: type[Row], query: str, *, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a query over this run as a TypedDict or dataclass that has exactly its columns."""
-        return self.reader.sql(query, run=[self.run.run_id], parameters=parameters).rows(row)
-
-    @cached_property
-    def epochs(self) -> list[SplitEpochs]:
-        """Return each split's first and last epoch, last visit, number of labels, and one sample with a file."""
-        return self.typed_rows(
-            SplitEpochs,
-            "SELECT split, min(epoch) AS first, max(epoch) AS last, max(visit) AS visits, count(label) AS labels, "
-            "any_value({root: root, source: source, source_raw: source_raw}) FILTER (root IS NOT NULL) AS file "
-            f"FROM samples WHERE run_id = {literal(self.run.run_id)} GROUP BY split ORDER BY split",
-        )
-
-    @cached_property
-    def regression(self) -> bool:
-        """Return whether the model's output is not a class but a measured value or a vector."""
-        if self.run.task is not None:
-            return self.run.task not in ("classification", "multilabel")
-        predictions = f"(FROM graded_predictions WHERE run_id = {literal(self.run.run_id)})"
-        outputs = self.query(f"SELECT len(logits) AS outputs FROM {predictions} LIMIT 1")
-        if not outputs or outputs[0]["outputs"] != 1:
-            return False
-        return bool(self.query(f"SELECT avg((label NOT IN (0, 1))::INT) > 0.5 AS so FROM {predictions}")[0]["so"])
-
-    @cached_property
-    def once(self) -> bool:
-        """Return whether every row of `samples` is a different item: one epoch, no repeated draw, one loader."""
-        return not any(row["last"] != row["first"] or row["visits"] for row in self.epochs)
-
-    @cached_property
-    def root(self) -> str | None:
-        """Return where the sources are, if they are files that are still there, or a bucket that can be read."""
-        files = [row["file"] for row in self.epochs if row["file"] is not None]
-        roots = {file["root"]: file for file in files if file["root"] is not None}
-        return next((root for root in sorted(roots) if _is_here(roots[root])), None)
 
 
 class Context:
@@ -399,37 +305,9 @@ class Context:
         )
 
 
-def pipeline_name(run: Run) -> str | None:
-    """Return the name of the pipeline's file, as the configuration names it; None if the run has none."""
-    pipeline = run.recipe.get("pipeline")
-    if not isinstance(pipeline, str):
-        return None
-    file = pipeline.rpartition(":")[0] if pipeline.rpartition(":")[0].endswith(".py") else pipeline
-    return os.path.basename(file)
-
-
-def dataset_name(run: Run) -> str | None:
-    """Return the dataset's last name, as the configuration names it; None if the run has none."""
-    return os.path.basename(run.dataset.rstrip("/")) if run.dataset else None
-
-
 def _unknown_name_error(noun: str, wanted: str, names: Sequence[str], run_id: str) -> UsageError:
     near = difflib.get_close_matches(wanted, names, n=2)
     return UsageError(
         f"The configuration names the {noun} {wanted!r}, which the run {run_id} does not have.",
         hint=f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names[:20])}.",
     )
-
-
-def _is_here(file: SourceFields) -> bool:
-    """Return whether the sources can be read: the file exists, or its bucket answers."""
-    root = file["root"]
-    if root is None or not is_remote(root):
-        return root is not None and os.path.isdir(root)
-    try:
-        read_source(file)
-    except FileNotFoundError:
-        return True
-    except (OSError, AuditError):
-        return False
-    return True

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
 from audit.checks.baseline import Baseline, open_baseline
 from audit.checks.config import Configuration, Setting, load_configuration
-from audit.checks.context import MOST_WITH_EXCUSES, Context, RunFacts
+from audit.checks.context import MOST_WITH_EXCUSES, Context
 from audit.checks.report import CheckOutcome, Report
+from audit.checks.shared_facts import RunFacts
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
 from audit.records import Progress
 from audit.store.maintain.amend import append_findings

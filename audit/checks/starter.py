@@ -8,7 +8,7 @@ import os
 from typing import TypedDict
 
 from audit.checks.config import FILE
-from audit.checks.context import dataset_name, pipeline_name
+from audit.checks.narrowing import dataset_name, pipeline_name
 from audit.errors import UsageError
 from audit.records import Run, Stage
 from audit.store.read.reader import Reader

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from audit.errors import StoreBusy, StoreError
 from audit.records import Part
-from audit.store.filesystem import Filesystem, LocalFilesystem
+from audit.store.filesystem import Filesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION
 
 if TYPE_CHECKING:

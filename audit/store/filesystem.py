@@ -7,25 +7,15 @@ that a reader never sees half of one.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import errno
-import fcntl
-import os
 import re
-import secrets
-import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-from audit.errors import StoreBusy, StoreError, StoreReadOnly
+from audit.errors import StoreError
 
-#: Set to 0, it lets a store be written on a file system that has no locks.
-LOCKS_VARIABLE = "AUDIT_LOCKS"
+#: With a slash too few, too, as `Path` leaves it.
+_FILE_URL = re.compile(r"file://(?:localhost(?=/))?(.*)|file:(/.*)", re.DOTALL | re.IGNORECASE)
 
 
 class RandomReader(ABC):
@@ -111,175 +101,6 @@ class Filesystem(ABC):
         """Return whether a living process holds that lock."""
 
 
-class _LocalReader(RandomReader):
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._descriptor).st_size
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        return os.pread(self._descriptor, count, offset)
-
-    def close(self) -> None:
-        # Taken first: closing lets other threads run, and closing a number twice closes somebody else's file.
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-class LocalFilesystem(Filesystem):
-    """A directory."""
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._root = Path(os.path.abspath(root))
-        self.location = str(self._root)
-
-    def _at(self, path: str) -> Path:
-        return self._root / path if path else self._root
-
-    def exists(self, path: str) -> bool:
-        return self._at(path).exists()
-
-    def is_folder(self, path: str) -> bool:
-        return self._at(path).is_dir()
-
-    def read(self, path: str) -> bytes:
-        # Text, not a Path: of a thousand manifests that is a tenth of the time.
-        with open(f"{self.location}/{path}", "rb") as file:
-            return file.read()
-
-    def open(self, path: str) -> RandomReader:
-        return _LocalReader(self._at(path))
-
-    def size(self, path: str) -> int:
-        return self._at(path).stat().st_size
-
-    def stamp(self, path: str) -> tuple[int, ...] | None:
-        status = os.stat(f"{self.location}/{path}")
-        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-    def age(self, path: str) -> float | None:
-        try:
-            return time.time() - self._at(path).stat().st_mtime
-        except FileNotFoundError:
-            return None
-
-    def list(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self._at(path)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def create(self, path: str, data: bytes | memoryview) -> None:
-        target = self._at(path)
-        with self._temporary(target, data) as temporary:
-            # link, unlike rename, fails when the name is taken: check-then-rename loses commits.
-            try:
-                os.link(temporary, target)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                _rename_if_absent(temporary, target)
-
-    def replace(self, path: str, data: bytes | memoryview) -> None:
-        target = self._at(path)
-        with self._temporary(target, data) as temporary:
-            os.replace(temporary, target)
-
-    @contextmanager
-    def _temporary(self, target: Path, data: bytes | memoryview) -> Iterator[Path]:
-        """Yield a flushed file beside `target`; after the block the directory is flushed too."""
-        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
-        try:
-            _make_folder(target.parent)
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            yield temporary
-            _flush_directory(target.parent)
-        except FileExistsError:
-            raise
-        except OSError as error:
-            raise _write_error(self.location, target, error) from error
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-
-    def remove(self, path: str) -> None:
-        target = self._at(path)
-        try:
-            if target.is_dir() and not target.is_symlink():
-                # Another process may be deleting the same folder.
-                shutil.rmtree(target, onerror=_unless_gone)
-            else:
-                target.unlink(missing_ok=True)
-        except OSError as error:
-            raise _write_error(self.location, target, error) from error
-
-    def hide(self, path: str) -> str:
-        """Give a file or folder a name that begins with a dot, in one step that survives a power cut; gives that name."""
-        target = self._at(path)
-        hidden = target.parent / f".removed-{target.name}-{secrets.token_hex(4)}"
-        try:
-            os.rename(target, hidden)
-            _flush_directory(target.parent)
-        except OSError as error:
-            raise _write_error(self.location, target, error) from error
-        return str(hidden.relative_to(self._root))
-
-    @contextmanager
-    def lock(self, path: str) -> Iterator[None]:
-        target = self._at(path)
-        try:
-            _make_folder(target.parent)
-            descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _write_error(self.location, target, error) from error
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    if os.environ.get(LOCKS_VARIABLE) == "0":
-                        yield
-                        return
-                    raise StoreError(
-                        f"The file system of the store {self.location} cannot lock files: {error.strerror}.",
-                        hint="Mount it with locks (for NFS, a running lock service), or record to a local folder or a "
-                        f"bucket. If only one process writes to this store at a time, set {LOCKS_VARIABLE}=0.",
-                    ) from error
-                raise StoreBusy(
-                    f"Another process is writing {target.parent.name} in the store {self.location}.",
-                    hint="Wait until it has finished, or stop it, and try again.",
-                ) from error
-            if not _is_at(descriptor, target):
-                # Its folder was removed between the opening and the locking: this lock keeps nobody away.
-                raise StoreBusy(
-                    f"Another process has just removed {target.parent.name} from the store {self.location}.",
-                    hint="Try again.",
-                )
-            yield
-        finally:
-            os.close(descriptor)
-
-    def is_locked(self, path: str) -> bool:
-        try:
-            descriptor = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
-
-
-#: With a slash too few, too, as `Path` leaves it.
-_FILE_URL = re.compile(r"file://(?:localhost(?=/))?(.*)|file:(/.*)", re.DOTALL | re.IGNORECASE)
-
-
 def local_path(location: str) -> str | None:
     """Return the directory that a location names, file://… among them; None for anything else with a scheme."""
     from audit.store.bucket.location import is_remote
@@ -293,85 +114,9 @@ def filesystem_for(location: str) -> Filesystem:
     """Return the filesystem that a store's location names."""
     path = local_path(location)
     if path is not None:
+        from audit.store.local_filesystem import LocalFilesystem
+
         return LocalFilesystem(path)
     from audit.store.bucket.filesystem import object_filesystem
 
     return object_filesystem(location)
-
-
-def _make_folder(path: Path) -> None:
-    """Make a folder and those above it; each survives a power cut only once its parent is flushed."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
-        _flush_directory(folder.parent)
-
-
-#: What file systems without hard links answer: FAT, exFAT, some network and FUSE mounts.
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-
-
-def _renameat2() -> Any:
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-
-
-def _rename_if_absent(temporary: Path, target: Path) -> None:
-    """Give a file its name where there are no hard links, or FileExistsError.
-
-    Linux can rename without replacing. Where it cannot either, the name is looked at first: of two writers one could
-    then replace the other's file, but all that is created is created under the lock of its run.
-    """
-    rename = _renameat2()
-    if rename is not None:
-        names = os.fsencode(temporary), os.fsencode(target)
-        if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in (*_NO_LINKS, errno.EINVAL):
-            raise OSError(code, os.strerror(code), str(target))
-    if os.path.lexists(target):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-    os.rename(temporary, target)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _unless_gone(_: object, __: str, raised: Any) -> None:
-    if not isinstance(raised[1], FileNotFoundError):
-        raise raised[1]
-
-
-def _flush_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-def _write_error(location: str, target: Path, error: OSError) -> StoreError:
-    if error.errno in _READ_ONLY:
-        return StoreReadOnly(
-            f"The store {location} cannot be written: {error.strerror} ({target.name}).",
-            hint="Choose another with --store, or change its permissions.",
-        )
-    if error.errno in _FULL:
-        return StoreError(
-            f"The disk is full: {target.name} could not be written to the store {location}.",
-            hint="What was committed is safe. Free some space, then continue with: audit run --resume RUN",
-        )
-    return StoreError(f"{target} could not be written: {error.strerror or error}.", hint="Check the disk and the path.")

@@ -13,7 +13,8 @@ from typing import Any
 
 from audit.errors import StoreBusy, StoreError
 from audit.store.commits import LOG_FOLDER, RUNS_FOLDER, manifest_path, remove_old_records, run_folder
-from audit.store.filesystem import Filesystem, LocalFilesystem
+from audit.store.filesystem import Filesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import HIDDEN, MERGED, TOMBSTONE, has_lost_manifest, lock_path, read_manifest, unlisted
 
 #: A temporary file outside of any run belongs to nobody once it is this old, in seconds.

@@ -25,7 +25,8 @@ from audit.store.commits import (
     run_folder,
     unseal,
 )
-from audit.store.filesystem import Filesystem, LocalFilesystem
+from audit.store.filesystem import Filesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
 
 MARKER = "audit.json"

@@ -13,10 +13,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.checks.context import Context, RunFacts
+from audit.checks.context import Context
 from audit.checks.model.label_issues import label_issues
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import dhash, near_pairs
+from audit.checks.shared_facts import RunFacts
 from audit.store.read.reader import Reader
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -158,7 +158,7 @@ def test_a_store_that_cannot_be_written_is_judged_all_the_same() -> None:
 
 
 def test_a_run_that_is_being_written_is_judged_and_not_touched(tmp_path: Path) -> None:
-    from audit.store.filesystem import LocalFilesystem
+    from audit.store.local_filesystem import LocalFilesystem
     from audit.store.manifest import lock_path
 
     store = world().write(tmp_path / "lineage")

@@ -12,9 +12,10 @@ from checks_world import grade, world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.checks.context import Context, RunFacts
+from audit.checks.context import Context
 from audit.checks.integrity import alignment
 from audit.checks.shared.fingerprint import same
+from audit.checks.shared_facts import RunFacts
 from audit.store.read.reader import Reader
 
 Rows = list[tuple[int, str | None]]

@@ -17,7 +17,7 @@ from store_cases import record, visit_tables
 import audit
 from audit.cli.main import cli
 from audit.errors import StoreBusy, StoreError
-from audit.store.filesystem import LocalFilesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.write.writer import RunWriter
 
 
@@ -146,7 +146,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "link", refuse)
     if also:
-        monkeypatch.setattr("audit.store.filesystem._renameat2", lambda: None)
+        monkeypatch.setattr("audit.store.local_filesystem._renameat2", lambda: None)
     run = record(tmp_path / "s", samples=4)
     with audit.open(tmp_path / "s") as store:
         assert store.sql("SELECT count(*) FROM samples").fetchone() == (4,)

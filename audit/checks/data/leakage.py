@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import EVALUATION, Context, RunFacts
+from audit.checks.context import EVALUATION, Context
 from audit.checks.data.near_duplicates import splits_of
 from audit.checks.shared.content import contents, contents_of, recurring
 from audit.checks.shared.copies import Copy, copies, copies_of
+from audit.checks.shared_facts import RunFacts
 
 
 class Leakage(Check):

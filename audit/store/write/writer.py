@@ -18,8 +18,9 @@ from audit.errors import NotFound, StoreError, plainly
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
-from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
+from audit.store.filesystem import Filesystem, filesystem_for
 from audit.store.leftovers import Cleaned, clean_interrupted, remove_leftovers
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import (
     Manifest,
     check_run_id,

@@ -23,7 +23,8 @@ from audit.store.bucket import s3 as object_s3
 from audit.store.bucket.filesystem import TAIL, ObjectFilesystem
 from audit.store.bucket.fsspec_client import FsspecClient
 from audit.store.bucket.location import ObjectLocation, is_remote, parse_location
-from audit.store.filesystem import Filesystem, LocalFilesystem, filesystem_for
+from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.local_filesystem import LocalFilesystem
 
 pytestmark = pytest.mark.buckets
 

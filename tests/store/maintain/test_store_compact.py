@@ -21,7 +21,7 @@ import audit
 from audit.cli.main import cli
 from audit.errors import NotFound, StoreDamaged, StoreError
 from audit.records import Part
-from audit.store.filesystem import LocalFilesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.maintain import compact as maintenance
 from audit.store.maintain import sorting as order
 from audit.store.maintain.amend import append_findings, tag_run

@@ -17,7 +17,7 @@ import audit
 from audit.errors import StoreBusy, StoreDamaged, StoreError
 from audit.store import commits
 from audit.store.commits import logged_commits
-from audit.store.filesystem import LocalFilesystem
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import Manifest, read_manifest
 from audit.store.read.freshness import committed
 from audit.store.read.reader import Reader

@@ -22,7 +22,8 @@ from store_cases import STAGES, record, stage_table, visit_tables, write_forever
 
 import audit
 from audit.errors import AuditError, NotFound, StoreBusy, StoreError, StoreReadOnly
-from audit.store.filesystem import LocalFilesystem, filesystem_for
+from audit.store.filesystem import filesystem_for
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.write.background import BackgroundWriter
 from audit.store.write.writer import RunWriter
 
