@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from starlette.requests import Request
 
 from audit.lineage.queries import browsing, overview
+from audit.plainjson import JsonObject
 from audit.report.html.page_data import run_view
 from audit.web.respond import Page
 from audit.web.state import AppState
@@ -36,7 +36,7 @@ def checks(desk: AppState, request: Request) -> Page:
     )
 
 
-def _group(name: str, many: list[overview.FindingSummary]) -> dict[str, Any]:
+def _group(name: str, many: list[overview.FindingSummary]) -> JsonObject:
     """Return one check: the worst of its statuses, its sentences, and its samples."""
     status = min((finding["status"] for finding in many), key=lambda one: _ORDER.get(one, 2))
     indices = list(dict.fromkeys(finding["index"] for finding in many if finding["index"] is not None))

@@ -81,7 +81,7 @@ def filters(desk: AppState, request: Request) -> Page:
     )
 
 
-def _facet(facet: Facet, chosen: Filter | None, row: Run) -> dict[str, Any]:
+def _facet(facet: Facet, chosen: Filter | None, row: Run) -> JsonObject:
     """Return one facet as plain data: bars with their heights, or values with their names, and what is chosen."""
     tallest = max(facet.counts, default=0) or 1
     low = chosen.low if chosen is not None else None
