@@ -59,7 +59,9 @@ class Size(click.ParamType[int]):
     help="The same as the argument DATA: a folder, a manifest, FILE.py, module:function, torchvision:NAME, hf:PATH "
     "(saved on this machine), coco:FILE.json, voc:FOLDER, yolo:data.yaml, masks:FOLDER, s3://bucket/folder.",
 )
-@click.option("--model", metavar="MODEL", help="A checkpoint, TorchScript, .pt2, safetensors, or module:function.")
+@click.option(
+    "--model", metavar="MODEL", help="A checkpoint, TorchScript, .pt2, .onnx, safetensors, or module:function."
+)
 @click.option("--pipeline", metavar="FILE.py[:NAME]", help="A module with `transform` or `dataset(root)`.")
 @click.option(
     "--mode",

@@ -15,7 +15,7 @@ from audit.sources.files import nearest_path
 
 _WANTED = (
     "Give a file of weights (torch.save of a state dict or checkpoint, safetensors), TorchScript, "
-    "an exported .pt2 program, or module:function."
+    "an exported .pt2 program, an .onnx model, or module:function."
 )
 _KINDS: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
@@ -31,7 +31,7 @@ _KINDS: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "a gzip archive"),
     (b"%PDF", "a PDF document"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file it stands for"),
-    (b"\x08", "possibly an ONNX model"),
+    (b"\x08", "possibly an ONNX model, whose name must end in .onnx"),
 )
 # torch.save before its zip format: a pickle of this magic number comes first.
 _LEGACY_TORCH = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
@@ -60,7 +60,9 @@ def require_file(spec: str) -> Path:
 
 def _inside(path: Path) -> str:
     try:
-        found = sorted(p.name for p in path.iterdir() if p.suffix in (".pt", ".pth", ".safetensors", ".ckpt", ".pt2"))
+        found = sorted(
+            p.name for p in path.iterdir() if p.suffix in (".pt", ".pth", ".safetensors", ".ckpt", ".pt2", ".onnx")
+        )
     except OSError:
         found = []
     return f"It holds {', '.join(found[:5])}: pass one of them." if found else _WANTED
@@ -107,12 +109,6 @@ def is_legacy_torch(path: Path) -> bool:
     return is_pickle(path) and head(path, 2 + len(_LEGACY_TORCH))[2:] == _LEGACY_TORCH
 
 
-_FROM_ONNX = (
-    "Convert it to a PyTorch module, for instance with onnx2torch.convert(FILE) in a function of your own, and pass "
-    "--model FILE.py:function; or pass the checkpoint that it was exported from."
-)
-
-
 def not_a_model(path: Path) -> ModelError:
     """Return the error for a file of an unknown format, with a guess of what it is."""
     start = head(path)
@@ -121,8 +117,6 @@ def not_a_model(path: Path) -> ModelError:
             return ModelError(f"{path} is a zip archive, but not one that PyTorch wrote.", hint=_WANTED)
         hint = "The file is probably incomplete: copy or save it again."
         return ModelError(f"{path} is a damaged or truncated zip archive.", hint=hint)
-    if path.suffix.lower() == ".onnx":
-        return ModelError(f"{path} is an ONNX model, which audit does not run.", hint=_FROM_ONNX)
     for magic, kind in _KINDS:
         if start.startswith(magic):
             return ModelError(f"{path} is not a model file: it looks like {kind}.", hint=_WANTED)

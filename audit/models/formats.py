@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from audit.errors import ModelError, NeedsTrust, UsageError
-from audit.models import exported, function, safetensors, state_dict, torchscript
+from audit.models import exported, function, onnx, safetensors, state_dict, torchscript
 from audit.models.archives import check_archive
 from audit.models.files import members, not_a_model, require_file
 from audit.models.loaded import LoadedModel, LoadOptions
@@ -37,6 +37,7 @@ FORMATS: Registry[Format] = Registry("model format", group="audit.models")
 FORMATS.add("function", function)
 FORMATS.add("exported", exported)
 FORMATS.add("torchscript", torchscript)
+FORMATS.add("onnx", onnx)
 FORMATS.add("safetensors", safetensors)
 FORMATS.add("state_dict", state_dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -17,6 +18,11 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "INTEGRATIONS.md").read_t
 def test_every_form_and_view_is_described() -> None:
     assert all(f"--to {name}" in TEXT or f"|{name}" in TEXT for name in EXPORTERS)
     assert all(f"| `{name}` |" in TEXT for name in VIEWS)
+
+
+def test_the_editor_task_is_json() -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    assert [task["type"] for task in json.loads(block)["tasks"]] == ["shell", "shell"]
 
 
 @pytest.mark.workers
@@ -39,4 +45,6 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
             ("transformers", 32),
         ]
         assert store.run("lightning").tags["mlflow.run_id"] == namespace["number"]
+    with audit.open("logged") as store:
+        assert [(run.name, run.graded) for run in store.runs()] == [("ffcv", 12), ("scikit-learn", 64)]
     assert len(list((tmp_path / "exported").iterdir())) == len(list(EXPORTERS))

@@ -78,14 +78,6 @@ def test_files_that_are_no_model(content: Callable[[], bytes], said: str, tmp_pa
     check_refused(tmp_path / "model.pt", said)
 
 
-def test_an_onnx_file_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x08\x12\x07pytorch")
-    with pytest.raises(ModelError, match="is an ONNX model") as caught:
-        load(str(path))
-    assert "onnx2torch" in str(caught.value.hint)
-
-
 def test_what_is_no_file(tmp_path: Path, weights: Path) -> None:
     check_refused(tmp_path / "nothing.pt", "There is no file")
     check_refused(tmp_path, "is a directory")

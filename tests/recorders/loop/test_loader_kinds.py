@@ -161,3 +161,21 @@ class Two:
 def test_what_holds_no_loader(tmp_path: Path, given: Any) -> None:
     with audit.record(tmp_path / "lineage") as run, pytest.raises(UsageError, match=r"run\.loader takes"):
         run.loader(given)
+
+
+class BatchesOnly:
+    """Yields batches from code of its own, as FFCV's and DALI's loaders do."""
+
+    def __iter__(self) -> Any:
+        yield torch.zeros(2, 3), torch.zeros(2)
+
+
+def torchdata_nodes() -> Any:
+    nodes = pytest.importorskip("torchdata.nodes", reason="torchdata is not installed")
+    return nodes.Loader(nodes.Batcher(nodes.IterableWrapper(range(4)), 2))
+
+
+@pytest.mark.parametrize("make", [BatchesOnly, torchdata_nodes])
+def test_a_loader_without_a_dataset_is_refused_with_what_to_use(tmp_path: Path, make: Any) -> None:
+    with audit.record(tmp_path / "lineage") as run, pytest.raises(UsageError, match=r"run\.log\("):
+        run.loader(make())
