@@ -226,16 +226,40 @@ class Part:
 
 
 class Columns:
-    """Rows gathered column by column, ready to become an Arrow batch."""
+    """Rows of one table, gathered as tuples and laid out as columns when these are asked for."""
 
-    __slots__ = ("data", "rows")
+    __slots__ = ("_columns", "_given", "_waiting", "rows")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.data: dict[str, list[Any]] = {name: [] for name in names}
+        self._columns: dict[str, list[Any]] = {name: [] for name in names}
+        #: Rows that are not laid out yet, and the names of their values.
+        self._waiting: list[tuple[Any, ...]] = []
+        self._given: tuple[str, ...] = ()
         self.rows = 0
+
+    def append(self, names: tuple[str, ...], row: tuple[Any, ...]) -> None:
+        """Append one row, its values in the order of `names`; a column that is not named is NULL."""
+        if names is not self._given:
+            self._lay_out()
+            self._given = names
+        self._waiting.append(row)
+        self.rows += 1
 
     def add(self, **values: Any) -> None:
         """Append one row; a name left out is NULL."""
-        for name, column in self.data.items():
-            column.append(values.get(name))
-        self.rows += 1
+        self.append(tuple(values), tuple(values.values()))
+
+    @property
+    def data(self) -> dict[str, list[Any]]:
+        """The columns by name, all of one length."""
+        self._lay_out()
+        return self._columns
+
+    def _lay_out(self) -> None:
+        if not self._waiting:
+            return
+        found = dict(zip(self._given, zip(*self._waiting, strict=True), strict=True))
+        nothing = (None,) * len(self._waiting)
+        for name, column in self._columns.items():
+            column.extend(found.get(name, nothing))
+        self._waiting = []

@@ -8,6 +8,7 @@ so that the parts of a random split do not share identities.
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import inspect
 import os
@@ -167,7 +168,7 @@ def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
     if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
         path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
         if isinstance(path, str):
-            root = os.path.abspath(getattr(dataset, "root", os.path.dirname(path)))
+            root = absolute_folder(getattr(dataset, "root", os.path.dirname(path)))
             relative = relative_path(path, root)
             given = label if isinstance(label, int) else None
             return Origin(printable_path(relative), root, raw_path(relative), None, given, path)
@@ -194,6 +195,18 @@ def _target(dataset: Any, index: int) -> int | None:
     if not isinstance(targets, (list, tuple)) and not hasattr(targets, "shape"):
         return None
     return label_number(targets[index]) if len(targets) == len(dataset) else None
+
+
+def absolute_folder(folder: Any) -> str:
+    """Return `os.path.abspath` of a folder; computed once for one that is absolute already, as that of a dataset is."""
+    if isinstance(folder, str) and os.path.isabs(folder):
+        return _normal_folder(folder)
+    return str(os.path.abspath(folder))
+
+
+@functools.lru_cache(64)
+def _normal_folder(folder: str) -> str:
+    return os.path.abspath(folder)
 
 
 def relative_path(path: str, root: str) -> str:

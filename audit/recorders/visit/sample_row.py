@@ -11,6 +11,25 @@ from audit.recorders.visit.source_files import content_of, observed_origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
 
+#: The columns that a row gives, in the order of its values.
+_SAMPLE = (
+    "index",
+    "position",
+    "split",
+    "source",
+    "root",
+    "source_raw",
+    "source_digest",
+    "source_bytes",
+    "label",
+    "label_name",
+    "status",
+    "failed_stage",
+    "error",
+    "worker",
+)
+_SOURCE = ("index", "position", "ordinal", "role", "source", "root", "digest", "bytes", "source_raw")
+
 
 def add_sample(
     samples: Columns,
@@ -31,21 +50,24 @@ def add_sample(
         visit.source_digest, visit.source_bytes = origin.digest, origin.size
     label = origin.label if label is None else label
     worker = get_worker_info()
-    samples.add(
-        index=index,
-        position=position,
-        split=origin.split,
-        source=origin.source,
-        root=origin.root,
-        source_raw=origin.raw,
-        source_digest=visit.source_digest,
-        source_bytes=visit.source_bytes,
-        label=label,
-        label_name=classes[label] if classes and label is not None and 0 <= label < len(classes) else None,
-        status="ok" if visit.error is None else "failed",
-        failed_stage=visit.failed_stage,
-        error=visit.error,
-        worker=worker.id if worker else None,
+    samples.append(
+        _SAMPLE,
+        (
+            index,
+            position,
+            origin.split,
+            origin.source,
+            origin.root,
+            origin.raw,
+            visit.source_digest,
+            visit.source_bytes,
+            label,
+            classes[label] if classes and label is not None and 0 <= label < len(classes) else None,
+            "ok" if visit.error is None else "failed",
+            visit.failed_stage,
+            visit.error,
+            worker.id if worker else None,
+        ),
     )
     _add_sources(sources, index, position, visit, origin)
 
@@ -62,14 +84,4 @@ def _add_sources(sources: Columns, index: int, position: int, visit: Visit, orig
         if digest is None and file.path is not None:
             content = content_of(file.path)
             digest, size = content.digest, content.bytes
-        sources.add(
-            index=index,
-            position=position,
-            ordinal=ordinal,
-            role=file.role,
-            source=file.source,
-            root=file.root,
-            digest=digest,
-            bytes=size,
-            source_raw=file.raw,
-        )
+        sources.append(_SOURCE, (index, position, ordinal, file.role, file.source, file.root, digest, size, file.raw))

@@ -96,6 +96,8 @@ def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
 def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
     """Yield the files among those opened that may hold a sample, each once, without those that the origin has already."""
     known = {origin.path, *(file.path for file in origin.further)}
+    if known.issuperset(opened):
+        return
     if origin.path is not None:
         known.add(os.path.abspath(origin.path))
     elif origin.root is not None:

@@ -12,6 +12,12 @@ from audit.values.base import Facts
 #: Each fact has the name of its column.
 _FACTS = tuple(field.name for field in fields(Facts))
 _values_of = attrgetter(*_FACTS)
+#: The columns that a row gives, in the order of its values.
+_OUTPUT = (
+    *("index", "position", "stage", "name", "changed", "params", "microseconds", "payload", "target"),
+    *_FACTS,
+)
+_PAYLOAD = ("index", "position", "stage", "form", "kind", "encoding", "data")
 
 
 class Row:
@@ -41,25 +47,18 @@ class Row:
     def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
         """Append it to the tables."""
         facts = self.facts
-        add = outputs.data
-        add["index"].append(index)
-        add["stage"].append(stage)
-        add["name"].append(name)
-        for column, value in zip(_FACTS, _values_of(facts), strict=True):
-            add[column].append(value)
-        add["changed"].append(self.changed)
-        add["params"].append(self.params)
-        add["microseconds"].append(self.microseconds)
-        add["payload"].append(self.level)
-        add["target"].append(self.target)
-        add["position"].append(position)
-        outputs.rows += 1
+        outputs.append(
+            _OUTPUT,
+            (
+                *(index, position, stage, name, self.changed, self.params, self.microseconds, self.level, self.target),
+                *_values_of(facts),
+            ),
+        )
         if self.shared:
             return
-        shared = {"index": index, "position": position, "stage": stage}
         if self.preview is not None:
             made = self.preview
-            payloads.add(**shared, form="preview", kind=facts.kind, encoding=made.media_type, data=made.data)
+            payloads.append(_PAYLOAD, (index, position, stage, "preview", facts.kind, made.media_type, made.data))
         if self.full is not None:
             kind, exact = self.full
-            payloads.add(**shared, form="full", kind=kind, encoding=exact.encoding, data=exact.data)
+            payloads.append(_PAYLOAD, (index, position, stage, "full", kind, exact.encoding, exact.data))
