@@ -42,20 +42,12 @@ def record(
     A recording failure is a warning and a mark on the run, and the loop goes on; with `strict` it is raised. A sample that
     takes longer than `stall_timeout` seconds is a warning that names it and its stage; your workers are left alone.
     """
+    # Every option is one of Recording by the same name.
+    options = dict(locals())
     from audit.provenance import describe
     from audit.recorders.loop.recording import Recording
 
-    return Recording(
-        store_location(store),
-        name=name,
-        capture=capture,
-        capture_budget=capture_budget,
-        capture_where=capture_where,
-        strict=strict,
-        tags=tags,
-        stall_timeout=stall_timeout,
-        describe=describe,
-    )
+    return Recording(**options | {"store": store_location(store)}, describe=describe)
 
 
 def run(
@@ -127,22 +119,10 @@ def resume(
 
     What decides about its samples is in its recipe; how it is carried out may be another than before.
     """
+    options = dict(locals())
     from audit.engines.run import resume as resume_run
 
-    return resume_run(
-        store_location(store),
-        run,
-        trust=trust,
-        strict=strict,
-        max_failures=max_failures,
-        commit_every=commit_every,
-        stall_timeout=stall_timeout,
-        engine=engine,
-        address=address,
-        actors=actors,
-        gpus_per_actor=gpus_per_actor,
-        progress=progress,
-    )
+    return resume_run(store_location(options.pop("store")), options.pop("run"), **options)
 
 
 def diff_pipelines(
@@ -163,18 +143,7 @@ def diff_pipelines(
 
     Both runs stay in `store`; without one they are gone when this returns, and only the comparison is left.
     """
+    options = dict(locals())
     from audit.lineage.diff.pipelines import diff_pipelines as compare
 
-    return compare(
-        dataset,
-        a,
-        b,
-        store=store,
-        rows=rows,
-        derive=derive,
-        trust=trust,
-        progress=progress,
-        limit=limit,
-        workers=workers,
-        seed=seed,
-    )
+    return compare(**options)

@@ -36,7 +36,7 @@ _LOADED = (
         "PIL.JpegImagePlugin",
     ),
     *("pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "audit.lineage.replay.replay", "audit.engines.assemble"),
-    *("audit.lineage.replay.pipeline", "audit.recorders.loop.fetching"),
+    *("audit.lineage.replay.pipeline", "audit.recorders.loop.recorded_dataset"),
 )
 _IDLE_SECONDS = 900.0
 _PARENT_DEATH_SIGNAL = 1

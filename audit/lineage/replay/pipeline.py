@@ -17,7 +17,7 @@ from audit.errors import DatasetError, PipelineError, UsageError
 from audit.lineage.replay.repeated_calls import last_calls
 from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
-from audit.recorders.loop.fetching import fetches_batches
+from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, own_worker

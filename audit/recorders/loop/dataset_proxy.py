@@ -16,8 +16,8 @@ import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
 from audit.recorders.envelope import RecordedBatch
-from audit.recorders.loop.fetching import StandIn, fetches_batches, record_item, whole_batch
 from audit.recorders.loop.fork_safety import DELIVERING
+from audit.recorders.loop.recorded_dataset import StandIn, fetches_batches, record_item, whole_batch
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.origin import Origin

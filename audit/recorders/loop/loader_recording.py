@@ -20,8 +20,8 @@ from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.base_loader import base_of
 from audit.recorders.loop.expected_draws import Draws
-from audit.recorders.loop.fetching import RecordedIterable, RecordedMap, RecordingCollate
 from audit.recorders.loop.pickling import why_not_picklable
+from audit.recorders.loop.recorded_dataset import RecordedIterable, RecordedMap, RecordingCollate
 from audit.recorders.loop.recorded_iterator import OwnIteration, RecordedIterator
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.randomness.visit_randomness import WatchedRandomness

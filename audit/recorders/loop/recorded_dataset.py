@@ -1,6 +1,6 @@
-"""What the user's loader fetches from while it is recorded: their dataset, and their collate function.
+"""The dataset and the collate function that a loader uses while it is recorded, in place of the user's own.
 
-In a worker these stand where the user's own stood, so everything but fetching goes to the user's object: a
+In a worker they stand where the user's own stood, so everything but fetching goes to the user's object: a
 `worker_init_fn` that reads or sets attributes of `get_worker_info().dataset` reads and sets the real ones.
 """
 
