@@ -134,7 +134,7 @@ def _stacked(wanted: list[Any]) -> torch.Tensor | None:
 
 def _spaces_of(fetched: RecordedBatch) -> list[SourceSpace | None]:
     """Return where each sample's input lies in its source; None where that is not known."""
-    spaces = spaces_by_visit(fetched.rows().get("stage_outputs"))
+    spaces = spaces_by_visit(fetched.rows().get("stage_outputs"), fetched.own_stages)
     return [spaces.get((index, 0)) for index in fetched.of_ok(fetched.indices)]
 
 

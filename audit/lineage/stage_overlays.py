@@ -16,8 +16,9 @@ import numpy as np
 from PIL import Image
 
 from audit.errors import AuditError, NeedsTrust, NotFound
-from audit.metrics.source_space import SourceSpace, output_size, place_in_stages
+from audit.metrics.source_space import SourceSpace, output_size, own_stage_names, place_in_stages
 from audit.plainjson import JsonObject
+from audit.records import Stage
 from audit.sources.decode import open_picture
 from audit.values.joint import as_picture, find_joint
 from audit.values.overlay import draw_overlay
@@ -90,7 +91,8 @@ def stage_overlays(trace: Trace) -> list[StageOverlay]:
     Reads what is stored, and derives nothing.
     """
     stages = [row for row in trace.stages if not (row["path"] or "").startswith("target")]
-    spaces = place_in_stages(stages)
+    own = own_stage_names(trace.reader.rows(Stage, trace.run.run_id))
+    spaces = place_in_stages(stages, own)
     last = max((row["stage"] for row in stages if output_size(row) is not None), default=None)
     found = []
     for row in stages:

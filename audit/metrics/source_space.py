@@ -7,11 +7,13 @@ place was recorded. Beyond any other stage the place is not known.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from audit.records import Stage
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +28,9 @@ _IN_PLACE = frozenset(
 )  # fmt: skip
 _FLIPS = {"RandomHorizontalFlip": 0, "RandomVerticalFlip": 1}
 _CROPS = frozenset(["RandomCrop", "RandomResizedCrop", "RandomIoUCrop"])
+
+#: Where the classes come from whose names are known here; a class of the user's own may have the same name.
+_KNOWN_HOMES = ("torchvision.", "audit.")
 
 Size = tuple[int, int]
 
@@ -57,16 +62,25 @@ class SourceSpace:
         )
 
 
-def find_source_space(outputs: Iterable[Mapping[str, Any]]) -> SourceSpace | None:
+def own_stage_names(stages: Iterable[Stage]) -> list[str]:
+    """Return the names of stages whose geometry is not known by their name, because they are the user's own."""
+    known = (*_IN_PLACE, *_FLIPS, *_CROPS, "Resize", "CenterCrop")
+    return sorted(
+        {stage.name for stage in stages if stage.qualname and not stage.qualname.startswith(_KNOWN_HOMES)} & {*known}
+    )
+
+
+def find_source_space(outputs: Iterable[Mapping[str, Any]], own: Collection[str] = ()) -> SourceSpace | None:
     """Return where the last of a visit's stage outputs lies in the first; None where that is not known."""
-    spaces = place_in_stages(outputs)
+    spaces = place_in_stages(outputs, own)
     return spaces[min(spaces)] if spaces else None
 
 
-def place_in_stages(outputs: Iterable[Mapping[str, Any]]) -> dict[int, SourceSpace | None]:
+def place_in_stages(outputs: Iterable[Mapping[str, Any]], own: Collection[str] = ()) -> dict[int, SourceSpace | None]:
     """Return where the last of a visit's stage outputs lies in each of them, by stage; None where that is not known.
 
     `outputs` have `stage`, `name`, `kind` and `shape`, and where they are known `changed`, `params` and `target`.
+    `own` are names of stages that are the user's own.
     """
     ordered = sorted(outputs, key=lambda output: int(output["stage"]))
     found: dict[int, SourceSpace | None] = {}
@@ -76,7 +90,7 @@ def place_in_stages(outputs: Iterable[Mapping[str, Any]]) -> dict[int, SourceSpa
         found[ordered[number]["stage"]] = space = None if size is None else space
         if space is not None and number:
             before = output_size(ordered[number - 1])
-            step = None if before is None or size is None else _step(ordered[number], before, size)
+            step = None if before is None or size is None else _step(ordered[number], before, size, own)
             space = None if step is None else step.after(space)
     return found
 
@@ -94,12 +108,14 @@ def output_size(output: Mapping[str, Any]) -> Size | None:
     return None
 
 
-def _step(output: Mapping[str, Any], before: Size, now: Size) -> SourceSpace | None:
+def _step(output: Mapping[str, Any], before: Size, now: Size, own: Collection[str]) -> SourceSpace | None:
     """Return where a stage's output lies in what it was given; None where that is not known."""
     name, (height, width), (high, wide) = str(output["name"]), before, now
-    if name in _IN_PLACE or (output.get("changed") is False and before == now):
+    if output.get("changed") is False and before == now:
+        return SourceSpace()
+    if name in _IN_PLACE and name not in own:
         return SourceSpace() if before == now else None
-    if not high or not wide:
+    if not high or not wide or name in own:
         return None
     if name == "Resize":
         return SourceSpace((width / wide, height / high))
@@ -121,7 +137,7 @@ def _crop(output: Mapping[str, Any], now: Size) -> SourceSpace | None:
     return SourceSpace((width / now[1], height / now[0]), (left, top))
 
 
-def spaces_by_visit(stage_outputs: Any) -> dict[tuple[int, int], SourceSpace | None]:
+def spaces_by_visit(stage_outputs: Any, own: Collection[str] = ()) -> dict[tuple[int, int], SourceSpace | None]:
     """Return where the input of each visit lies in its source, by (index, visit), from a table of stage outputs."""
     if stage_outputs is None:
         return {}
@@ -130,4 +146,4 @@ def spaces_by_visit(stage_outputs: Any) -> dict[tuple[int, int], SourceSpace | N
     names = [name for name in wanted if name in stage_outputs.column_names]
     for row in stage_outputs.select(names).to_pylist():
         visits.setdefault((row["index"], row.get("visit", 0)), []).append(row)
-    return {key: find_source_space(rows) for key, rows in visits.items()}
+    return {key: find_source_space(rows, own) for key, rows in visits.items()}

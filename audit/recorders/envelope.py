@@ -51,6 +51,8 @@ class RecordedBatch:
     mixed: Weights | None = None
     #: All stages by their ordinals here, where some were not known before the visits.
     stages: list[tuple[int, Stage]] = field(default_factory=list)
+    #: Names of stages that are the user's own though they are called like stages whose geometry is known.
+    own_stages: list[str] = field(default_factory=list)
     #: Of a recorded dataset: the epoch when the items were made.
     made_in_epoch: int | None = None
     #: How the first item without a label looked.

@@ -104,6 +104,21 @@ def test_a_stage_of_unknown_geometry_has_no_predicted_boxes_before_it(tmp_path: 
         assert store.sql("SELECT count(*) FROM boxes WHERE sx1 IS NOT NULL").fetchall() == [(0,)]
 
 
+class Resize(v2.Resize):
+    """Has the name of a stage that is known, and does something else."""
+
+    def forward(self, *inputs: Any) -> Any:
+        return v2.Pad([8, 0])(super().forward(*inputs))
+
+
+def test_a_stage_of_the_users_own_is_not_known_by_its_name(tmp_path: Path) -> None:
+    record_boxes(tmp_path, v2.Compose([Resize((48, 72)), v2.ToImage()]))
+    with audit.open(tmp_path) as store:
+        assert store.sql("SELECT count(*), count(sx1) FROM boxes WHERE kind = 'predicted'").fetchall() == [(5, 0)]
+        kinds = {overlay.name: {box.kind for box in overlay.boxes} for overlay in store.trace(index=2).overlays}
+        assert kinds == {"load": {"target"}, "Resize": {"target", "predicted"}, "ToImage": {"target", "predicted"}}
+
+
 @pytest.mark.parametrize("capture", ["digest", "preview", "full"])
 def test_statistics_are_the_pictures_and_previews_show_the_target(tmp_path: Path, capture: str) -> None:
     record_boxes(tmp_path, v2.Compose([v2.CenterCrop((32, 48)), v2.ToImage()]), capture)

@@ -225,5 +225,5 @@ def _spaces_of(step: ModelStep) -> list[SourceSpace | None]:
     known: dict[int, dict[tuple[int, int], SourceSpace | None]] = {}
     for batch, _ in step.rows:
         if id(batch) not in known:
-            known[id(batch)] = spaces_by_visit(batch.tables.get("stage_outputs"))
+            known[id(batch)] = spaces_by_visit(batch.tables.get("stage_outputs"), batch.own_stages)
     return [known[id(batch)].get((batch.indices[place], batch.visits[place])) for batch, place in step.rows]

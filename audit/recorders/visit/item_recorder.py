@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from audit.metrics.boxes import Boxes
+from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
@@ -353,6 +354,7 @@ class ItemRecorder:
             error=error,
             mixed=mixed,
             stages=stages,
+            own_stages=own_stage_names([*self.instrument.pipeline.stages, *(stage for _, stage in stages)]),
             unlabelled=describe_candidates(self._unlabelled) if self.label is None else None,
             unseen=self._unseen,
             unrecorded=self._changes.take(),
