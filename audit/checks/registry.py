@@ -23,7 +23,7 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
     "data": (
         *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
         *("alpha_dropped", "class_balance", "missing_classes", "shortcuts", "split_drift"),
-        *("target_boxes", "target_masks"),
+        *("target_boxes", "lost_boxes", "target_masks"),
     ),
     "model": (
         *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),

@@ -750,6 +750,25 @@ def _(w: World) -> None:
     boxes(w, lambda index, row: row.update(x1=30.0, x2=12.0))
 
 
+def joint_boxes(w: World, after: list[list[float]]) -> None:
+    """Two objects of 16 × 12 pixels in each picture; a crop leaves these boxes."""
+    before = [[4.0, 4.0, 20.0, 16.0], [30.0, 4.0, 46.0, 16.0]]
+    for row in w.tables["stage_outputs"]:
+        boxes = before if row["stage"] == 0 else after
+        row["target"] = json.dumps({"height": 48, "width": 48, "boxes": boxes, "classes": [1] * len(boxes)})
+        row["name"] = "load" if row["stage"] == 0 else "CenterCrop"
+
+
+@fault("lost_boxes", "a crop that loses objects", says="loses")
+def _(w: World) -> None:
+    joint_boxes(w, [[4.0, 4.0, 20.0, 16.0]])
+
+
+@fault("lost_boxes", "a crop that cuts objects", says="less than")
+def _(w: World) -> None:
+    joint_boxes(w, [[4.0, 4.0, 20.0, 16.0], [46.0, 4.0, 48.0, 16.0]])
+
+
 @fault("missed_by_size", "small objects are missed", says="small objects are missed")
 def _(w: World) -> None:
     boxes(w, lambda index, row: row.update(x2=60.0, y2=60.0) if index % 2 else row.update(outcome="fn"))
