@@ -7,8 +7,10 @@ The first that says something wins: an option, the environment, ./audit.toml ([d
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ DEFAULT_STORE = "lineage"
 STORE_VARIABLE = "AUDIT_STORE"
 #: Set to 1, readers leave aside runs whose manifest is damaged, instead of refusing the store.
 DAMAGED_VARIABLE = "AUDIT_ALLOW_DAMAGED"
+#: 1 lets readers check every part against its digest, those of a bucket too; 0 lets them check none.
+VERIFY_VARIABLE = "AUDIT_VERIFY_READS"
 SECTION = "defaults"
 #: Options that let code run. A file that lies in the working directory may come from a stranger: it cannot set them.
 _RUNS_CODE = frozenset({"arch", "checks", "dataset", "data", "model", "pipeline", "pipelines"})
@@ -117,3 +121,25 @@ def _read(path: Path) -> Mapping[str, Any]:
 def allows_damaged(given: bool | None = None) -> bool:
     """Return whether a store with a damaged manifest may be read: as given, else by $AUDIT_ALLOW_DAMAGED."""
     return os.environ.get(DAMAGED_VARIABLE) == "1" if given is None else given
+
+
+def verifies_reads(given: bool | None = None) -> bool | None:
+    """Return whether parts are checked before they are read: as given, else by $AUDIT_VERIFY_READS; None if neither says so."""
+    return given if given is not None else {"0": False, "1": True}.get(os.environ.get(VERIFY_VARIABLE, ""))
+
+
+def half_of_memory() -> int:
+    """Return half of the bytes of memory that this machine, or the container, has."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            most = min(most, int(Path(limit).read_text()))
+    return most // 2
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number that a text such as 512MB, 2GiB or 1000000 means; UsageError for any other."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise UsageError(f"{text!r} is not an amount of memory.", hint="Write for instance 512MB or 4GB.")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))

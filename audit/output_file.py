@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 from audit.errors import UsageError
 
+#: How a text begins that a spreadsheet would compute.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 
 @contextlib.contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:

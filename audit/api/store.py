@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from audit.config import store_location
+from audit.config import half_of_memory, parse_bytes, store_location
+from audit.errors import UsageError
 from audit.notebook_view import NotebookView
 from audit.records import Progress, Run
 from audit.store.read.reader import Reader, Relation
@@ -37,9 +38,9 @@ class RunList(list[Run], NotebookView):
 class Store(NotebookView):
     """A store, open for questions. Made by `audit.open`; use it as a context manager, or call `close`."""
 
-    def __init__(self, location: str, *, allow_damaged: bool | None = None) -> None:
+    def __init__(self, location: str, *, allow_damaged: bool | None = None, verify_reads: bool | None = None) -> None:
         #: What reads the store; not part of the public surface.
-        self.reader = Reader(location, allow_damaged=allow_damaged)
+        self.reader = Reader(location, allow_damaged=allow_damaged, verify_reads=verify_reads)
 
     @property
     def location(self) -> str:
@@ -69,9 +70,24 @@ class Store(NotebookView):
         """Return the run that an id, a prefix, a name, `latest` or `latest~N` means."""
         return self.reader.run(reference)
 
-    def sql(self, query: str, *, run: str | Iterable[str] | None = None, parameters: Sequence[Any] = ()) -> Relation:
-        """Ask anything, over every run or only over those named by `run`."""
-        answer = self.reader.sql(query, run=run, parameters=parameters)
+    def sql(
+        self,
+        query: str,
+        *,
+        run: str | Iterable[str] | None = None,
+        parameters: Sequence[Any] = (),
+        timeout: float | None = None,
+        memory_limit: int | str | None = None,
+    ) -> Relation:
+        """Ask anything, over every run or only over those named by `run`.
+
+        A fetch that takes longer than `timeout` seconds is stopped. DuckDB uses at most `memory_limit`, such as "4GB", for
+        its tables and buffers. [default: half of the machine's memory]
+        """
+        if timeout is not None and timeout <= 0:
+            raise UsageError(f"timeout is {timeout:g}.", hint="Give seconds, or None to wait as long as it takes.")
+        limit = parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit or half_of_memory()
+        answer = self.reader.sql(query, run=run, parameters=parameters, timeout=timeout, memory_limit=limit)
         answer.html = self._relation_html
         return answer
 
@@ -382,10 +398,15 @@ class Store(NotebookView):
 
 
 def open(  # noqa: A001 - audit.open(...) reads well
-    store: str | os.PathLike[str] | None = None, *, allow_damaged: bool | None = None
+    store: str | os.PathLike[str] | None = None,
+    *,
+    allow_damaged: bool | None = None,
+    verify_reads: bool | None = None,
 ) -> Store:
     """Open a store to read it: a directory, $AUDIT_STORE, or ./lineage.
 
     A damaged manifest is an error; with `allow_damaged` the other runs are read. [default: $AUDIT_ALLOW_DAMAGED is 1]
+    Each part is checked against its digest before it is first read, but not those of a bucket: `verify_reads` checks all
+    or none. [default: $AUDIT_VERIFY_READS]
     """
-    return Store(store_location(store), allow_damaged=allow_damaged)
+    return Store(store_location(store), allow_damaged=allow_damaged, verify_reads=verify_reads)

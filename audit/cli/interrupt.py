@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,13 +14,18 @@ _PATIENCE = 5.0
 
 
 class Interruptible(Protocol):
-    """A query that can be interrupted."""
+    """A query that can be interrupted, and may have a limit of its own."""
+
+    timeout: float | None
 
     def interrupt(self) -> None: ...
 
 
 def interruptible(answer: Interruptible, action: Callable[[], None]) -> None:
-    """Run an action on an answer in another thread; on KeyboardInterrupt stop the query and raise it here."""
+    """Run an action on an answer in another thread; on KeyboardInterrupt stop the query and raise it here.
+
+    The answer stops itself after its timeout. A query that does not obey ends with the process: DuckDB may ignore it.
+    """
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -29,11 +38,22 @@ def interruptible(answer: Interruptible, action: Callable[[], None]) -> None:
     thread = threading.Thread(target=work, name="audit-query", daemon=True)
     thread.start()
     try:
+        limit = math.inf if answer.timeout is None else time.monotonic() + answer.timeout + _PATIENCE
         while thread.is_alive():
             thread.join(0.2)
+            if time.monotonic() > limit:
+                _end_process(f"The query was stopped: it took longer than {answer.timeout:g} seconds.")
     except KeyboardInterrupt:
         answer.interrupt()
         thread.join(_PATIENCE)
         raise
     if failed:
         raise failed[0]
+
+
+def _end_process(sentence: str) -> None:
+    """End at once: closing the connection would wait for the query."""
+    sys.stdout.flush()
+    sys.stderr.write(f"audit: {sentence}\n")
+    sys.stderr.flush()
+    os._exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from audit.config import DAMAGED_VARIABLE, DEFAULT_STORE, STORE_VARIABLE
+from audit.config import DAMAGED_VARIABLE, DEFAULT_STORE, STORE_VARIABLE, VERIFY_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,33 +27,46 @@ trust_option = click.option(
 )
 
 
-def _allow_damaged(context: click.Context, _: click.Parameter, given: bool) -> None:
-    """Set an environment variable, so that child processes of the command see the option too."""
-    if given:
-        before = os.environ.get(DAMAGED_VARIABLE)
-        os.environ[DAMAGED_VARIABLE] = "1"
-        context.call_on_close(lambda: _restore(before))
+def _set_variable(variable: str) -> Callable[[click.Context, click.Parameter, bool | None], None]:
+    """Return a callback that sets an environment variable, so that child processes of the command see the option too."""
+
+    def callback(context: click.Context, _: click.Parameter, given: bool | None) -> None:
+        if given is None:
+            return
+        before = os.environ.get(variable)
+        os.environ[variable] = "1" if given else "0"
+        context.call_on_close(lambda: _restore(variable, before))
+
+    return callback
 
 
-def _restore(before: str | None) -> None:
+def _restore(variable: str, before: str | None) -> None:
     if before is None:
-        os.environ.pop(DAMAGED_VARIABLE, None)
+        os.environ.pop(variable, None)
     else:
-        os.environ[DAMAGED_VARIABLE] = before
+        os.environ[variable] = before
 
 
 damaged_option = click.option(
     "--allow-damaged",
     is_flag=True,
+    default=None,
     expose_value=False,
-    callback=_allow_damaged,
+    callback=_set_variable(DAMAGED_VARIABLE),
     help="Ignore runs whose manifest is damaged, instead of stopping with an error.",
+)
+verify_option = click.option(
+    "--verify-reads/--no-verify-reads",
+    default=None,
+    expose_value=False,
+    callback=_set_variable(VERIFY_VARIABLE),
+    help="Check every part against its digest before it is read. [default: for stores on this machine]",
 )
 
 
 def common(command: F) -> F:
-    """Add --store, --allow-damaged and --debug, which every command has."""
-    return store_option(damaged_option(debug_option(command)))
+    """Add --store, --allow-damaged, --verify-reads and --debug, which every command has."""
+    return store_option(damaged_option(verify_option(debug_option(command))))
 
 
 def parse_tags(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

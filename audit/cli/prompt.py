@@ -42,7 +42,7 @@ class Completer:
         return found[state] if state < len(found) else None
 
 
-def prompt(store: Store, runs: Any) -> None:
+def prompt(store: Store, runs: Any, timeout: float | None = None, memory_limit: str | None = None) -> None:
     """Read queries until the end of input; an error in one is shown and the next is read."""
     completer = Completer(store)
     with _line_editing(completer):
@@ -52,12 +52,12 @@ def prompt(store: Store, runs: Any) -> None:
                 if _command(query, completer):
                     return
             elif query:
-                _answer(store, query, runs)
+                _answer(store, query, run=runs, timeout=timeout, memory_limit=memory_limit)
 
 
-def _answer(store: Store, query: str, runs: Any) -> None:
+def _answer(store: Store, query: str, **limits: Any) -> None:
     try:
-        answer = store.sql(query, run=runs)
+        answer = store.sql(query, **limits)
         interruptible(answer, lambda: _write(answer))
     except AuditError as error:
         click.secho(str(error), fg="red", err=True)

@@ -27,9 +27,22 @@ from audit.cli.options import common
     help="Write to a file; its ending (.parquet, .csv, .json, .jsonl, .md) sets the format.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="Stop a query that takes longer."
+)
+@click.option(
+    "--memory-limit", metavar="BYTES", help="The most memory of a query, such as 4GB. [default: half of the machine's]"
+)
 @common
 def sql(
-    query: str | None, runs: tuple[str, ...], form: str, output: str | None, as_json: bool, store: str | None
+    query: str | None,
+    runs: tuple[str, ...],
+    form: str,
+    output: str | None,
+    as_json: bool,
+    timeout: float | None,
+    memory_limit: str | None,
+    store: str | None,
 ) -> None:
     """Run read-only SQL over every table and view. Without a query, open a prompt on a terminal.
 
@@ -48,10 +61,10 @@ def sql(
             if sys.stdin.isatty():
                 from audit.cli.prompt import prompt
 
-                prompt(opened, runs or None)
+                prompt(opened, runs or None, timeout, memory_limit)
                 return
             query = sys.stdin.read()
-        answer = opened.sql(query, run=runs or None)
+        answer = opened.sql(query, run=runs or None, timeout=timeout, memory_limit=memory_limit)
         chosen = "json" if as_json else form
 
         def write() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, cast
 from audit import plainjson
 from audit.errors import UsageError
 from audit.lineage.queries.overview import last_epoch
+from audit.output_file import FORMULA
 from audit.records import Run
 from audit.store.read.reader import Reader
 
@@ -76,15 +77,27 @@ def _with_path(row: ChosenRow) -> SelectedSample:
     return sample
 
 
-def as_text(rows: Sequence[SelectedSample], form: Form) -> str:
-    """Return the rows as CSV, which `--dataset` takes, or as one JSON object per line."""
+def as_text(rows: Sequence[SelectedSample], form: Form, *, defused: bool = False) -> str:
+    """Return the rows as CSV, which `--dataset` takes, or as one JSON object per line.
+
+    With `defused`, a spreadsheet takes no cell of the CSV for a formula.
+    """
     if form == "jsonl":
         return "".join(plainjson.dumps(row) + "\n" for row in rows)
     out = io.StringIO()
     writer = csv.DictWriter(out, [name for name in _COLUMNS if name != "label"])
     writer.writeheader()
-    writer.writerows({name: value for name, value in row.items() if name != "label"} for row in rows)
+    for row in rows:
+        cells = {name: value for name, value in row.items() if name != "label"}
+        writer.writerow({name: _defuse(name, cell) for name, cell in cells.items()} if defused else cells)
     return out.getvalue()
+
+
+def _defuse(name: str, cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(FORMULA):
+        return cell
+    # The same file by another spelling; other texts get the mark that a spreadsheet does not show.
+    return f"./{cell}" if name == "path" else f"'{cell}"
 
 
 def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
@@ -99,7 +112,10 @@ def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     for row in rows:
         if row["path"] is None or "://" in row["path"] or not os.path.exists(row["path"]):
             continue
-        name = str(row["label_name"] if row["label_name"] is not None else "unlabelled").replace(os.sep, "_")
+        name = str(row["label_name"] if row["label_name"] is not None else "unlabelled")
+        name = name.replace(os.sep, "_").replace("\0", "_")
+        if name in ("", ".", ".."):
+            name = "_"  # a class may have any name, and its folder must stay inside
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         link = place / f"{row['index']}-{os.path.basename(row['path'])}"

@@ -9,12 +9,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from audit.report.html.environment import style
-from audit.web.guard import LOOPBACK, Guard
+from audit.web.guard import HEADERS, LOOPBACK, Guard
 from audit.web.pages import checks, compare, curate, curves, gallery, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
 from audit.web.respond import STATIC, Page, form_page, page, respond, warm
@@ -77,6 +77,13 @@ def _missing(request: Request, error: Exception) -> Response:
     return respond(request, Page("error.html", data, code))
 
 
+def _broken(request: Request, _: Exception) -> Response:
+    """Answer what no page has caught. It is made outside of the guard, so it brings the headers itself."""
+    answer = PlainTextResponse("audit: An internal error occurred.\n", 500)
+    answer.headers.update({**HEADERS, "cache-control": "no-store"})
+    return answer
+
+
 def build(
     location: str,
     *,
@@ -105,7 +112,7 @@ def build(
     app = Starlette(
         routes=ROUTES,
         middleware=[Middleware(Guard, hosts=hosts, any_address=any_address, token=token)],
-        exception_handlers={HTTPException: _missing},
+        exception_handlers={HTTPException: _missing, Exception: _broken},
         lifespan=lifespan,
     )
     app.state.desk = desk

@@ -46,6 +46,7 @@ def serve(
 
         from audit.web.app import build
         from audit.web.guard import is_loopback
+        from audit.web.protocol import PatientProtocol
     except ModuleNotFoundError as error:
         raise (missing_extra(error, "audit ui") or error) from None
     local = is_loopback(host)
@@ -69,7 +70,13 @@ def serve(
         if ready is not None:
             ready(where)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=2
+            app,
+            http=PatientProtocol,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=2,
         )
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])

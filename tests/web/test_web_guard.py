@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -9,12 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 from webstores import ROOT, begin, write_samples
 
 from audit.errors import StoreNotFound, UsageError
 from audit.web.app import ROUTES, build
 from audit.web.guard import is_loopback
+from audit.web.protocol import PatientProtocol
 from audit.web.server import serve
 
 TOKEN = "a-token-of-some-length"
@@ -111,7 +119,11 @@ def test_other_methods_are_refused(local: TestClient, method: str) -> None:
 
 @pytest.mark.workers
 @pytest.mark.parametrize(
-    "path", ["/", "/sql?q=nope", "/nope", "/static/app.js", "/run/latest/picture/0/0", "/run/nope", "/static/../app.py"]
+    "path",
+    [
+        *("/", "/sql?q=nope", "/nope", "/static/app.js", "/run/latest/picture/0/0", "/run/nope", "/static/../app.py"),
+        *("/run/one/panel/unknown", "/run/one/map/points", "/run/one/value/0/99", "/compare/result"),
+    ],
 )
 def test_every_answer_carries_the_policy(local: TestClient, path: str) -> None:
     headers = local.get(path).headers
@@ -122,6 +134,75 @@ def test_every_answer_carries_the_policy(local: TestClient, path: str) -> None:
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.workers
+def test_an_error_that_no_page_catches_carries_the_policy(place: Path) -> None:
+    def fail(_: Request) -> Response:
+        raise RuntimeError("a fault of ours")
+
+    app = build(str(place))
+    app.router.routes.insert(0, Route("/fail", fail))
+    with TestClient(app, base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
+        answer = client.get("/fail")
+        assert answer.status_code == 500
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert client.get("/run/one/panel/unknown").status_code == 404
+
+
+async def _exchange(app: Starlette, send: bytes, wait: float) -> tuple[bytes, bool]:
+    """Return what a server answers within a time, and whether it then ended the connection."""
+    server = uvicorn.Server(uvicorn.Config(app, http=PatientProtocol, port=0, lifespan="off", log_level="critical"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, server.servers[0].sockets[0].getsockname())
+    await loop.sock_sendall(client, send)
+    await asyncio.sleep(wait)
+    ended = not server.server_state.connections
+    answer = b""
+    with contextlib.suppress(OSError, TimeoutError):
+        answer = await asyncio.wait_for(loop.sock_recv(client, 65536), 1)
+    client.close()
+    server.should_exit = True
+    await serving
+    return answer, ended
+
+
+def _large(_: Request) -> Response:
+    return Response(bytes(64 * 2**20))
+
+
+def _small(_: Request) -> Response:
+    return Response(b"small")
+
+
+_ROUTES = [Route("/large", _large), Route("/small", _small)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "ended"),
+    [
+        (b"GET /large HTTP/1.1\r\nhost: localhost\r\n\r\n", True),  # never reads the answer
+        (b"GET /small HTTP/1.1\r\nhost: loc", True),  # never completes the request
+        (b"GET /small HTTP/1.1\r\nhost: localhost\r\n\r\n", False),
+    ],
+)
+def test_a_client_that_keeps_the_server_waiting_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, request_: bytes, ended: bool
+) -> None:
+    monkeypatch.setattr("audit.web.protocol.PATIENCE", 0.4)
+    assert asyncio.run(_exchange(Starlette(routes=_ROUTES), request_, 1.2))[1] == ended
+
+
+def test_what_is_not_http_is_refused_with_the_policy() -> None:
+    answer, _ = asyncio.run(_exchange(Starlette(routes=_ROUTES), b"\x16\x03\x01 not http\r\n\r\n", 0.3))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"content-security-policy: default-src 'none'" in answer
 
 
 @pytest.mark.workers

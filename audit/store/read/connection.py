@@ -93,10 +93,22 @@ def _words(query: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(query)))
 
 
-def connect(filesystem: Filesystem, manifests: list[Manifest], spill: Spill | None = None) -> Session:
-    """Return a connection that has every table and view over these runs; it writes to disk only where `spill` allows it."""
+def connect(
+    filesystem: Filesystem,
+    manifests: list[Manifest],
+    spill: Spill | None = None,
+    *,
+    memory_limit: int | None = None,
+    verify: bool | None = None,
+) -> Session:
+    """Return a connection that has every table and view over these runs; it writes to disk only where `spill` allows it.
+
+    `memory_limit` are the bytes that DuckDB may use; `verify` decides whether parts are checked before they are read.
+    """
     connection = duckdb.connect(":memory:")
-    files = PartFilesystem(filesystem)
+    files = PartFilesystem(filesystem, verify=verify)
+    if memory_limit is not None:
+        connection.execute(f"SET memory_limit = '{int(memory_limit)}B'")
     for table, schema in SCHEMAS.items():
         files.hold(table, _empty_file(schema))
     older = sorted({(p.table, p.schema) for m in manifests for p in m.parts if older_version(p) is not None})

@@ -58,8 +58,9 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
     protocol = PROTOCOL
     cachable = False
 
-    def __init__(self, filesystem: Filesystem) -> None:
+    def __init__(self, filesystem: Filesystem, *, verify: bool | None = None) -> None:
         super().__init__()
+        self._verify = verify
         self._filesystem = filesystem
         self._parts: dict[str, tuple[str, Part]] = {}
         self._tables: dict[str, list[str]] = {}
@@ -104,7 +105,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
             if reader.size != part.bytes:
                 reader.close()
                 raise self._damaged(where, f"has {reader.size} bytes instead of {part.bytes}")
-            if not is_intact(self._filesystem, where, part, reader):
+            if not is_intact(self._filesystem, where, part, reader, self._verify):
                 reader.close()
                 raise self._damaged(where, "has other bytes than were written (its SHA-256 differs)")
         return PartFile(self, reader, where)

@@ -2,30 +2,29 @@
 
 DuckDB does not verify page checksums: a flipped bit would be a wrong value with no error. A part that was checked is known
 by its size and time; when these change it is checked again. In a bucket a check reads the whole object, so there it is done
-only when $AUDIT_VERIFY_READS is 1; 0 turns it off everywhere.
+only if it is asked for: --verify-reads, `audit.open(…, verify_reads=True)`, $AUDIT_VERIFY_READS.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 
 from audit.records import Part
 from audit.store.filesystem import Filesystem, RandomReader
-
-VERIFY_VARIABLE = "AUDIT_VERIFY_READS"
 
 _BLOCK = 2**20
 _checked: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {}
 _lock = threading.Lock()
 
 
-def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomReader) -> bool:
-    """Return whether the bytes of an open part have the digest that its manifest lists, as far as parts are checked here."""
-    stamp = filesystem.stamp(where)
-    wanted = os.environ.get(VERIFY_VARIABLE)
-    if wanted == "0" or (stamp is None and wanted != "1"):
+def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomReader, verify: bool | None = None) -> bool:
+    """Return whether the bytes of an open part have the digest that its manifest lists.
+
+    With `verify` None, only parts on this machine are checked; with False none.
+    """
+    stamp = filesystem.stamp(where) if verify is not False else None
+    if verify is False or (stamp is None and not verify):
         return True
     key, state = (filesystem.location, where), (stamp or (part.bytes,), part.sha256)
     with _lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self
 
-from audit.config import allows_damaged
+from audit.config import allows_damaged, verifies_reads
 from audit.errors import StoreError
 from audit.identity import resolve_run
 from audit.records import Part, Run
@@ -27,14 +27,17 @@ class Reader:
     """A store as it was committed when it was opened; `refresh` looks again.
 
     A manifest that cannot be read, or does not add up, is an error: fewer rows would be a wrong answer. With
-    `allow_damaged` the other runs are read, and `damaged` says what was left aside.
+    `allow_damaged` the other runs are read, and `damaged` says what was left aside. `verify_reads` decides whether parts
+    are checked against their digests before they are read; None for parts on this machine only.
     """
 
-    def __init__(self, location: str, *, allow_damaged: bool | None = None) -> None:
+    def __init__(self, location: str, *, allow_damaged: bool | None = None, verify_reads: bool | None = None) -> None:
         self._allow_damaged = allows_damaged(allow_damaged)
+        #: Whether parts are checked before they are read; None for those on this machine.
+        self.verify_reads = verifies_reads(verify_reads)
         self._filesystem: Filesystem = filesystem_for(location)
         check_store(self._filesystem)
-        self._sessions: dict[tuple[str, ...] | None, Session] = {}
+        self._sessions: dict[tuple[tuple[str, ...] | None, int | None], Session] = {}
         self._manifests: list[Manifest] = []
         self.damaged: list[Exception] = []
         self.refresh()
@@ -83,14 +86,27 @@ class Reader:
         run_id = resolve_run(reference, self.runs())
         return next(m for m in self._manifests if m.run.run_id == run_id)
 
-    def sql(self, query: str, *, run: str | Iterable[str] | None = None, parameters: Sequence[Any] = ()) -> Relation:
-        """Ask anything, over every run or only over those named by `run`."""
+    def sql(
+        self,
+        query: str,
+        *,
+        run: str | Iterable[str] | None = None,
+        parameters: Sequence[Any] = (),
+        timeout: float | None = None,
+        memory_limit: int | None = None,
+    ) -> Relation:
+        """Ask anything, over every run or only over those named by `run`.
+
+        A fetch that takes longer than `timeout` seconds is stopped. `memory_limit` are the bytes that DuckDB may use.
+        """
         chosen: tuple[str, ...] | None = None
         if run is not None:
             references = [run] if isinstance(run, str) else list(run)
             chosen = tuple(sorted({self.run(reference).run_id for reference in references}))
-        session = self.session(chosen, query)
-        return Relation(session, query, list(parameters))
+        session = self.session(chosen, query, memory_limit)
+        found = Relation(session, query, list(parameters))
+        found.timeout = timeout
+        return found
 
     def rows(
         self, row: type[Row], run_id: str, *, index: int | None = None, where: str = "", order: str = ""
@@ -134,12 +150,17 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def session(self, chosen: tuple[str, ...] | None, query: str | None = None) -> Session:
+    def session(
+        self, chosen: tuple[str, ...] | None, query: str | None = None, memory_limit: int | None = None
+    ) -> Session:
         """Return the connection over a choice of runs, ready for a query; all runs where `chosen` is None."""
-        if chosen not in self._sessions:
+        key = chosen, memory_limit
+        if key not in self._sessions:
             manifests = [m for m in self._manifests if chosen is None or m.run.run_id in chosen]
-            self._sessions[chosen] = connect(self._filesystem, manifests)
-        session = self._sessions[chosen]
+            self._sessions[key] = connect(
+                self._filesystem, manifests, memory_limit=memory_limit, verify=self.verify_reads
+            )
+        session = self._sessions[key]
         session.serve(query)
         return session
 

@@ -7,6 +7,7 @@ a refusal friendly.
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,6 +38,8 @@ class Relation:
         self._query = query
         self._parameters = parameters
         self._begun = False
+        #: Seconds after which a fetch is stopped; None for never.
+        self.timeout: float | None = None
         #: How a notebook shows the answer; set by who knows how.
         self.html: Callable[[Relation], str | None] | None = None
         with translate_errors(self._files):
@@ -75,9 +78,11 @@ class Relation:
             self._begin()
             return ask()
 
+    def _translated(self) -> translate_errors:
+        return translate_errors(self._files, self._connection, self.timeout)
+
     def _run(self) -> duckdb.DuckDBPyConnection:
-        with translate_errors(self._files):
-            return self._ask(lambda: self._connection.execute(self._query, self._parameters))
+        return self._ask(lambda: self._connection.execute(self._query, self._parameters))
 
     def _relation(self) -> duckdb.DuckDBPyRelation:
         return self._ask(lambda: self._connection.sql(self._query, params=self._parameters or None))
@@ -89,34 +94,35 @@ class Relation:
     @property
     def columns(self) -> list[str]:
         """The names of the result's columns."""
-        return [column[0] for column in self._run().description or ()]
+        with self._translated():
+            return [column[0] for column in self._run().description or ()]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows, as tuples of Python values."""
-        with translate_errors(self._files):
+        with self._translated():
             return self._run().fetchall()
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the first row, or None."""
-        with translate_errors(self._files):
+        with self._translated():
             return self._run().fetchone()
 
     def dicts(self) -> list[dict[str, Any]]:
         """Return all rows, as dictionaries."""
-        with translate_errors(self._files):
+        with self._translated():
             result = self._run()
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def rows(self, row: type[Row]) -> list[Row]:
         """Return all rows, as the TypedDict or dataclass that has exactly the result's columns."""
-        with translate_errors(self._files):
+        with self._translated():
             result = self._run()
             return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
         """Yield the rows in pieces, for results larger than memory."""
-        with translate_errors(self._files):
+        with self._translated():
             result = self._run()
             names = [column[0] for column in result.description or ()]
             yield names, []
@@ -125,18 +131,18 @@ class Relation:
 
     def arrow(self) -> pa.Table:
         """Return an Arrow table."""
-        with translate_errors(self._files):
+        with self._translated():
             return self._relation().to_arrow_table()
 
     def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
         """Arrow record batches of at most so many rows, for results larger than memory."""
-        with translate_errors(self._files):
+        with self._translated():
             yield from self._relation().to_arrow_reader(rows)
 
     def df(self) -> Any:
         """Return a pandas DataFrame."""
         _need("pandas", "A pandas DataFrame")
-        with translate_errors(self._files):
+        with self._translated():
             return self._run().df()
 
     def pl(self) -> Any:
@@ -160,18 +166,52 @@ def _kind(statement: duckdb.Statement) -> str:
         return "such a statement"
 
 
+def timed_out(seconds: float) -> QueryError:
+    """Return the error of a query that was stopped."""
+    return QueryError(
+        f"The query was stopped: it took longer than {seconds:g} seconds.",
+        hint="Narrow it (a WHERE, a LIMIT), or give it more time: --timeout, store.sql(…, timeout=…).",
+    )
+
+
 class translate_errors:  # noqa: N801 - reads as a verb where it is used
     """DuckDB's errors become QueryError with DuckDB's own message, or tell of the damaged part that caused them."""
 
-    def __init__(self, files: PartFilesystem) -> None:
+    def __init__(
+        self,
+        files: PartFilesystem,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self._files = files
+        self._timeout = timeout
+        self._expired = threading.Event()
+        self._timer: threading.Timer | None = None
+        if connection is not None and timeout is not None:
+            self._timer = threading.Timer(timeout, self._stop, [connection])
+            self._timer.daemon = True
+
+    def _stop(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._expired.set()
+        connection.interrupt()
 
     def __enter__(self) -> None:
         self._files.damage = None
+        if self._timer is not None:
+            self._timer.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if not isinstance(error, duckdb.Error):
             return
+        if self._expired.is_set() and isinstance(error, duckdb.InterruptException):
+            raise timed_out(self._timeout or 0) from error
+        if isinstance(error, duckdb.OutOfMemoryException):
+            raise QueryError(
+                f"The query needs more memory than it may use: {str(error).strip().splitlines()[0]}",
+                hint="Narrow it (a WHERE, a LIMIT), or allow more: --memory-limit 8GB, store.sql(…, memory_limit=…).",
+            ) from error
         if self._files.damage is not None:
             raise self._files.damage from error
         message = str(error).strip()

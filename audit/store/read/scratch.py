@@ -32,7 +32,9 @@ class Scratch:
         chosen = tuple(sorted({reader.run(reference).run_id for reference in runs}))
         self._folder = tempfile.TemporaryDirectory(prefix="audit-scratch-")
         manifests = [reader.manifest(run_id) for run_id in chosen]
-        self._session = connect(reader.filesystem, manifests, Spill(self._folder.name, _MEMORY))
+        self._session = connect(
+            reader.filesystem, manifests, Spill(self._folder.name, _MEMORY), verify=reader.verify_reads
+        )
         self._connection = self._session.connection.cursor()
 
     def keep(self, name: str, query: str) -> TempTable:

@@ -28,6 +28,7 @@ from typing import Any
 
 from audit import plainjson
 from audit.errors import AuditError, QueryError
+from audit.output_file import FORMULA
 from audit.store.bucket.location import package_of
 from audit.store.part_file import write_parquet
 from audit.store.read.freshness import committed
@@ -277,10 +278,6 @@ def _file(relation: Relation, form: str) -> bytes:
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-#: How a text begins that a spreadsheet would compute.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
 def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, (int, float)):
         return value
@@ -289,7 +286,7 @@ def _csv_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return str(plainjson.plain(value))
     # A spreadsheet takes such a text for a formula, and a file's name is anybody's text.
-    return f"'{value}" if value.startswith(_FORMULA) else value
+    return f"'{value}" if value.startswith(FORMULA) else value
 
 
 def send(to: socket.socket, message: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def export(desk: AppState, request: Request) -> Response:
         ]
         found = desk.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
         indices = [int(row[0]) for row in found.rows]
-    text = as_text(chosen_rows(store, run, "", indices=indices), "jsonl" if form == "jsonl" else "csv")
+    text = as_text(chosen_rows(store, run, "", indices=indices), "jsonl" if form == "jsonl" else "csv", defused=True)
     media = "text/csv; charset=utf-8" if form == "csv" else "application/jsonl"
     headers = {"content-disposition": f'attachment; filename="selection.{form}"'}
     return Response(text.encode("utf-8", "backslashreplace"), media_type=media, headers=headers)

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from audit.errors import NotFound
 from audit.lineage.queries import overview
 from audit.lineage.queries.browsing import tag_names
 from audit.records import Run
@@ -64,6 +65,8 @@ def panel(desk: AppState, request: Request) -> Page:
     store = desk.store
     row = store.run(request.path_params["run"])
     name = request.path_params["panel"]
+    if name not in PANELS:
+        raise NotFound(f"There is no panel called {name[:40]!r}.", hint=f"Choose {' or '.join(PANELS)}.")
     epoch = whole(request, "epoch", 0) or 0
     data = {"run": run_view(row), "epoch": epoch, "last_epoch": desk.epoch(store, row), "counts": None, "timings": None}
     data[name] = _panel(desk, store, row, epoch, name, None, _classes(request))

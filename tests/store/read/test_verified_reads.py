@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from store_cases import record
 
 import audit
+from audit.cli.main import cli
 from audit.errors import AuditError, StoreDamaged
 
 QUERIES = (
@@ -70,3 +72,34 @@ def test_checking_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("AUDIT_VERIFY_READS")
     with audit.open(tmp_path) as store, pytest.raises(AuditError, match="other bytes"):
         store.sql("SELECT count(*) FROM samples").fetchone()
+
+
+def test_the_flag_decides(tmp_path: Path) -> None:
+    run = record(tmp_path, samples=9)
+    part = sorted((tmp_path / "runs" / run.run_id / "samples").glob("*.parquet"))[0]
+    data = bytearray(part.read_bytes())
+    data[5] ^= 1
+    part.write_bytes(data)
+    ask = ["sql", "SELECT count(*) FROM samples", "--store", str(tmp_path)]
+    assert CliRunner().invoke(cli, ask).exit_code == 1
+    assert CliRunner().invoke(cli, [*ask, "--verify-reads"]).exit_code == 1
+    assert CliRunner().invoke(cli, [*ask, "--no-verify-reads"]).exit_code == 0
+    assert "AUDIT_VERIFY_READS" not in os.environ
+    with audit.open(tmp_path, verify_reads=False) as store:
+        assert store.sql("SELECT count(*) FROM samples").fetchone() == (9,)
+
+
+def test_a_damaged_manifest_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:
+    whole, broken = record(tmp_path, samples=9), record(tmp_path, samples=9)
+    manifest = tmp_path / "runs" / broken.run_id / "run.json"
+    manifest.write_bytes(manifest.read_bytes()[:-40])
+    with pytest.raises(AuditError, match=broken.run_id):
+        audit.open(tmp_path)
+    ask = ["sql", "SELECT count(*) AS n FROM samples", "--json", "--store", str(tmp_path)]
+    assert CliRunner().invoke(cli, ask).exit_code == 1
+    allowed = CliRunner().invoke(cli, [*ask, "--allow-damaged"])
+    assert allowed.exit_code == 0
+    assert '"n": 9' in allowed.stdout
+    with audit.open(tmp_path, allow_damaged=True) as store:
+        assert [run.run_id for run in store.runs()] == [whole.run_id]
+        assert broken.run_id in str(store.damaged[0])
