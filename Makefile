@@ -108,9 +108,12 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python -m bench.checks
 	$(BIN)/python bench/engines.py
 
-campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines, and damage a store for ten minutes
-	$(BIN)/python -m bench.campaign
-	$(BIN)/python -m bench.damage --minutes 10 --write
+SEED ?= 1
+MINUTES ?= 60
+
+campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines, then try to break stores: SEED=1 MINUTES=60
+	$(BIN)/python -m bench.campaign.replays --seed $(SEED)
+	$(BIN)/python -m bench.campaign --seed $(SEED) --minutes $(MINUTES) --write
 
 screenshots: $(VENV)/.dev browser  ## docs/images, made anew
 	$(BIN)/python docs/screenshots.py

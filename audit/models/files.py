@@ -94,8 +94,8 @@ def members(path: Path) -> frozenset[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return frozenset(name.split("/", 1)[-1] for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError):
-        return frozenset()
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError):
+        return frozenset()  # the last one: a version of the format that Python does not know
 
 
 def is_pickle(path: Path) -> bool:

@@ -247,3 +247,15 @@ def test_functions_that_build_no_model(code: str, spec: str, said: str, tmp_path
 def test_unknown_architecture_name(weights: Path) -> None:
     with pytest.raises(ModelError, match="Did you mean mobilenet_v3_small"):
         load(str(weights), arch="mobilenet_v3_smal")
+
+
+def test_an_archive_of_an_unknown_version_is_a_sentence(tmp_path: Path) -> None:
+    """Python's zip reader raises NotImplementedError for it."""
+    path = tmp_path / "model.pt"
+    torch.save({"weight": torch.zeros(2)}, path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x01\x02")
+    data[at + 6] = 209  # the version that is needed to extract the first member
+    path.write_bytes(data)
+    with pytest.raises(ModelError):
+        load(str(path))

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 from audit.recorders.randomness.search import GeneratorSearch
 from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.watch import Restorer, Watch
-from bench import campaign, campaign_cases, campaign_stages
+from bench.campaign import replay_cases as campaign_cases
+from bench.campaign import replay_stages as campaign_stages
+from bench.campaign import replays as campaign
 
 #: Pipelines whose workers are spawned take long to start; the campaign has them.
 NUMBERS = st.integers(0, 100_000).filter(lambda number: number % 97 != 40)

@@ -1,6 +1,6 @@
 """Does replay keep its promise? Random pipelines are recorded one way and replayed another, and every digest compared.
 
-    python -m bench.campaign [--outputs N] [--seed N] [--only NUMBER]
+    python -m bench.campaign.replays [--outputs N] [--seed N] [--only NUMBER]
 
 Each pipeline goes through `audit run` or a loop of one's own with some number of workers and some batch size, and is replayed
 with another number of workers by objects made again. Everything must be bit-exact, but for the stages that draw on
@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import audit
 from audit.lineage.replay.result import Replay
-from bench.campaign_cases import Case, case_of, catalogue, dataset_of, make_pictures, stages_of
+from bench.campaign.replay_cases import Case, case_of, catalogue, dataset_of, make_pictures, stages_of
 
 PICTURES = 16
 EPOCHS = 2
@@ -102,7 +102,7 @@ def replayed(case: Case, images: Path, work: Path) -> Replay:
         if case.mode == "run":
             module = f"campaign_pipeline_{case.seed}_{case.number}"
             (work / f"{module}.py").write_text(
-                f"from bench.campaign_cases import transform_of\ntransform = transform_of({case.seed}, {case.number})\n"
+                f"from bench.campaign.replay_cases import transform_of\ntransform = transform_of({case.seed}, {case.number})\n"
             )
             options: dict[str, Any] = {"start_method": case.start_method} if case.start_method else {}
             audit.run(

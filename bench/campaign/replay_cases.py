@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from bench import campaign_stages as stages
-from bench.campaign_stages import BYTES, FLOATS, PIL, Entry
+from bench.campaign.replay_stages import BYTES, FLOATS, PIL, Entry
 
 MODES = ("run", "loader", "dataset")
 WORKERS = (0, 1, 2)

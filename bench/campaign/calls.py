@@ -1,0 +1,116 @@
+"""Watch the calls by which a store changes its folder, in this process: to fail one of them, to die at it, or to note all."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from audit.store import filesystem
+
+#: Called before an operation with its name and its paths; may raise, or end the process.
+Before = Callable[[str, tuple[str, ...]], None]
+#: Called after an operation with its name, its paths, and what was written.
+After = Callable[[str, tuple[str, ...], bytes], None]
+
+_TWO_PATHS = ("link", "replace", "rename")
+_ONE_PATH = ("unlink", "mkdir")
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+@contextmanager
+def watched(root: str, before: Before = _nothing, after: After = _nothing) -> Iterator[None]:
+    """Watch `open` to write, write, fsync, link, replace, rename, unlink, mkdir below a folder, for the length of the block."""
+    real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open")}
+    real_open = builtins.open
+
+    def mine(path: Any) -> bool:
+        return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(root)
+
+    def two(name: str) -> Any:
+        def call(source: Any, target: Any, **options: Any) -> Any:
+            if options or not mine(target):
+                return real[name](source, target, **options)
+            paths = os.fspath(source), os.fspath(target)
+            before(name, paths)
+            done = real[name](source, target)
+            after(name, paths, b"")
+            return done
+
+        return call
+
+    def one(name: str) -> Any:
+        def call(path: Any, *more: Any, **options: Any) -> Any:
+            if options or not mine(path):
+                return real[name](path, *more, **options)
+            before(name, (os.fspath(path),))
+            done = real[name](path, *more)
+            after(name, (os.fspath(path),), b"")
+            return done
+
+        return call
+
+    def fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if mine(path):
+            before("fsync", (path,))
+        real["fsync"](descriptor)
+        if mine(path):
+            after("fsync", (path,), b"")
+
+    def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        creates = mine(path) and flags & os.O_CREAT and not os.path.exists(path)
+        if creates:
+            before("create", (os.fspath(path),))
+        descriptor: int = real["open"](path, flags, *more, **options)
+        if creates:
+            after("create", (os.fspath(path),), b"")
+        return descriptor
+
+    class Written:
+        """A file that is open to write."""
+
+        def __init__(self, path: Any) -> None:
+            self._path = os.fspath(path)
+            before("create", (self._path,))
+            self._file = real_open(path, "wb")
+            after("create", (self._path,), b"")
+
+        def write(self, data: bytes | memoryview) -> int:
+            before("write", (self._path,))
+            done = self._file.write(data)
+            after("write", (self._path,), bytes(data))
+            return done
+
+        def __enter__(self) -> Written:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._file.close()
+
+        def flush(self) -> None:
+            self._file.flush()
+
+        def fileno(self) -> int:
+            return self._file.fileno()
+
+    def open_file(path: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
+        return Written(path) if mode == "wb" and mine(path) else real_open(path, mode, *more, **options)
+
+    for name in _TWO_PATHS:
+        setattr(os, name, two(name))
+    for name in _ONE_PATH:
+        setattr(os, name, one(name))
+    os.fsync, os.open = fsync, open_descriptor  # type: ignore[assignment]
+    filesystem.open = open_file  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for name, call in real.items():
+            setattr(os, name, call)
+        del filesystem.open  # type: ignore[attr-defined]

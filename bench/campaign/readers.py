@@ -1,0 +1,88 @@
+"""Eight readers beside a writer that commits and merges: each answer is that of some commit, and none goes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from pathlib import Path
+
+from audit.errors import StoreDamaged, StoreError
+from audit.store.maintain.compact import compact
+from audit.store.read.reader import Reader
+from audit.store.write.writer import RunWriter
+from bench.campaign.stores import BATCH, fresh, lost, visits
+from bench.campaign.trial import Trial
+
+GOAL = 100_000
+COUNTS = "answers of 8 readers beside a writer and merges"
+_READERS = 8
+_QUERY = (
+    """SELECT (SELECT count(*) FROM samples WHERE run_id = $1), (SELECT count(*) FROM predictions WHERE run_id = $1)"""
+)
+
+
+def run(trial: Trial) -> None:
+    place = fresh(trial.folder / "s")
+    first = RunWriter.create(str(place))
+    first.finish("complete")
+    pipes = []
+    for _ in range(_READERS):
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(ours)
+            try:
+                _read(place, theirs)
+            finally:
+                os._exit(1)
+        os.close(theirs)
+        pipes.append((child, ours))
+    while trial.seconds_left() > 2:
+        writer = RunWriter.create(str(place))
+        for number in range(12):
+            writer.append(visits(writer.run.run_id, number * BATCH))
+            writer.flush()
+        writer.finish("complete")
+        with Reader(str(place)) as reader:
+            compact(reader, writer.run.run_id)
+            trial.counts["merges"] += 1
+        if (wrong := lost(place, writer.run.run_id, 12 * BATCH)) is not None:
+            trial.fail(wrong)
+    for child, ours in pipes:
+        os.kill(child, signal.SIGTERM)
+        with open(ours) as told:
+            for line in told:
+                kind, _, rest = line.rstrip("\n").partition(" ")
+                if kind == "answers":
+                    trial.tried = trial.tried + int(rest)
+                elif kind == "told":
+                    trial.counts["told that a run was merged meanwhile"] += int(rest)
+                else:
+                    trial.fail(rest)
+        os.waitpid(child, 0)
+
+
+def _read(place: Path, out: int) -> None:
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    answers, told, seen = 0, 0, {}
+    while not ended:
+        try:
+            with Reader(str(place)) as reader:
+                for row in reader.runs()[-3:]:
+                    samples, predictions = reader.sql(_QUERY, parameters=[row.run_id]).fetchall()[0]
+                    answers += 1
+                    if samples != predictions or samples % BATCH or samples < seen.get(row.run_id, 0):
+                        os.write(out, f"bad {row.run_id}: {samples} samples, {predictions} predictions\n".encode())
+                    seen[row.run_id] = samples
+        except StoreDamaged as error:
+            os.write(out, f"bad StoreDamaged: {error}\n".encode())
+        except StoreError:
+            told += 1
+        except Exception:
+            os.write(out, f"bad {traceback.format_exc()!r}\n".encode())
+        time.sleep(0.01)
+    os.write(out, f"answers {answers}\ntold {told}\n".encode())
+    os._exit(0)
