@@ -10,7 +10,6 @@ from pathlib import Path
 import torch  # noqa: F401 - loaded here once, not in each child
 
 import audit
-from audit.engines.local import LocalEngine  # noqa: F401 - the same
 from bench.campaign.stores import fresh
 from bench.campaign.trial import Trial
 
