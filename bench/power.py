@@ -8,12 +8,16 @@ rate of false alarms. Figures go into docs/CHECKS.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 
+from audit.checks.data.shortcuts import _assign_bins, _predict
+from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.shared import distance
-from audit.checks.shared.statistics import holm, two_rates, wilson
+from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
 
 SIZES = (100, 1_000, 10_000)
@@ -68,11 +72,70 @@ def per_class_accuracy(rng: np.random.Generator, n: int, fault: bool) -> bool:
     """One of 10 classes is right in 40 %, the others in 90 %."""
     hits = [int(rng.binomial(n // CLASSES, 0.4 if fault and number == 0 else 0.9)) for number in range(CLASSES)]
     overall = sum(hits) / (n // CLASSES * CLASSES)
-    return any(wilson(hit, n // CLASSES)[1] < overall - 0.3 for hit in hits)
+    z = NormalDist().inv_cdf(1 - 0.025 / CLASSES)
+    return any(wilson(hit, n // CLASSES, z)[1] < overall - 0.3 for hit in hits)
+
+
+def accuracy(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """5 % of the samples turn wrong against the baseline, where 2 % of all flip each way by chance."""
+    lost, gained = int(rng.binomial(n, 0.07 if fault else 0.02)), int(rng.binomial(n, 0.02))
+    return (lost - gained) / n > 0.02 and p_value(lost, gained) <= 0.05
+
+
+def losses(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """The losses grow by 0.3 standard deviations of their changes."""
+    changes = rng.normal(0.3 if fault else 0.0, 1.0, n)
+    ranks = np.abs(changes).argsort().argsort() + 1
+    chance, effect = signed_rank(n, float(ranks[changes > 0].sum()))
+    return chance < 0.001 and effect >= 0.2
+
+
+def calibration(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Where one of 10 classes is predicted with 90 % confidence, 60 % are right."""
+    size, chances, gaps = n // CLASSES, [], []
+    if size < 20:
+        return False  # too few of each class
+    for number in range(CLASSES):
+        right = int(rng.binomial(size, 0.6 if fault and number == 0 else 0.9)) / size
+        chances.append(normal_tails((0.9 - right) / max(math.sqrt(0.9 * 0.1 / size), 0.5 / size)))
+        gaps.append(0.9 - right)
+    return any(sure and gap > 0.2 for sure, gap in zip(holm(chances, 0.001), gaps, strict=True))
+
+
+def class_order(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Two of 10 classes are swapped, and the model is right in 80 % otherwise; without the fault the model guesses."""
+    size = n // CLASSES
+    hits = [int(rng.binomial(size, 0.8 if fault else 0.1)) for _ in range(2)]
+    if size < 5 or min(hits) < 0.6 * size:
+        return False
+    return swap_chance(sum(hits), 2 * size, 1 / CLASSES) < 0.001
+
+
+def shortcuts(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """The brightness of each of 3 classes differs by four standard deviations."""
+    labels = rng.integers(0, 3, n).tolist()
+    values = [float(rng.normal(4 * label if fault else 0.0)) for label in labels]
+    right, guessed = _predict(_assign_bins(values), labels, [number % 2 == 0 for number in range(n)])
+    spread = 3 * math.sqrt(right * (1 - right) / n)
+    return (right - spread - guessed) / (1 - guessed) >= 0.5
+
+
+def probe(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way."""
+    size = min(n, 256)
+    pairs = [
+        (int(rng.binomial(size, 0.15 if fault and not k else 0.03)), int(rng.binomial(size, 0.03))) for k in range(20)
+    ]
+    sure = holm([p_value(*pair) for pair in pairs], 0.001)
+    return any(ok and (fixed - broken) / size >= 0.05 for ok, (fixed, broken) in zip(sure, pairs, strict=True))
 
 
 TRIALS: dict[str, Trial] = {
-    trial.__name__: trial for trial in (augmentation, class_regressions, split_drift, weak_segments, per_class_accuracy)
+    trial.__name__: trial
+    for trial in (
+        *(augmentation, class_regressions, split_drift, weak_segments, per_class_accuracy, accuracy, losses),
+        *(calibration, class_order, shortcuts, probe),
+    )
 }
 
 

@@ -78,11 +78,14 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | --- | --- | --- | --- |
 | `augmentation` | Does a random stage act as often as its `p`? | Wilson's 99.99 % interval of the rate, with a margin of 5 % above and 10 % below | visits are independent; a change of the value shows that the stage acted |
 | `class_regressions` | Did one class get worse than in the baseline? | McNemar's exact test of the samples that turned wrong and right, Holm over the classes | the same sources and labels in both runs |
-| `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov | independent samples; 101 quantiles describe a distribution |
+| `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov; Holm over all comparisons | independent samples; 101 quantiles describe a distribution |
 | `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons | independent samples |
+| `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |
+| `losses` | Are the same samples' losses higher than in the baseline? | Wilcoxon's signed-rank test, with an effect of at least 0.2 | differences are symmetric if nothing changed |
+| `outliers` | Is a picture unlike all others? | Mahalanobis distance over six measures of a grey thumbnail; the limit follows from the median and the 95 % quantile | at most 2 % are unlike the rest |
 | `weak_segments` | Is a group of samples predicted worse? | two rates (z test), Holm over 20 quarters | independent samples |
-| `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy | independent samples |
-| `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin | confidences spread over the bins |
+| `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy, corrected for the number of classes | independent samples |
+| `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
 | `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
 | `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors | the halves are independent |
 | `label_issues` | Which labels does the model contradict? | confident learning | probabilities out of sample; a note says what is known about that |
@@ -98,7 +101,13 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `class_regressions` | One of 10 classes loses 20 % of its samples, where 2 % of all flip each way by chance. | 0% | 90% | 100% | 0.3% |
 | `split_drift` | The brightness of a quarter of the samples, the test split, is shifted by 0.7 standard deviations. | 0% | 100% | 100% | 0.0% |
 | `weak_segments` | One of 20 quarters is right in 65 %, the others in 90 %. | 0% | 100% | 100% | 0.0% |
-| `per_class_accuracy` | One of 10 classes is right in 40 %, the others in 90 %. | 13% | 85% | 100% | 0.0% |
+| `per_class_accuracy` | One of 10 classes is right in 40 %, the others in 90 %. | 0% | 57% | 100% | 0.0% |
+| `accuracy` | 5 % of the samples turn wrong against the baseline, where 2 % of all flip each way by chance. | 26% | 100% | 100% | 0.3% |
+| `losses` | The losses grow by 0.3 standard deviations of their changes. | 28% | 100% | 100% | 0.0% |
+| `calibration` | Where one of 10 classes is predicted with 90 % confidence, 60 % are right. | 0% | 97% | 100% | 0.0% |
+| `class_order` | Two of 10 classes are swapped, and the model is right in 80 % otherwise; without the fault the model guesses. | 94% | 100% | 100% | 0.0% |
+| `shortcuts` | The brightness of each of 3 classes differs by four standard deviations. | 100% | 100% | 100% | 0.0% |
+| `probe` | Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way. | 8% | 70% | 75% | 0.0% |
 
 Of 300 copies each, hidden among 10,000 pictures: on CIFAR-10 99 % or more of the re-encoded, resized, brightened, cropped, mirrored and
 higher-contrast ones are found, on MNIST 97 % or more, with 4 false pairs among 50 million. Digits shrunk from 28 to 21 pixels are found in 46 %.

@@ -14,7 +14,7 @@ from audit.registry import Registry
 BUILT_IN: dict[str, tuple[str, ...]] = {
     "integrity": (
         *("coverage", "alignment", "unreadable", "source_unchanged", "model_unchanged", "code_unchanged"),
-        *("stable_load", "reproducible", "store", "hooks", "stage_coverage"),
+        *("stable_load", "reproducible", "store", "hooks", "stage_coverage", "loader_order"),
     ),
     "values": (
         *("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "preprocessing"),
@@ -22,14 +22,14 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
     ),
     "data": (
         *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
-        *("alpha_dropped", "class_balance", "missing_classes", "shortcuts", "split_drift"),
+        *("alpha_dropped", "class_balance", "missing_classes", "shortcuts", "split_drift", "outliers"),
         *("target_boxes", "lost_boxes", "target_masks"),
     ),
     "model": (
         *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),
         *("weak_segments", "head", "evaluation_mode", "dead_layers", "exploding_layers", "missed_by_size", "probe"),
     ),
-    "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "class_regressions", "drift"),
+    "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "class_regressions", "losses", "drift"),
     "yours": ("sql",),
 }
 

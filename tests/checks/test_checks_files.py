@@ -181,3 +181,33 @@ def test_channels_as_opencv_loads_them_are_told(order: str, tmp_path: Path) -> N
         # The stage after `load` shows the same pixels as a tensor.
         assert (outcome.findings[0].stage, outcome.findings[0].value) == (1, 12)
     assert outcome_of(tmp_path / "lineage", "channel_order", {"expected": order}).status == "pass"
+
+
+def test_a_picture_unlike_the_others_is_named(tmp_path: Path) -> None:
+    """Noise among handwritten digits, and nothing else."""
+    from audit.api import run
+
+    root = tmp_path / "data"
+    shutil.copytree("fixtures/digits/test", root)
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    Image.fromarray(noise).save(root / "3" / "noise.png")
+    run(root, store=tmp_path / "lineage", capture="digest", workers=0)
+    outcome = outcome_of(tmp_path / "lineage", "outliers")
+    assert [finding.source for finding in outcome.findings] == ["3/noise.png"], outcome.notes
+
+
+def test_borders_and_compression_that_name_the_class_are_told(tmp_path: Path) -> None:
+    from audit.api import run
+
+    for number in range(120):
+        target = tmp_path / "data" / f"class-{number % 2}"
+        target.mkdir(parents=True, exist_ok=True)
+        pixels = np.asarray(picture(number)).copy()
+        if number % 2:
+            pixels[:3], pixels[-3:], pixels[:, :3], pixels[:, -3:] = 250, 250, 250, 250
+        Image.fromarray(pixels).save(target / f"{number}.jpg", quality=90 if number % 2 else 70)
+    run(tmp_path / "data", store=tmp_path / "lineage", capture="digest", workers=0)
+    outcome = outcome_of(tmp_path / "lineage", "shortcuts")
+    assert len(outcome.findings) == 1
+    assert "border" in outcome.findings[0].message
+    assert "compression quality" in outcome.findings[0].message

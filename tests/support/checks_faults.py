@@ -619,6 +619,47 @@ def _(w: World) -> None:
         row["shape"] = [48, 64 + 8 * (row["index"] % 3), 3]
 
 
+@fault("shortcuts", "each class has its pattern of names", stage=0, says="pattern of the name")
+def _(w: World) -> None:
+    for row in w.tables["samples"]:
+        row["source"] = f"{'abc'[row['label']]}_scan_{row['index']}.png"
+
+
+@fault(
+    "calibration", "one class is far too sure", says="overconfident for this class", config={"samples": 50, "max": 0.5}
+)
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        if row["label"] == 1:
+            grade(row, 1, [9.0, 0.0, 0.0])
+
+
+@fault("losses", "every loss is a little higher", says="Wilcoxon", baseline=True, severity="warning")
+def _(w: World) -> None:
+    for row in w.tables["predictions"]:
+        row["loss"] = row["loss"] * 1.2 + 0.01
+
+
+def shuffle(w: World, orders: Callable[[int, int], int]) -> None:
+    """Two epochs of a shuffling loader; `orders` gives the place of a sample by its index and epoch."""
+    _revisit(w)
+    w.run.recipe = {"loaders": [{"split": "test", "length": 60, "sampler": "RandomSampler", "passes": []}]}
+    for row in w.tables["samples"]:
+        place = orders(row["index"], row["epoch"])
+        row.update(batch=place // 8, position=place % 8)
+
+
+@fault("loader_order", "shuffled alike in every epoch", says="same order in all 2 epochs", severity="warning")
+def _(w: World) -> None:
+    shuffle(w, lambda index, epoch: index * 7 % 60)
+
+
+@fault("loader_order", "files listed in another order", index=1, says="Sort them", severity="warning", baseline=True)
+def _(w: World) -> None:
+    first, last = w.sample(1), w.sample(58)
+    first["source"], last["source"] = last["source"], first["source"]
+
+
 @fault("head", "more outputs than classes", says="5 outputs and the dataset 3 classes")
 def _(w: World) -> None:
     for row in w.tables["predictions"]:

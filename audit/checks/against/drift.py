@@ -8,6 +8,10 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import Distribution, counts_of, distributions_of
 from audit.checks.context import Context
 from audit.checks.shared import distance
+from audit.checks.shared.statistics import holm
+
+#: Whether a change is large enough to matter, its probability under chance alone, and what to report then.
+Comparison = tuple[bool, float, Finding]
 
 
 class Drift(Check):
@@ -24,15 +28,18 @@ class Drift(Check):
     options = settings(
         psi=Option(0.2, "Report labels and predictions whose population stability index is at least this."),
         ks=Option(0.15, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),
-        significance=Option(0.0001, "Report a change only if its probability under chance alone is below this."),
+        significance=Option(0.0001, "The probability of any false finding among all comparisons (Holm)."),
         samples=Option(30, "Compare only if both sides have at least this many samples."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        yield from self._counts(context)
-        yield from self._distributions(context)
+        compared = [*self._counts(context), *self._distributions(context)]
+        sure = holm([chance for _, chance, _ in compared], context.options["significance"])
+        for (is_large, _, finding), significant in zip(compared, sure, strict=True):
+            if is_large and significant:
+                yield finding
 
-    def _counts(self, context: Context) -> Iterable[Finding]:
+    def _counts(self, context: Context) -> Iterable[Comparison]:
         baseline = context.facts.baseline
         assert baseline is not None
         for what, noun in (("label", "labels"), ("predicted", "predictions")):
@@ -41,19 +48,19 @@ class Drift(Check):
                 continue
             psi = distance.population_stability(before, now)
             chance = distance.chi_square_chance(before, now)
-            if psi >= context.options["psi"] and chance < context.options["significance"]:
-                table = "samples" if what == "label" else "graded_predictions"
-                most = max(before.keys() | now.keys(), key=lambda key: abs(_share(now, key) - _share(before, key)))
-                yield Finding(
-                    f"The {noun} have drifted (population stability {psi:.2f}): {most} is "
-                    f"{_share(now, most):.1%} of them, and was {_share(before, most):.1%}.",
-                    value=psi,
-                    threshold=context.options["psi"],
-                    sql=f"SELECT {what}, count(*) FROM {table} WHERE run_id = {context.run_literal} "
-                    "GROUP BY ALL ORDER BY ALL",
-                )
+            table = "samples" if what == "label" else "graded_predictions"
+            most = _most_changed(before, now)
+            finding = Finding(
+                f"The {noun} have drifted (population stability {psi:.2f}): {most} is "
+                f"{_share(now, most):.1%} of them, and was {_share(before, most):.1%}.",
+                value=psi,
+                threshold=context.options["psi"],
+                sql=f"SELECT {what}, count(*) FROM {table} WHERE run_id = {context.run_literal} "
+                "GROUP BY ALL ORDER BY ALL",
+            )
+            yield psi >= context.options["psi"], chance, finding
 
-    def _distributions(self, context: Context) -> Iterable[Finding]:
+    def _distributions(self, context: Context) -> Iterable[Comparison]:
         baseline = context.facts.baseline
         assert baseline is not None
         before = {_key(row): row for row in baseline.distributions}
@@ -64,19 +71,23 @@ class Drift(Check):
                 continue
             ks = distance.kolmogorov_smirnov(old["quantiles"], row["quantiles"])
             chance = distance.kolmogorov_smirnov_chance(ks, old["samples"], row["samples"])
-            if ks >= context.options["ks"] and chance < context.options["significance"]:
-                middle = len(row["quantiles"]) // 2
-                yield Finding(
-                    f"The {row['statistic']} of {row['name']} has drifted (Kolmogorov–Smirnov {ks:.2f}, "
-                    f"{old['samples']:,} against {row['samples']:,} samples): its median is "
-                    f"{row['quantiles'][middle]:.4g}, and was {old['quantiles'][middle]:.4g}.",
-                    stage=row["stage"],
-                    value=ks,
-                    threshold=context.options["ks"],
-                    sql=f"SELECT run_id, quantile_cont({row['statistic']}, [0.05, 0.5, 0.95]) FROM "
-                    + ("predictions" if row["stage"] is None else f"stage_outputs WHERE stage = {row['stage']}")
-                    + " GROUP BY run_id",
-                )
+            middle = len(row["quantiles"]) // 2
+            finding = Finding(
+                f"The {row['statistic']} of {row['name']} has drifted (Kolmogorov–Smirnov {ks:.2f}, "
+                f"{old['samples']:,} against {row['samples']:,} samples): its median is "
+                f"{row['quantiles'][middle]:.4g}, and was {old['quantiles'][middle]:.4g}.",
+                stage=row["stage"],
+                value=ks,
+                threshold=context.options["ks"],
+                sql=f"SELECT run_id, quantile_cont({row['statistic']}, [0.05, 0.5, 0.95]) FROM "
+                + ("predictions" if row["stage"] is None else f"stage_outputs WHERE stage = {row['stage']}")
+                + " GROUP BY run_id",
+            )
+            yield ks >= context.options["ks"], chance, finding
+
+
+def _most_changed(before: dict[str, int], now: dict[str, int]) -> str:
+    return max(before.keys() | now.keys(), key=lambda key: abs(_share(now, key) - _share(before, key)))
 
 
 def _key(row: Distribution) -> tuple[int | None, str, str]:

@@ -1,15 +1,27 @@
-"""`shortcuts`: a property of the files, such as size, format or brightness, predicts the label."""
+"""`shortcuts`: a property of the files, such as size, format, brightness or border, predicts the label."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import evenly
+from audit.checks.shared.copies import signatures
+from audit.checks.shared.files import chosen_files, evenly, opened
 
+#: For each property its values, one for each sample, and words for messages.
+Facts = dict[str, tuple[list[Any], str]]
+#: A property in words, and the finding about it.
+Shortcut = tuple[str, Finding]
+
+#: The name of a file without its digits and folders; NULL if it names the class, which a model does not see.
+_NAME = (
+    "CASE WHEN contains(lower(s.source[len(s.source) - strpos(reverse(s.source), '/') + 2:]), lower(coalesce(s.label_name, '?'))) "
+    "THEN NULL ELSE regexp_replace(regexp_extract(s.source, '([^/]*)$', 1), '[0-9]+', '#', 'g') END"
+)
 #: The properties: name, SQL expression over stage 0 and samples, and words for messages.
 _FACTS = {
     "brightness": ("o.mean", "the mean brightness"),
@@ -20,7 +32,12 @@ _FACTS = {
     "mode": ("o.mode", "the colour mode"),
     "format": ("lower(regexp_extract(s.source, '\\.([A-Za-z0-9]{1,5})$', 1))", "the file format"),
     "compression": ("s.source_bytes / nullif(o.shape[1] * o.shape[2], 0)", "the bytes per pixel"),
+    "file_name": (_NAME, "the pattern of the name"),
 }
+#: Properties of the pixels, measured on decoded pictures: place among `looks`, and words for messages.
+_LOOKS = ("the amount of red", "the amount of blue", "the brightness of the border", "the variation of the border")
+#: Properties that only the file shows.
+_HEADERS = {"quality": "the compression quality", "metadata": "the metadata (camera, software, colour profile)"}
 _BINS = 10
 
 
@@ -29,12 +46,17 @@ class Shortcuts(Check):
 
     name = "shortcuts"
     group = "data"
-    description = "The size, format, compression or brightness of the pictures does not predict their labels."
+    description = (
+        "The size, format, compression, brightness, colour, border, metadata or name pattern of the files does not predict "
+        "their labels."
+    )
     severity = "warning"
     needs = ("labels", "pictures")
     options = settings(
         explained=Option(0.5, "Report a property that alone corrects at least this share of the errors of guessing."),
         samples=Option(60, "Check only if there are at least this many samples."),
+        pictures=Option(10_000, "Measure colour and border of at most this many pictures."),
+        files=Option(1_000, "Read compression quality and metadata of at most this many files."),
         looked_at=Option(20_000, "Use at most this many samples, evenly chosen; 0 uses all."),
     )
 
@@ -46,22 +68,66 @@ class Shortcuts(Check):
         labels = [row["label"] for row in rows]
         if len(set(labels)) < 2:
             raise Skip("all samples have one label")
-        halves = [row["index"] * 2654435761 % 2**32 < 2**31 for row in rows]
-        for name, (_, called) in _FACTS.items():
-            right, guessed = _predict(_assign_bins([row[name] for row in rows]), labels, halves)
-            spread = 3 * math.sqrt(right * (1 - right) / len(rows))
+        halves = [_half(row["index"]) for row in rows]
+        facts: Facts = {name: ([row[name] for row in rows], called) for name, (_, called) in _FACTS.items()}
+        found = [*self._judge(context, facts, labels, halves, query), *self._judge_pictures(context, rows, query)]
+        if not found:
+            return
+        # Properties that go together have one cause.
+        (_, best), *others = sorted(found, key=lambda pair: -(pair[1].value or 0))
+        beneath = f" So do {', '.join(called for called, _ in others)}." if others else ""
+        yield replace(best, message=best.message + beneath)
+
+    def _judge(
+        self, context: Context, facts: Facts, labels: list[int], halves: list[bool], query: str
+    ) -> Iterable[Shortcut]:
+        for name, (values, called) in facts.items():
+            right, guessed = _predict(_assign_bins(values), labels, halves)
+            # Wider than one interval, because there are many properties.
+            spread = 3 * math.sqrt(right * (1 - right) / len(labels))
             explained = (right - spread - guessed) / (1 - guessed) if guessed < 1 else 0.0
             if explained >= context.options["explained"]:
-                yield Finding(
-                    f"From {called} of a file alone the label is right for {right:.0%} of {len(rows):,} samples "
-                    f"(±{spread:.0%}), where guessing gives {guessed:.0%}: a model may learn that instead of the picture.",
-                    stage=0,
-                    value=right,
-                    threshold=guessed,
-                    sql=f"SELECT label, avg({name}), min({name}), max({name}) FROM ({query}) GROUP BY label ORDER BY label"
-                    if name not in ("mode", "format")
-                    else f"SELECT label, {name}, count(*) FROM ({query}) GROUP BY ALL ORDER BY ALL",
+                yield (
+                    called,
+                    Finding(
+                        f"From {called} of a file alone the label is right for {right:.0%} of {len(labels):,} samples "
+                        f"(±{spread:.0%}), where guessing gives {guessed:.0%}: a model may learn that instead of the picture.",
+                        stage=0,
+                        value=right,
+                        threshold=guessed,
+                        sql=_evidence(name, query),
+                    ),
                 )
+
+    def _judge_pictures(self, context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Shortcut]:
+        """Judge what only decoded pictures or the files show: colour, border, quality and metadata."""
+        label_of = {row["index"]: row["label"] for row in rows}
+        # Two loaders of one run share indices, so that a picture's label is not known by its index alone.
+        if len(label_of) < len(rows):
+            return
+        try:
+            given = signatures(context, context.options["pictures"])
+        except Skip:
+            return
+        places = [place for place, picture in enumerate(given.pictures) if picture.index in label_of]
+        indices = [given.pictures[place].index for place in places]
+        looks: Facts = {called: (given.looks[places, n].tolist(), called) for n, called in enumerate(_LOOKS)}
+        yield from self._judge_some(context, looks, indices, label_of, query)
+        if context.facts.root is not None:
+            headers = _headers(context, context.options["files"])
+            read: Facts = {name: ([one[name] for one in headers.values()], called) for name, called in _HEADERS.items()}
+            yield from self._judge_some(context, read, list(headers), label_of, query)
+
+    def _judge_some(
+        self, context: Context, facts: Facts, indices: list[int], label_of: dict[int, int], query: str
+    ) -> Iterable[Shortcut]:
+        known = [place for place, index in enumerate(indices) if index in label_of]
+        if len(known) < context.options["samples"]:
+            return
+        labels = [label_of[indices[place]] for place in known]
+        halves = [_half(indices[place]) for place in known]
+        chosen: Facts = {name: ([values[place] for place in known], called) for name, (values, called) in facts.items()}
+        yield from self._judge(context, chosen, labels, halves, query)
 
     def _query(self, context: Context) -> str:
         facts = ", ".join(f"{sql} AS {name}" for name, (sql, _) in _FACTS.items())
@@ -73,6 +139,40 @@ class Shortcuts(Check):
             f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
             f"JOIN (FROM {context.sources_decoded} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
         )
+
+
+def _half(index: int) -> bool:
+    """Return to which of two halves a sample belongs, whatever the order of the labels."""
+    return index * 2654435761 % 2**32 < 2**31
+
+
+def _evidence(name: str, query: str) -> str:
+    if name in ("mode", "format", "file_name"):
+        return f"SELECT label, {name}, count(*) FROM ({query}) GROUP BY ALL ORDER BY ALL"
+    if name in _FACTS:
+        return f"SELECT label, avg({name}), min({name}), max({name}) FROM ({query}) GROUP BY label ORDER BY label"
+    return f"SELECT label, index FROM ({query}) ORDER BY ALL"
+
+
+def _headers(context: Context, most: int) -> dict[int, dict[str, Any]]:
+    """Return quality and metadata of some files, from their headers alone."""
+    from PIL import Image
+
+    found: dict[int, dict[str, Any]] = {}
+    for file, handle in opened(chosen_files(context, most, "status = 'ok' AND label IS NOT NULL")):
+        if isinstance(handle, OSError):
+            continue
+        try:
+            with handle, Image.open(handle) as image:
+                tables = getattr(image, "quantization", None)
+                exif = image.getexif()
+                camera = tuple(str(exif[tag]) for tag in (271, 272, 305) if tag in exif)
+                about = (camera, "icc_profile" in image.info, str(image.info.get("dpi")), "comment" in image.info)
+                quality = sum(map(sum, tables.values())) if tables else None
+        except Exception:
+            continue
+        found[file.index] = {"quality": quality, "metadata": about}
+    return found
 
 
 def _assign_bins(values: list[Any]) -> list[Any]:

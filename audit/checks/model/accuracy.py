@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.baseline import Baseline
 from audit.checks.context import Context
+from audit.checks.shared.matched import matched
+from audit.checks.shared.statistics import two_rates, wilson
+from audit.lineage.diff.mcnemar import p_value
 
 
 class Accuracy(Check):
@@ -18,6 +22,9 @@ class Accuracy(Check):
     options = settings(
         min=Option(None, "The accuracy must not be below this.", kind=float),
         max_drop=Option(0.02, "It must not be lower than the baseline's by more than this."),
+        significance=Option(
+            0.05, "A drop against the baseline counts only if its probability by chance is below this."
+        ),
         samples=Option(50, "Compare with guessing only if at least this many samples are graded."),
     )
 
@@ -32,19 +39,39 @@ class Accuracy(Check):
         if not row["graded"]:
             return
         accuracy, guess = row["accuracy"], row["commonest"] / row["graded"]
-        context.note(f"accuracy {accuracy:.2%} of {row['graded']:,}")
+        low, high = wilson(round(accuracy * row["graded"]), row["graded"])
+        context.note(f"accuracy {accuracy:.2%} of {row['graded']:,} (95 % interval {low:.1%} to {high:.1%})")
         wanted, baseline = context.options["min"], context.facts.baseline
         if wanted is not None and accuracy < wanted:
             yield _below(accuracy, wanted, f"below the minimum of {wanted:.2%}", query)
         if baseline is not None and baseline.accuracy is not None:
             least = baseline.accuracy - context.options["max_drop"]
-            if accuracy < least:
+            if accuracy < least and self._is_certain(context, baseline, row["graded"], accuracy):
                 said = f"{baseline.accuracy - accuracy:.2%} below the {baseline.accuracy:.2%} of {baseline.name}"
                 yield _below(accuracy, least, said, query)
         # With rare classes, a good model may be less accurate than the commonest class alone, but not class by class.
         guessing = accuracy <= guess < 1 and row["recall"] <= 1 / row["classes"] + row["doubt"]
         if wanted is None and row["graded"] >= context.options["samples"] and guessing:
             yield _below(accuracy, guess, f"no better than always guessing the commonest class ({guess:.2%})", query)
+
+    def _is_certain(self, context: Context, baseline: Baseline, graded: int, accuracy: float) -> bool:
+        """Return whether chance does not explain the drop: on the same samples, or else of two independent rates."""
+        lost = gained = shared = 0
+        for before, now in matched(context, baseline):
+            if before is None or now is None or before.label is None or before.label != now.label:
+                continue
+            if before.predicted is not None and now.predicted is not None:
+                was, is_now = before.predicted == before.label, now.predicted == now.label
+                shared, lost, gained = shared + 1, lost + (was and not is_now), gained + (is_now and not was)
+        if 2 * shared >= graded:
+            chance = p_value(lost, gained)
+        else:
+            total = sum(baseline.counts.get("label", {}).values()) or graded
+            chance = two_rates(round(accuracy * graded), graded, round((baseline.accuracy or 0) * total), total)
+        is_certain = bool(chance <= context.options["significance"])
+        if not is_certain:
+            context.note(f"the drop against {baseline.name} may be chance (p {chance:.2g})")
+        return is_certain
 
 
 def _below(accuracy: float, threshold: float, said: str, query: str) -> Finding:

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.statistics import holm, normal_tails
+
+
+#: A predicted class with fewer samples is not judged: the normal distribution does not describe so few hits.
+_FEWEST = 20
+
+
+class ClassCalibration(TypedDict):
+    """Confidence and accuracy of the samples that were predicted as one class."""
+
+    predicted: int
+    name: str | None
+    samples: int
+    confidence: float
+    accuracy: float
+    spread: float
 
 
 class Calibration(Check):
@@ -19,6 +36,8 @@ class Calibration(Check):
     needs = ("model", "labels")
     options = settings(
         max=Option(0.1, "The largest expected calibration error that is allowed."),
+        max_class=Option(0.2, "The largest gap of confidence and accuracy that is allowed for one predicted class."),
+        significance=Option(0.001, "The probability of any false finding among all classes (Holm)."),
         bins=Option(15, "The number of confidence bins."),
         samples=Option(100, "Check only if at least this many samples are graded."),
     )
@@ -33,7 +52,7 @@ class Calibration(Check):
         rows = context.rows(query)
         total = sum(row["samples"] for row in rows)
         if total < context.options["samples"]:
-            raise Skip(f"only {total} samples were graded")
+            raise Skip(f"{total} samples are graded; at least {context.options['samples']} are needed")
         gap = sum(row["samples"] * abs(row["accuracy"] - row["confidence"]) for row in rows) / total
         # A bin of n samples deviates by about sqrt(p(1-p)/n) by chance alone.
         noise = (
@@ -52,6 +71,31 @@ class Calibration(Check):
                 threshold=context.options["max"],
                 sql=query,
             )
+        else:
+            # If the model as a whole is not calibrated, its classes are not either.
+            yield from self._judge_classes(context)
+
+    def _judge_classes(self, context: Context) -> Iterable[Finding]:
+        query = (
+            "SELECT predicted, any_value(predicted_name) AS name, count(*) AS samples, avg(confidence) AS confidence, "
+            "avg(correct::INT) AS accuracy, sqrt(sum(confidence * (1 - confidence))) / count(*) AS spread "
+            f"FROM {context.predictions} WHERE correct IS NOT NULL AND confidence IS NOT NULL "
+            f"GROUP BY predicted HAVING count(*) >= {_FEWEST} ORDER BY predicted"
+        )
+        rows = context.facts.typed_rows(ClassCalibration, query)
+        # If confidence is calibrated, the hits of a class are a sum of independent draws with these probabilities.
+        chances = [normal_tails((r["confidence"] - r["accuracy"]) / max(r["spread"], 0.5 / r["samples"])) for r in rows]
+        for row, chance, sure in zip(rows, chances, holm(chances, context.options["significance"]), strict=True):
+            gap = row["confidence"] - row["accuracy"]
+            if sure and abs(gap) > context.options["max_class"]:
+                yield Finding(
+                    f"Where {row['name'] or row['predicted']} is predicted, the confidence is {row['confidence']:.1%} in the "
+                    f"mean and {row['accuracy']:.1%} of {row['samples']:,} samples are right (p {chance:.2g}): the model is "
+                    f"{'over' if gap > 0 else 'under'}confident for this class.",
+                    value=gap,
+                    threshold=context.options["max_class"],
+                    sql=query,
+                )
 
 
 CHECK = Calibration

@@ -23,6 +23,8 @@ class Signatures:
     pictures: list[Picture]
     thumbnails: Array
     hashes: Array
+    #: Of each: how much red and blue exceed green, and the level and the variation of the border.
+    looks: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,25 @@ def signatures(context: Context, most: int) -> Signatures:
     """Return the signatures of at most `most` pictures (0: all), in order of index."""
     key = ("signatures", most, context.narrowing)
     if key not in context.facts.cache:
-        seen: list[tuple[Picture, Any, int]] = []
+        seen: list[tuple[Picture, Any, int, tuple[float, ...]]] = []
         for picture in pictures(context, most):
             thumb = thumbnail(picture.image)
             if thumb.std() >= _FAINT:
-                seen.append((replace(picture, image=None), thumb, dhash(picture.image)))
+                seen.append((replace(picture, image=None), thumb, dhash(picture.image), _looks(picture.image)))
         seen.sort(key=lambda found: found[0].index)
         thumbs = np.stack([found[1] for found in seen]) if seen else np.empty((0, SIDE, SIDE), np.uint8)
         hashes = np.array([found[2] for found in seen], dtype=np.uint64)
-        context.facts.cache[key] = Signatures([found[0] for found in seen], thumbs, hashes)
+        looks = np.array([found[3] for found in seen], dtype=np.float32).reshape(len(seen), 4)
+        context.facts.cache[key] = Signatures([found[0] for found in seen], thumbs, hashes, looks)
     found: Signatures = context.facts.cache[key]
     return found
+
+
+def _looks(image: Any) -> tuple[float, ...]:
+    small = np.asarray(image.convert("RGB").resize((16, 16)), dtype=np.float32)
+    red, green, blue = small.mean(axis=(0, 1))
+    border = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
+    return float(red - green), float(blue - green), float(border.mean()), float(border.std())
 
 
 def copies(context: Context, most: int, distance: int = 3) -> list[Copy]:

@@ -30,6 +30,17 @@ def two_rates(hits: int, trials: int, other_hits: int, other_trials: int) -> flo
     return 1.0 if variance == 0 else normal_tails((hits / trials - other_hits / other_trials) / math.sqrt(variance))
 
 
+def signed_rank(count: int, upper: float, ties: float = 0.0) -> tuple[float, float]:
+    """Return the two-sided probability of Wilcoxon's signed-rank test, and the effect from -1 to 1.
+
+    `upper` is the sum of the ranks of positive differences among `count` that are not 0; `ties` the sum of t² - 1 over
+    them, where t others have the same size.
+    """
+    whole = count * (count + 1) / 2
+    variance = count * (count + 1) * (2 * count + 1) / 24 - ties / 48
+    return normal_tails((upper - whole / 2) / math.sqrt(max(variance, 1e-12))), 2 * upper / whole - 1
+
+
 def holm(chances: Sequence[float], level: float) -> list[bool]:
     """Return which of several tests are significant, so that any false one has at most the probability `level`."""
     order = sorted(range(len(chances)), key=lambda n: chances[n])
