@@ -10,7 +10,6 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.statistics import holm, normal_tails
 
-
 #: A predicted class with fewer samples is not judged: the normal distribution does not describe so few hits.
 _FEWEST = 20
 
