@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.copies import signatures
 from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.store.read.rows import QueryRow
 
 #: For each property its values, one for each sample, and words for messages.
 Facts = dict[str, tuple[list[Any], str]]
@@ -36,9 +37,14 @@ _FACTS = {
 }
 #: Properties of the pixels, measured on decoded pictures: place among `looks`, and words for messages.
 _LOOKS = ("the amount of red", "the amount of blue", "the brightness of the border", "the variation of the border")
-#: Properties that only the file shows.
-_HEADERS = {"quality": "the compression quality", "metadata": "the metadata (camera, software, colour profile)"}
 _BINS = 10
+
+
+class FileHeader(TypedDict):
+    """What the header of a picture's file says."""
+
+    quality: int | None
+    metadata: tuple[object, ...]
 
 
 class Shortcuts(Check):
@@ -99,7 +105,7 @@ class Shortcuts(Check):
                     ),
                 )
 
-    def _judge_pictures(self, context: Context, rows: list[dict[str, Any]], query: str) -> Iterable[Shortcut]:
+    def _judge_pictures(self, context: Context, rows: list[QueryRow], query: str) -> Iterable[Shortcut]:
         """Judge what only decoded pictures or the files show: colour, border, quality and metadata."""
         label_of = {row["index"]: row["label"] for row in rows}
         # Two loaders of one run share indices, so that a picture's label is not known by its index alone.
@@ -115,7 +121,13 @@ class Shortcuts(Check):
         yield from self._judge_some(context, looks, indices, label_of, query)
         if context.facts.root is not None:
             headers = _headers(context, context.options["files"])
-            read: Facts = {name: ([one[name] for one in headers.values()], called) for name, called in _HEADERS.items()}
+            read: Facts = {
+                "quality": ([one["quality"] for one in headers.values()], "the compression quality"),
+                "metadata": (
+                    [one["metadata"] for one in headers.values()],
+                    "the metadata (camera, software, colour profile)",
+                ),
+            }
             yield from self._judge_some(context, read, list(headers), label_of, query)
 
     def _judge_some(
@@ -154,11 +166,11 @@ def _evidence(name: str, query: str) -> str:
     return f"SELECT label, index FROM ({query}) ORDER BY ALL"
 
 
-def _headers(context: Context, most: int) -> dict[int, dict[str, Any]]:
+def _headers(context: Context, most: int) -> dict[int, FileHeader]:
     """Return quality and metadata of some files, from their headers alone."""
     from PIL import Image
 
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, FileHeader] = {}
     for file, handle in opened(chosen_files(context, most, "status = 'ok' AND label IS NOT NULL")):
         if isinstance(handle, OSError):
             continue
