@@ -24,22 +24,27 @@ _JOINED = """
     LEFT JOIN ({predictions_b}) n ON n.index = p.index_b AND n.visit = p.visit_b
 """
 
+# A column that others are made of has a query of its own: DuckDB writes the expression of a column out wherever the same
+# query names it, which makes planning take longer than the comparison of a small run.
 _COMPARED = """
     WITH walked AS (
         SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM ({judged})
     ), placed AS (
-        SELECT *, coalesce({first_input}, {first_target}) AS parted, lost_a AND lost_b AS lost_in_both,
-               lost_in_both AND error_a <> error_b AS other_error
-        FROM walked
+        SELECT *, coalesce({first_input}, {first_target}) AS parted, lost_a AND lost_b AS lost_in_both FROM walked
+    ), stepped AS (
+        SELECT *, coalesce(parted, CASE WHEN lost_in_both AND error_a <> error_b
+                                        THEN least(last_input + 1, {last_step}) END) AS step
+        FROM placed
+    ), lacking AS (
+        SELECT *, CASE WHEN lost_in_both AND parted IS NULL THEN 'both' ELSE CASE step {missing} END END AS missing
+        FROM stepped
     )
     SELECT source, renamed_to, how, index_a, visit_a, index_b, visit_b, label_a, label_b, label_name_a, label_name_b,
            failed_a, failed_b, source_changed, label_changed, predicted_a, predicted_b, name_a, name_b, correct_a,
            correct_b, right_a, right_b, flip, cause,
-           CASE cause WHEN 'undetermined' THEN input_cause END AS input_cause,
-           coalesce(parted, CASE WHEN other_error THEN least(last_input + 1, {last_step}) END) AS step,
-           CASE WHEN lost_in_both AND parted IS NULL THEN 'both' ELSE CASE step {missing} END END AS missing,
+           CASE cause WHEN 'undetermined' THEN input_cause END AS input_cause, step, missing,
            CASE missing WHEN 'a' THEN error_a WHEN 'b' THEN error_b WHEN 'both' THEN hash(error_a, error_b) END AS error
-    FROM placed
+    FROM lacking
 """
 
 _SCORED = """

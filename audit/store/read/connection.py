@@ -40,6 +40,7 @@ _SETTINGS = {
 #: A query with one of these words asks what there is: then everything must be there.
 _LISTINGS = ("show", "describe", "summarize", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
 _WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"--[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Session:
 
 @lru_cache(maxsize=512)
 def _words(query: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_WORD.findall(query)))
+    return tuple(dict.fromkeys(_WORD.findall(_COMMENT.sub("", query))))
 
 
 def connect(
