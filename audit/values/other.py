@@ -36,8 +36,10 @@ class OtherKind(ValueKind):
         return True
 
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
-        raw = _pickled(value)
-        if raw is not None and hashing.version() >= 2:
+        return self._digest(value, _pickled(value))
+
+    def _digest(self, value: Any, raw: bytes | None) -> tuple[str | None, int]:
+        if raw is not None and hashing.version() >= 2 and not _is_tensor(value):
             raw = _with_tensor_digests(value, raw)
         if raw is None and hashing.version() >= 2:
             return None, 0
@@ -49,8 +51,9 @@ class OtherKind(ValueKind):
         return self.fingerprint(None)[0] if encoded.encoding == "null" else None
 
     def observe(self, value: Any) -> Facts:
-        digest, size = self.fingerprint(value)
-        mode = _type(value) if value is None or _pickled(value) is not None else "unpicklable"
+        raw = _pickled(value)
+        digest, size = self._digest(value, raw)
+        mode = _type(value) if value is None or raw is not None else "unpicklable"
         return Facts(self.name, _type(value), None, mode, digest, bytes=size)
 
     def preview(self, value: Any) -> Preview | None:
@@ -92,7 +95,7 @@ def _type(value: object) -> str:
 
 
 def _pickled(value: object) -> bytes | None:
-    if isinstance(value, _BY_NAME) and hashing.version() >= 2:
+    if (isinstance(value, _BY_NAME) and hashing.version() >= 2) or _is_tensor_subclass(value):
         return None
     try:
         return pickle.dumps(value, protocol=5)
@@ -100,23 +103,42 @@ def _pickled(value: object) -> bytes | None:
         return None
 
 
-def _with_tensor_digests(value: object, raw: bytes) -> bytes:
-    """Return the pickle with the digest of each tensor in its place: the pickle of a tensor contains its address."""
+def _is_tensor(value: object) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_tensor_subclass(value: object) -> bool:
+    """Return whether a value is a tensor of a subclass. Those that come here hold no numbers, as a FakeTensor does, and
+    the pickle of one may hold all others of its mode."""
+    return _is_tensor(value) and type(value) is not sys.modules["torch"].Tensor
+
+
+def _with_tensor_digests(value: object, raw: bytes) -> bytes | None:
+    """Return the pickle with the digest of each tensor in its place: the pickle of a tensor contains its address.
+
+    None where a tensor has no digest.
+    """
     if _TENSOR_PICKLE not in raw:
         return raw
     file = io.BytesIO()
-    _TensorDigests(file, protocol=5).dump(value)
+    try:
+        _TensorDigests(file, protocol=5).dump(value)
+    except Exception:
+        return None
     return file.getvalue()
 
 
 class _TensorDigests(pickle.Pickler):
     def persistent_id(self, value: Any) -> str | None:
-        torch: Any = sys.modules.get("torch")
-        if torch is None or not isinstance(value, torch.Tensor):
+        if not _is_tensor(value):
             return None
         from audit.values.dispatch import digest
 
-        return digest(value)
+        found = digest(value)
+        if found is None:
+            raise pickle.PicklingError("a tensor without numbers")
+        return found
 
 
 def _shown(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -314,6 +315,9 @@ def test_tensors_without_memory_do_no_harm() -> None:
     with FakeTensorMode():
         fake = torch.ones(3, 4)
     assert values.observe(fake).digest is None
+    assert values.encode(fake)[1].encoding == "none"
+    holder = SimpleNamespace(first=fake, second=[fake])
+    assert values.observe(holder).digest is None
     for strange in (torch._efficientzerotensor(3, 4), torch.empty(0, 3), torch.ones(3, device="meta")):
         assert values.observe(strange).digest
     seen = []
