@@ -91,8 +91,9 @@ def _quoted(text: str, parameters: list[inspect.Parameter]) -> str:
 
 
 def _plain(annotation: Any) -> Any:
-    """An annotation as the code writes it."""
-    return annotation if isinstance(annotation, (str, type)) else str(annotation)
+    """An annotation as the code writes it, without names that only the code knows."""
+    shown = annotation if isinstance(annotation, (str, type)) else str(annotation)
+    return shown.replace("JsonObject", "dict[str, Any]") if isinstance(shown, str) else shown
 
 
 def _folded(call: str) -> str:
