@@ -55,8 +55,7 @@ class VisitStages:
         """Return the path that names a stage in the run."""
         if ordinal < INSIDE:
             return self._pipeline.steps[ordinal].stage.path
-        what = self.added[ordinal]
-        return inside_stage(what).path if isinstance(what, str) else what.path
+        return _path_of(self.added[ordinal])
 
     def name_of(self, ordinal: int) -> str:
         """Return the name of a stage."""
@@ -90,20 +89,27 @@ class VisitStages:
         return numbers
 
     def _join_stage(self, ordinal: int, what: AddedStage | None, known: set[str]) -> int:
-        stage = (
-            self._pipeline.steps[ordinal].stage
-            if what is None
-            else inside_stage(what)
-            if isinstance(what, str)
-            else what
-        )
-        path = stage.path
+        path = self._pipeline.steps[ordinal].stage.path if what is None else _path_of(what)
         if path not in known:
+            known.add(path)
             return ordinal if what is None else self.add(what)
-        number = next(n for n in itertools.count(2) if f"{path}#{n}" not in known)
-        known.add(f"{path}#{number}")
         if isinstance(what, ObservedCall):
+            number = _free_number(path, known)
             what.label = f"{what.label}#{number}"
             return self.add(what)
-        base = stage if isinstance(stage, Stage) else inside_stage(path.removeprefix("inside."))
-        return self.add(RepeatedCall(base, number))
+        if isinstance(what, RepeatedCall):
+            base = what.stage
+        else:
+            base = self._pipeline.steps[ordinal].stage if what is None else inside_stage(what)
+        return self.add(RepeatedCall(base, _free_number(base.path, known)))
+
+
+def _path_of(what: AddedStage) -> str:
+    return inside_stage(what).path if isinstance(what, str) else what.path
+
+
+def _free_number(path: str, known: set[str]) -> int:
+    """Return the number of the next call of a stage, and add its path to those that are known."""
+    number = next(n for n in itertools.count(2) if f"{path}#{n}" not in known)
+    known.add(f"{path}#{number}")
+    return number

@@ -53,7 +53,14 @@ class Batches(Views):
         return [(torch.stack([self[index][0], self[index][0]]), index % 2) for index in indices]
 
 
-class Told(Views):
+class BatchesOfViews(Views):
+    """Makes each item twice, in whole batches, and each time two views of it."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [(torch.stack([self[index][0], self[index][0]]), index % 2) for index in indices]
+
+
+class NamedViews(Views):
     def __getitem__(self, index: int) -> Any:
         views = []
         for _ in range(2):
@@ -80,7 +87,8 @@ def record(store: Path, dataset: Any, workers: int = 0) -> list[tuple[Any, ...]]
         (ThreeViews, ["0", "1", "2", "1#2", "2#2", "1#3", "2#3"]),
         (PictureAndMask, ["0", "1", "2", "target.1#2", "target.2#2"]),
         (Batches, ["0", "1", "2", "1#2", "2#2"]),
-        (Told, ["0", "1", "2", "inside.view", "1#2", "2#2", "inside.view#2"]),
+        (BatchesOfViews, ["0", "1", "2", "1#2", "2#2", "1#3", "2#3", "1#4", "2#4"]),
+        (NamedViews, ["0", "1", "2", "inside.view", "1#2", "2#2", "inside.view#2"]),
     ],
 )
 def test_every_call_has_an_output(dataset: Any, paths: list[str], tmp_path: Path) -> None:
