@@ -17,6 +17,7 @@ from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.ports import add_ports
+from audit.recorders.model.predictions import describe_label_problem
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
@@ -163,6 +164,9 @@ class CallRecorder:
         meaning, is_new = watched.reader.find_meaning(values, labels, targets)
         if is_new:
             self._note_meaning(watched, meaning)
+        problem = describe_label_problem(labels, values.shape[1], meaning.kind)
+        if problem is not None:
+            self._problems.mark(f"The output of the model {watched.name}: {problem}")
         digests = step.digests or row_digests(given, step.rows, step.inputs)
         step.predict(values, labels, digests, meaning.kind, targets)
         step.task = TaskRows()

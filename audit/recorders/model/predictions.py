@@ -15,6 +15,9 @@ import torch
 from audit.errors import UnclearOutput
 from audit.models.outputs import probabilities_of
 
+#: Kinds of output from which one class is predicted.
+_CLASSIFIED = ("logits", "probabilities", "log_probabilities", "sigmoid")
+
 
 def prediction_columns(
     values: torch.Tensor,
@@ -32,6 +35,14 @@ def prediction_columns(
     if kind == "multilabel":
         return _multilabel(values, labels, classes, targets)
     return _classified(values, labels, classes, kind)
+
+
+def describe_label_problem(labels: Sequence[int | None], width: int, kind: str) -> str | None:
+    """Return a sentence about labels that an output of this width has no class for; None if there are none."""
+    classes = max(width, 2)
+    if kind not in _CLASSIFIED or all(label is None or 0 <= label < classes for label in labels):
+        return None
+    return f"A label is not one of its {classes} classes: such samples have no loss, and count as wrong."
 
 
 def _measured(
