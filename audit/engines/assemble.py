@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from audit.recorders.visit.origin import class_names
 from audit.sources import FileDataset, Options, dataset_digest, open_dataset
 from audit.sources.annotated import AnnotatedPictures
 from audit.sources.builder import file_of
+from audit.sources.files import nearest_path
 from audit.sources.huggingface import HuggingFaceItems
 from audit.sources.mask_folders import MaskedPictures
 from audit.sources.python import build
@@ -122,16 +124,21 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
     if not colon or not path.endswith(".py"):
         path, name = spec, ""
     if not path.endswith(".py") or not os.path.isfile(path):
-        error = PipelineError(f"There is no pipeline file {path}.", hint="Give --pipeline FILE.py or FILE.py:name.")
-        raise error.as_usage()
+        near = nearest_path(path)
+        form = "Give --pipeline FILE.py or FILE.py:name."
+        hint = f"{near} {form}" if near.startswith("Did you mean") else form
+        raise PipelineError(f"There is no pipeline file {path}.", hint=hint).as_usage()
     module = load_module(path, PipelineError)
     chosen = name or next((n for n in ("transform", "dataset", "transforms") if _defines(module, n)), None)
     if chosen is None or not hasattr(module, chosen):
-        raise PipelineError(
+        near_names = difflib.get_close_matches(name, vars(module), n=3)
+        error = PipelineError(
             f"{path} defines no {name or 'transform and no dataset'}.",
-            hint="Define `transform` (a callable, a Compose or a list of stages), `transforms` (one that takes picture and "
+            hint=(f"Did you mean {', '.join(near_names)}? " if near_names else "")
+            + "Define `transform` (a callable, a Compose or a list of stages), `transforms` (one that takes picture and "
             "target), or `dataset(root)`.",
         )
+        raise error.as_usage() if name else error
     return module, chosen
 
 

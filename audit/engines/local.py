@@ -106,7 +106,7 @@ class LocalRun(RunExecutor):
             lost=recorded.lost,
             workers=self.request.workers,
             start_method=self.request.start_method,
-            pin_memory=self.request.device.startswith("cuda"),
+            pin_memory=self.assembly.model is not None and self.request.device.startswith("cuda"),
             watch=self._watch(recorded),
         )
 

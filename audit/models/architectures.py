@@ -61,7 +61,7 @@ def find_architecture(name: str) -> Architecture:
     if bare in timm_names():
         return Architecture("timm", bare)
     near = difflib.get_close_matches(
-        name.lower(), [*torchvision_names(), *task_names(), *timm_names()], n=3, cutoff=0.5
+        name.lower(), sorted({*torchvision_names(), *task_names(), *timm_names()}), n=3, cutoff=0.5
     )
     hint = f"Did you mean {', '.join(near)}?" if near else "torchvision.models.list_models() lists the names."
     if not has_timm():

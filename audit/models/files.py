@@ -65,7 +65,9 @@ def _inside(path: Path) -> str:
         )
     except OSError:
         found = []
-    return f"It holds {', '.join(found[:5])}: pass one of them." if found else _WANTED
+    if found:
+        return f"It holds {', '.join(found[:5])}: pass one of them."
+    return f"A folder of samples is passed with --dataset. {_WANTED}"
 
 
 def _reason(error: OSError | ValueError) -> str:

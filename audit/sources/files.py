@@ -94,7 +94,9 @@ def nearest_path(path: str) -> str:
     lower = {name.lower(): name for name in reversed(names)}
     near = [lower[name] for name in difflib.get_close_matches(wanted.lower(), lower, n=3, cutoff=0.5)]
     if near:
-        shown = ", ".join(printable(os.fsencode(os.path.join(parent, name))) for name in near)
+        # Written as the user wrote it: from the working directory, if the path was.
+        base = parent if os.path.isabs(path) else os.path.relpath(parent)
+        shown = ", ".join(printable(os.fsencode(os.path.normpath(os.path.join(base, name)))) for name in near)
         return f"Did you mean {shown}?"
     return f"The nearest folder that exists is {printable(os.fsencode(parent))}."
 

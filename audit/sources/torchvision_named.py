@@ -58,7 +58,7 @@ def _unknown(name: str, known: list[str]) -> DatasetError:
     lower = {key.lower(): key for key in known}
     near = [lower[key] for key in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
     hint = f"Did you mean {', '.join(near)}?" if near else "See torchvision.datasets for the names."
-    return DatasetError(f"torchvision has no dataset called {name!r}.", hint=hint)
+    return DatasetError(f"torchvision has no dataset called {name!r}.", hint=hint).as_usage()
 
 
 def _parse(query: str, spec: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def reporting(doing: str, failure: type[AuditError] = AuditError) -> Iterator[No
 def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"Install the package that has {error.name.split('.')[0]}, or correct the import."
-    return "Fix the error there, or name other code."
+    return "Fix the error there, then run the command again."
 
 
 @contextmanager

@@ -100,6 +100,10 @@ def test_help_shows_whole_descriptions_in_groups() -> None:
         (["sql", "FROM sample"], 1, "Did you mean"),
         (["run", DIGITS, "--model", str(CHECKPOINT)[:-1]], 2, "Did you mean"),
         (["run", DIGITS, "--pipeline", "nowhere.py"], 2, "There is no pipeline file nowhere.py"),
+        (["run", DIGITS, "--pipeline", str(PIPELINE) + ":transfrom"], 2, "Did you mean transform"),
+        (["run", DIGITS, "--model", DIGITS], 1, "A folder of samples is passed with --dataset"),
+        (["run", DIGITS, "--model", CHECKPOINT, "--arch", "resnet81"], 2, "Did you mean resnet18, resnet"),
+        (["run", "torchvision:CIFAR11"], 2, "Did you mean CIFAR10, CIFAR100"),
         (["check", "--baseline", "nowhere.json"], 2, "There is no baseline file"),
     ],
 )
@@ -107,6 +111,16 @@ def test_names_that_are_nearly_right(store: Path, arguments: list[str | Path], c
     done = invoke(*arguments, "--store", store)
     assert done.exit_code == code, done.output
     assert said in done.stderr
+
+
+def test_a_path_is_suggested_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "val").mkdir(parents=True)
+    (tmp_path / "pipe.py").write_text("transform = None")
+    assert "Did you mean photos/val?" in invoke("run", "photos/vla").stderr
+    assert f"Did you mean {tmp_path}/photos/val?" in invoke("run", tmp_path / "photos" / "vla").stderr
+    said = invoke("run", "photos/val", "--pipeline", "pip.py").stderr
+    assert "Did you mean pipe.py? Give --pipeline" in said
 
 
 def test_a_stage_by_its_name(store: Path) -> None:
