@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -109,17 +110,33 @@ def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{target} exists and is not empty.", hint="Name a new folder, or a .csv or .jsonl file.")
     linked = 0
+    for name, path in _links(rows):
+        link = folder / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(path)
+            linked += 1
+    return linked
+
+
+def as_links(rows: Sequence[SelectedSample]) -> bytes:
+    """Return a tar archive that unpacks to a folder with a link to each file, by class."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path in _links(rows):
+            link = tarfile.TarInfo(f"selection/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, path
+            archive.addfile(link)
+    return out.getvalue()
+
+
+def _links(rows: Sequence[SelectedSample]) -> Iterator[tuple[str, str]]:
+    """Yield the name of a link in its folder, and the file that it leads to; sources that are not files have none."""
     for row in rows:
         if row["path"] is None or "://" in row["path"] or not os.path.exists(row["path"]):
             continue
-        name = str(row["label_name"] if row["label_name"] is not None else "unlabelled")
-        name = name.replace(os.sep, "_").replace("\0", "_")
-        if name in ("", ".", ".."):
-            name = "_"  # a class may have any name, and its folder must stay inside
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        link = place / f"{row['index']}-{os.path.basename(row['path'])}"
-        if not link.exists():
-            link.symlink_to(os.path.abspath(row["path"]))
-            linked += 1
-    return linked
+        label = str(row["label_name"] if row["label_name"] is not None else "unlabelled")
+        label = label.replace(os.sep, "_").replace("\0", "_")
+        if label in ("", ".", ".."):
+            label = "_"  # a class may have any name, and its folder must stay inside
+        yield f"{label}/{row['index']}-{os.path.basename(row['path'])}", os.path.abspath(row["path"])

@@ -12,6 +12,7 @@ Array = np.ndarray[Any, Any]
 #: Rows of `boxes`, or a mask (H, W) of class numbers.
 Overlay = Sequence[Mapping[str, Any]] | Array | None
 
+Colour = tuple[int, int, int]
 TARGET, FOUND, WRONG = (52, 199, 89), (10, 132, 255), (255, 69, 58)
 #: The least side of the drawn picture: boxes over a picture of 32 pixels cannot be read.
 _LEAST = 240
@@ -65,20 +66,35 @@ def _draw_box(
 
 def _tint(drawn: Image.Image, target: Array | None, predicted: Array | None) -> Image.Image:
     pixels = np.asarray(drawn, dtype=np.float32)
-    size = drawn.size
+    for chosen, colour in _layers(target, predicted, drawn.size):
+        tinted = 0.5 * pixels + 0.5 * np.array(colour, dtype=np.float32)
+        pixels = np.where(chosen[..., None], tinted, pixels)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def mask_layer(target: Array | None, predicted: Array | None, most: int = 512) -> Image.Image:
+    """Return masks as a picture to lay over another: tinted as `draw_overlay` does, transparent elsewhere."""
+    given = target if target is not None else predicted
+    if given is None:
+        raise ValueError("a layer needs a mask")
+    shrink = max(1.0, max(given.shape) / most)
+    size = max(1, round(given.shape[1] / shrink)), max(1, round(given.shape[0] / shrink))
+    pixels = np.zeros((size[1], size[0], 4), np.uint8)
+    for chosen, colour in _layers(target, predicted, size):
+        pixels[chosen] = (*colour, 128)
+    return Image.fromarray(pixels)
+
+
+def _layers(target: Array | None, predicted: Array | None, size: tuple[int, int]) -> list[tuple[Array, Colour]]:
+    """Return the pixels of each colour: right ones and wrong ones, or those of the only mask there is."""
     wanted = None if target is None else _resized(target, size)
     guessed = None if predicted is None else _resized(predicted, size)
-    if guessed is None:
-        layers = [(wanted is not None and wanted > 0, TARGET)]
-    elif wanted is None:
-        layers = [(guessed > 0, FOUND)]
-    else:
+    if wanted is not None and guessed is not None:
         judged = wanted != 255
-        layers = [(judged & (guessed == wanted) & (wanted > 0), FOUND), (judged & (guessed != wanted), WRONG)]
-    for chosen, colour in layers:
-        tinted = 0.5 * pixels + 0.5 * np.array(colour, dtype=np.float32)
-        pixels = np.where(np.asarray(chosen)[..., None], tinted, pixels)
-    return Image.fromarray(pixels.astype(np.uint8))
+        return [(judged & (guessed == wanted) & (wanted > 0), FOUND), (judged & (guessed != wanted), WRONG)]
+    if guessed is not None:
+        return [(guessed > 0, FOUND)]
+    return [] if wanted is None else [(wanted > 0, TARGET)]
 
 
 def _resized(mask: Array, size: tuple[int, int]) -> Array:

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import re
+import tarfile
 import urllib.error
 import urllib.request
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from webstores import begin, write_samples
 
 from audit.api import Store
 from audit.cli.main import cli
+from audit.lineage.selection import write_selection
 from audit.web.app import build
 
 pytestmark = pytest.mark.browser
@@ -123,6 +126,38 @@ def test_select_tiles_tag_and_export_them(page: Any, gallery_site: str, photos: 
         page.get_by_role("link", name="JSON lines").last.click()
     lines = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
     assert {line["tags"] for line in lines} == {"it's <b>blurred</b>"}
+
+
+def test_a_selection_in_every_form(gallery_site: str, tmp_path: Path) -> None:
+    run = runs(gallery_site)["photos"]
+
+    def saved(form: str, query: str = "indices=2,3,40") -> bytes:
+        with urllib.request.urlopen(f"{gallery_site}run/{run}/export?as={form}&{query}") as answer:
+            return bytes(answer.read())
+
+    with tarfile.open(fileobj=io.BytesIO(saved("links"))) as unpacked:
+        unpacked.extractall(tmp_path, filter="fully_trusted")
+    links = sorted((tmp_path / "selection").rglob("*.jpg"))
+    assert [link.is_symlink() and link.exists() for link in links] == [True] * 3
+    for form, listing in (("fiftyone", "samples.json"), ("label-studio", "tasks.json"), ("cvat", "annotations.xml")):
+        with zipfile.ZipFile(io.BytesIO(saved(form))) as archive:
+            assert listing in archive.namelist()
+            text = archive.read(listing).decode()
+        assert text.count("coffee-00.jpg") + text.count("coins-00.jpg") >= 1
+    chosen = saved("csv", "where=NOT+correct&filter=%7B%22label%22%3A%7B%22in%22%3A%5B3%5D%7D%7D").decode()
+    assert len(chosen.splitlines()) == 11
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        saved("exe")
+
+
+def test_a_class_of_any_name_stays_in_the_folder_of_links(tmp_path: Path) -> None:
+    picture = tmp_path / "a.jpg"
+    picture.write_bytes(b"")
+    names = ("..", ".", "a/../..", "")
+    rows: Any = [{"path": str(picture), "label_name": name, "index": n} for n, name in enumerate(names)]
+    write_selection(rows, str(tmp_path / "inner" / "links"))
+    made = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_symlink())
+    assert made == [f"inner/links/{name}/0-a.jpg" for name in ("_", "_.", "_..", "a_.._..")]
 
 
 def test_tag_and_select_by_command(photos: Path, tmp_path: Path) -> None:

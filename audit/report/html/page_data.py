@@ -6,6 +6,8 @@ Nothing here knows how it will be shown, and nothing here asks the store for mor
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import shlex
@@ -14,6 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from audit.columns import columns_of
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
+from audit.lineage.stage_overlays import StageOverlay
 from audit.lineage.trace import Trace, TracedStage
 from audit.plainjson import JsonObject
 from audit.records import Run
@@ -22,6 +25,7 @@ from audit.report.html.previews import excerpt
 from audit.sources.decode import open_picture
 from audit.tables import VisitRow
 from audit.values import Preview
+from audit.values.overlay import mask_layer
 
 _LISTED_CONFUSIONS = 60
 _LISTED_CLASSES = 100
@@ -90,11 +94,13 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
     """Return one visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
     view = trace.as_json()
     before: _Shown | None = None
+    overlays = {overlay.stage: overlay for overlay in trace.overlays}
     for stage, row in zip(view["stages"], trace.stages, strict=True):
         preview = trace.preview(row["stage"])
         stage.update({name: value for name, value in row.items() if name not in stage and name not in _VISIT})
         stage["drew"] = _drawn_values(stage["params"])
         stage.update(_preview(preview, row["stage"], picture))
+        stage["overlay"] = _overlay(overlays.get(row["stage"]))
         stage["difference"] = _difference(before, (row, preview))
         stage["moved"] = _changes(before[0], row) if before else []
         before = (row, preview)
@@ -103,6 +109,36 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
     view["command"] = _command(trace)
     view["epochs"] = None
     return view
+
+
+#: More boxes than this hide the picture; the table of boxes has all.
+_DRAWN_BOXES = 200
+
+
+def _overlay(found: StageOverlay | None) -> JsonObject | None:
+    """Return the boxes and masks over a stage's picture as plain data, the masks as one transparent picture."""
+    if found is None:
+        return None
+    boxes = [
+        {
+            **{name: round(getattr(box, name), 3) for name in ("x1", "y1", "x2", "y2")},
+            "kind": box.kind,
+            "name": box.class_name if box.class_name is not None else str(box.class_number),
+            "score": box.score,
+            "outcome": box.outcome,
+            "colour": "off" if box.outcome in ("fn", "fp") else box.kind,
+        }
+        for box in found.boxes
+        if math.isfinite(box.x1 + box.y1 + box.x2 + box.y2) and box.x2 > box.x1 and box.y2 > box.y1
+    ]
+    boxes.sort(key=lambda box: (box["kind"] != "target", -(box["score"] or 0.0)))
+    masks = {one.kind: one.mask for one in found.masks}
+    layer = None
+    if masks:
+        out = io.BytesIO()
+        mask_layer(masks.get("target"), masks.get("predicted")).save(out, "PNG", optimize=True)
+        layer = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    return {"width": found.width, "height": found.height, "boxes": boxes[:_DRAWN_BOXES], "mask": layer}
 
 
 class ShownPreview(TypedDict):

@@ -6,11 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.errors import UsageError
-from audit.lineage.selection import as_text, chosen_rows
+from audit.integrations.exporters import export_archive
+from audit.lineage.selection import as_links, as_text, chosen_rows
 from audit.store.maintain.amend import rename_run, tag_run
 from audit.store.maintain.sample_tags import tag_samples
 from audit.store.read.reader import Reader as Store
-from audit.web.pages.gallery import selection
+from audit.web.pages.gallery import FORMS, selection
 from audit.web.respond import Form, Page
 from audit.web.state import AppState
 
@@ -50,29 +51,45 @@ def amend(desk: AppState, request: Request, form: Form) -> Page:
     return Page("amended.html", {"run_id": run.run_id})
 
 
+_ARCHIVES = ("fiftyone", "label-studio", "cvat")
+
+
 def export(desk: AppState, request: Request) -> Response:
-    """Return the chosen samples, or all of a gallery's, as a CSV manifest that `--dataset` takes, or as JSON lines."""
+    """Return the chosen samples, or all of a gallery's, in one of the `FORMS`."""
     store = desk.store
     run = store.run(request.path_params["run"])
     form = request.query_params.get("as", "csv")
-    if form not in ("csv", "jsonl"):
-        raise UsageError(f"{form[:20]!r} is not a format.", hint="Choose csv or jsonl.")
+    if form not in FORMS:
+        raise UsageError(f"{form[:20]!r} is not a format.", hint=f"Choose one of {', '.join(FORMS)}.")
+    indices = _chosen(desk, request)
+    if form in _ARCHIVES:
+        return _file(export_archive(store, run.run_id, form, indices), f"{form}.zip", "application/zip")
+    rows = chosen_rows(store, run, "", indices=indices)
+    if form == "links":
+        return _file(as_links(rows), "selection.tar", "application/x-tar")
+    text = as_text(rows, "jsonl" if form == "jsonl" else "csv", defused=True).encode("utf-8", "backslashreplace")
+    return _file(text, f"selection.{form}", "text/csv; charset=utf-8" if form == "csv" else "application/jsonl")
+
+
+def _chosen(desk: AppState, request: Request) -> list[int]:
+    """Return the indices that the address lists, else those of the gallery that it names."""
     picked = request.query_params.get("indices")
     if picked is not None:
-        indices = _indices(picked)
-    else:  # the condition is a user's SQL: it runs in the sandbox
-        chosen = selection(desk, store, run, request)
-        table = "graded_predictions" if run.graded else "lineage"
-        queries = [
-            f"SELECT DISTINCT index FROM {name} WHERE run_id = ? AND ({chosen.condition or 'true'}\n) LIMIT {_MOST}"
-            for name in dict.fromkeys((table, "lineage"))
-        ]
-        found = desk.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
-        indices = [int(row[0]) for row in found.rows]
-    text = as_text(chosen_rows(store, run, "", indices=indices), "jsonl" if form == "jsonl" else "csv", defused=True)
-    media = "text/csv; charset=utf-8" if form == "csv" else "application/jsonl"
-    headers = {"content-disposition": f'attachment; filename="selection.{form}"'}
-    return Response(text.encode("utf-8", "backslashreplace"), media_type=media, headers=headers)
+        return _indices(picked)
+    store = desk.store
+    run = store.run(request.path_params["run"])
+    chosen = selection(desk, store, run, request)
+    table = "graded_predictions" if run.graded else "lineage"
+    queries = [  # the condition is a user's SQL: it runs in the sandbox
+        f"SELECT DISTINCT index FROM {name} WHERE run_id = ? AND ({chosen.condition or 'true'}\n) LIMIT {_MOST}"
+        for name in dict.fromkeys((table, "lineage"))
+    ]
+    found = desk.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
+    return [int(row[0]) for row in found.rows]
+
+
+def _file(data: bytes, name: str, media: str) -> Response:
+    return Response(data, media_type=media, headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
 def _indices(text: str) -> list[int]:

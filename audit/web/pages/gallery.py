@@ -28,6 +28,15 @@ from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import AppState
 
 BLOCK = 60
+#: What a selection can be exported as.
+FORMS = {
+    "csv": "CSV manifest for --dataset",
+    "jsonl": "JSON lines",
+    "links": "folder of links (.tar)",
+    "fiftyone": "FiftyOne",
+    "label-studio": "Label Studio",
+    "cvat": "CVAT",
+}
 _EXCERPT = 160
 #: A sample further down than this is reached by beginning the gallery there.
 _MOST_AT_ONCE = 1_200
@@ -56,7 +65,7 @@ def gallery(desk: AppState, request: Request) -> Page:
         data |= _block(desk, store, row, request)
     else:
         _shows(desk, store, row, data["stage"], 0.0)  # the next request of the page needs it
-    return Page("gallery.html", data)
+    return Page("gallery.html", data, extra={"forms": FORMS})
 
 
 def filters(desk: AppState, request: Request) -> Page:

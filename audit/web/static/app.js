@@ -104,7 +104,7 @@ document.addEventListener("click", (event) => {
     document.querySelector("#gallery").classList.toggle("picking", list.length > 0);
     bar.querySelector("#picked-count").textContent = list.length + " selected";
     bar.querySelector("input[name=indices]").value = list.join(",");
-    for (const form of ["csv", "jsonl"]) bar.querySelector("#picked-" + form).href = "/run/" + encodeURIComponent(bar.dataset.run) + "/export?as=" + form + "&indices=" + list.join(",");
+    for (const link of bar.querySelectorAll("a[data-form]")) link.href = "/run/" + encodeURIComponent(bar.dataset.run) + "/export?as=" + link.dataset.form + "&indices=" + list.join(",");
     const address = new URL(window.location.href);
     if (list.length && list.length <= 500) address.searchParams.set("picked", list.join(","));
     else address.searchParams.delete("picked");
