@@ -24,7 +24,8 @@ def pages(site: str) -> list[str]:
     photos, training = f"run/{known['photos']}", f"run/{known['training']}"
     return [
         *("", photos, training, f"{photos}/gallery", f"{training}/gallery?where=", f"{photos}/trace/28"),
-        *(f"{photos}/trace/28?order=loss&where=", f"{training}/training", f"compare?{both}"),
+        *(f"{photos}/trace/28?order=loss&where=", f"{training}/training", f"compare?{both}", f"{photos}/checks"),
+        f"{training}/gallery?where=&stage=1&filter=%7B%22label%22:%7B%22in%22:[1,2]%7D%7D",
         *(f"compare/stages?{both}&index_a=28&index_b=28", "sql?q=FROM+runs", "sql?q=nope", "nothing-here"),
     ]
 

@@ -107,7 +107,7 @@ def test_curves_checks_boxes_and_masks_by_clicking(page: Any, place: Path) -> No
         page.goto(f"{site}run/scores/trace/0")
         assert page.locator("svg.over").count() == 2
         assert page.locator("svg.over").first.locator("rect").count() == 2
-        page.get_by_role("heading", name="Boxes").wait_for()
+        page.get_by_role("heading", name="Boxes in pixels").wait_for()
         page.get_by_label("boxes and masks").uncheck()
         assert not page.locator("svg.over").first.is_visible()
         page.goto(f"{site}run/scores/trace/1")
