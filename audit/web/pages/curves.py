@@ -13,7 +13,7 @@ from audit.lineage.queries.curves import class_curve
 from audit.web.respond import Page, whole
 from audit.web.state import AppState
 
-#: So many lines can be told apart.
+#: So many lines can be distinguished.
 _MOST = 8
 _WORST = 5
 
