@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from audit.store import filesystem
+from audit.store import local_filesystem
 
 #: Called before an operation with its name and its paths; may raise, or end the process.
 Before = Callable[[str, tuple[str, ...]], None]
@@ -107,10 +107,10 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing) -> It
     for name in _ONE_PATH:
         setattr(os, name, one(name))
     os.fsync, os.open = fsync, open_descriptor  # type: ignore[assignment]
-    filesystem.open = open_file  # type: ignore[attr-defined]
+    local_filesystem.open = open_file  # type: ignore[attr-defined]
     try:
         yield
     finally:
         for name, call in real.items():
             setattr(os, name, call)
-        del filesystem.open  # type: ignore[attr-defined]
+        del local_filesystem.open  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def _judge(trial: Trial, place: Path) -> None:
     if rows != distinct or whole != rows or rows != runs[0].samples:
         trial.fail(f"{rows} samples, {distinct} distinct, {whole} with stages, {runs[0].samples} in the manifest")
     if trial.tried % 10 == 0:
-        resumed = audit.resume(runs[0].run_id, store=str(place), workers=0) if runs[0].status != "complete" else runs[0]
+        resumed = audit.resume(runs[0].run_id, store=place) if runs[0].status != "complete" else runs[0]
         trial.counts["taken up again"] += runs[0].status != "complete"
         if resumed.samples != _SAMPLES:
             trial.fail(f"taken up again, it has {resumed.samples} samples")
