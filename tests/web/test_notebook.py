@@ -1,4 +1,4 @@
-"""Every result shows itself in a notebook: docs/notebook.ipynb, executed by a real kernel."""
+"""Every result shows itself in a notebook: those of docs/, executed by a real kernel."""
 
 from __future__ import annotations
 
@@ -21,17 +21,30 @@ def shown(cell: Any) -> str:
     )
 
 
-def test_the_notebook_runs_and_every_result_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def executed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Execute a notebook of docs/ with a store of its own, and return its code cells."""
     nbformat: Any = pytest.importorskip("nbformat", reason="nbformat is not installed: pip install -e '.[dev]'")
     nbclient: Any = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[dev]'")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install -e '.[dev]'")
     monkeypatch.setenv("AUDIT_STORE", str(tmp_path / "lineage"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
+    notebook = nbformat.read(ROOT / "docs" / name, as_version=4)
     client = nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(ROOT)}})
     client.execute()
-    code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
-    pages = [shown(cell) for cell in code]
+    return [cell for cell in notebook.cells if cell["cell_type"] == "code"]
+
+
+def test_the_training_notebook_finds_the_wrong_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = executed("training.ipynb", tmp_path, monkeypatch)
+    assert all('class="audit cell"' in shown(cell) for cell in code[1:])
+    with Store(str(tmp_path / "lineage")) as store:
+        run = store.run("training")
+        assert (run.samples, run.graded) == (300 * 8, 300 * 8)
+        assert (7,) in store.sql("SELECT index FROM aum ORDER BY aum LIMIT 5").fetchall()
+
+
+def test_the_notebook_runs_and_every_result_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [shown(cell) for cell in executed("notebook.ipynb", tmp_path, monkeypatch)]
     expected = ("baseline", "2 runs", "Runs", "predicted_name", "Normalize", "regressions", "Replay of", "Checks of")
     for words, page in zip(expected, pages, strict=True):
         assert 'class="audit cell"' in page
