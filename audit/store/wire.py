@@ -100,18 +100,15 @@ def _borrowed_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
 
 
 def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
-    schema = PACKED[name]
-    # A column that no recorder fills yet is NULL.
+    schema, data = PACKED[name], rows.data
     arrays = [
-        pa.array(_lengths(rows, field.name), field.type) if rows.data[field.name] else pa.nulls(rows.rows, field.type)
-        for field in schema
+        pa.array(data[field.name] if field.name != _BLOBS else _lengths(data[_BLOBS]), field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _lengths(rows: Columns, name: str) -> Sequence[Any]:
-    values = rows.data[name]
-    return values if name != _BLOBS else [None if value is None else len(value) for value in values]
+def _lengths(blobs: Sequence[bytes | None]) -> list[int | None]:
+    return [None if blob is None else len(blob) for blob in blobs]
 
 
 def _stream_size(record: pa.RecordBatch) -> int:
