@@ -195,7 +195,8 @@ class Stage:
         VARCHAR(
             "place in the pipeline: `0` is load, `2.1` the first stage inside the second, `target.1` a stage of "
             "the label, `outer.1` a stage of a dataset that wraps one with stages of its own, `inside.NAME` one "
-            "that the dataset's own code names, `call.aug.1` one that was found by its call"
+            "that the dataset's own code names, `call.aug.1` one that was found by its call, `batch.collate` one "
+            "that works on whole batches"
         ),
     ]
     name: Annotated[str, VARCHAR("class or function name")]

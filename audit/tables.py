@@ -110,7 +110,10 @@ class StageOutputRow(VisitRow):
     zeros: Annotated[int | None, BIGINT("elements that are zero", null="no numbers")]
     nonfinite: Annotated[int | None, BIGINT("elements that are NaN or infinite", null="no numbers")]
     bytes: Annotated[int | None, BIGINT("size of the value in memory", null="unknown")]
-    microseconds: Annotated[float, FLOAT("time in the stage, without the time of recording")]
+    microseconds: Annotated[
+        float | None,
+        FLOAT("time in the stage, without the time of recording", null="the stage works on whole batches"),
+    ]
     payload: Annotated[str, VARCHAR("`none`, `preview` or `full`: the most exact form of it in `payloads`")]
     target: Annotated[
         str | None,

@@ -32,6 +32,23 @@ a function of the index (or of the index and the item), or a mapping by index. A
 
 If a transform runs twice in one visit, each call has its own output: `1` and `1#2`.
 
+## Stages outside the dataset
+
+A **collate function** of your own is the stage `batch.collate`: each sample's output is its part of the batch, with the padding. audit compares the batch with the
+items, so that a function that sorts or drops samples is recorded truthfully. A function that changes the values (it normalises or tokenises) leaves nothing to compare:
+audit then reports it as not recorded. Put `@audit.stage` above it if row n of the batch is sample n. `list` and `zip` are not stages, nor is torch's own `default_collate`.
+
+A **transform of whole batches** after the loader (torchvision's v2 or kornia on tensors) is recorded if you name it:
+
+```python
+augment = run.stage(kornia.augmentation.RandomHorizontalFlip())
+for x, y in loader:
+    logits = model(augment(x))
+```
+
+Its path is `batch.NAME`. `run.stage` says that row n of its output is the sample in row n of its input. If audit cannot tell which samples a call was given, it stores nothing for it and
+says so in `runs.unrecorded`. Outputs of such stages depend on the other samples of the batch: `audit replay` makes single samples, so it lists these outputs under `not_compared`.
+
 ## Where a dataset may keep its transforms
 
 These are recorded in a loop of your own (`run.loader`, `run.dataset`). The first stage is always `load`.

@@ -43,6 +43,10 @@ class UnseenChanges:
         else:
             self._gaps.setdefault(f"{after} {before}", f"the value changes between {after} and {before}")
 
+    def add_earlier(self, text: str) -> None:
+        """Note what was done to the values before the recording."""
+        self._gaps.setdefault("earlier", text)
+
     def add_no_stage(self) -> None:
         """Note that an item was made without any stage; that says something only where values were changed."""
         if self._profile is not None and self._profile.calls:

@@ -59,7 +59,7 @@ class BatchReceiver:
                 return
             self._state.write(self._batches.add(batch))
             track_batch(self.tracker, envelope.data, batch)
-            if self._state.has_models:
+            if self._state.has_models or self._state.has_batch_stages:
                 self.tracker.follow()
 
     def receive_items(self, key: int, envelope: RecordedBatch) -> None:

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import get_worker_info
+from torch.utils.data import default_collate, default_convert, get_worker_info
 
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model import mixing
 from audit.recorders.visit.batch_fetch import BatchFetch, Method
+from audit.recorders.visit.batch_row import describe_batch_stage
 from audit.recorders.visit.item_calls import delegates_batches
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.origin import Origin
+
+_TORCHS_OWN = (default_collate, default_convert)
 
 
 @dataclass(slots=True)
@@ -208,6 +211,10 @@ class RecordingCollate:
         self.collate = collate
         self.recorder = recorder
         self.indexed = indexed
+        #: None for torch's own, which stack the items and change nothing.
+        self._stage = None if collate in _TORCHS_OWN else describe_batch_stage(collate, "collate")
+        #: Whether the user says with `audit.stage` that row n of the batch is sample n.
+        self._keeps_places = hasattr(collate, "_audit_stage")
 
     def __call__(self, items: Any) -> RecordedBatch:
         failed = items if isinstance(items, Failed) else None
@@ -221,4 +228,8 @@ class RecordingCollate:
             except Exception as error:
                 return self.recorder.take_batch(None, indexed=self.indexed, error=portable_error(error))
         mixed = mixing.weights(mixes, len(self.recorder.indices)) if mixes else None
+        if self._stage is not None and data is not items:
+            # torchvision's mixes leave each sample at its place.
+            keeps_places = self._keeps_places or mixed is not None
+            self.recorder.add_collated(self._stage, items, data, keeps_places=keeps_places)
         return self.recorder.take_batch(data, indexed=self.indexed, mixed=mixed)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -23,6 +23,7 @@ from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecor
 from audit.recorders.loop.base_loader import base_of
 from audit.recorders.loop.batch_intake import BatchIntake
 from audit.recorders.loop.batch_receiver import BatchReceiver
+from audit.recorders.loop.batch_stage import BatchStage, BatchStages
 from audit.recorders.loop.call_receiver import CallReceiver
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
@@ -40,7 +41,9 @@ from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.ranks import rank_tags
+from audit.recorders.stages.describe import name_of
 from audit.recorders.stages.discover import Pipeline, find_pipeline
+from audit.recorders.visit.batch_row import describe_batch_stage
 from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder, SourceFinder
 from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
@@ -51,6 +54,9 @@ from audit.sources.builder import Builder, describe_builder
 from audit.sources.trust import sign_recipe
 
 __all__ = ["Recording", "RecordingWarning"]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Recording:
@@ -86,7 +92,9 @@ class Recording:
         self._state = state = RecordingState(
             store, run, problems, capture_where=capture_where, stall_timeout=stall_timeout
         )
-        self._intake = BatchIntake(run, problems, self._plan, StageRegister(run.run_id))
+        stages = StageRegister(run.run_id)
+        self._intake = BatchIntake(run, problems, self._plan, stages)
+        self._batch_stages = BatchStages(state, problems, stages, self._plan.level)
         self._draws = ExpectedDraws()
         self._loaders: list[LoaderRecording] = []
         self._channels: list[Channel] = []
@@ -256,9 +264,21 @@ class Recording:
             if not isinstance(name, str) or not name or name in taken:
                 raise UsageError(f"name is {name!r}.", hint="Give each recorded model a name of its own.")
             return name
-        kind = type(model).__name__
-        numbers = (kind if number == 1 else f"{kind}-{number}" for number in itertools.count(1))
-        return next(candidate for candidate in numbers if candidate not in taken)
+        return unused_name(type(model).__name__, taken)
+
+    def stage(self, transform: F, *, name: str | None = None) -> F:
+        """Return the same transform of whole batches, recorded as a stage: call the one that is returned.
+
+        For what a loop does to batches after the loader: torchvision's v2 or kornia on tensors, a function of your own. It says
+        that row n of what the transform returns is the sample in row n of what it is given.
+        """
+        self._require_open()
+        if not callable(transform):
+            raise UsageError(f"run.stage takes a callable, not a {type(transform).__name__}.")
+        known = unused_name(name or name_of(transform), self._batch_stages.names)
+        self._batch_stages.names.add(known)
+        self._state.has_batch_stages = True
+        return BatchStage(transform, describe_batch_stage(transform, known, known), self._batch_stages)  # type: ignore[return-value]
 
     def epochs(self, count: int) -> Iterator[int]:
         """Return `range(count)`; the rows of each turn of a loop over it belong to that epoch."""
@@ -338,6 +358,7 @@ class Recording:
         with self._state.guarded():
             self._receiver.finish()
             self._calls.report()
+            self._batch_stages.report()
             if texts := [text for text in self.run.unrecorded or () if not text.endswith(WHOLE_BATCHES)]:
                 self._problems.mark(describe_unrecorded(texts))
 
@@ -356,3 +377,9 @@ class Recording:
     def _require_open(self) -> None:
         if not self.open:
             raise UsageError("This recording is closed.", hint="Begin another with audit.record(...).")
+
+
+def unused_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: the name itself, or with a number behind it."""
+    numbers = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    return next(candidate for candidate in numbers if candidate not in taken)

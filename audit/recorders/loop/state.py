@@ -44,6 +44,8 @@ class RecordingState:
         #: Whether any sample has come, and whether a model is recorded, so that samples wait for predictions.
         self.has_samples = False
         self.has_models = False
+        #: Whether the loop applies recorded transforms to whole batches.
+        self.has_batch_stages = False
         # Last: its thread looks at all of the above.
         self._background = BackgroundWriter(self._writer, guard=WRITING, on_tick=self._on_tick)
 

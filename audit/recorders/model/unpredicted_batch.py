@@ -62,6 +62,10 @@ class UnpredictedBatch(RecordedBatch):
     #: Objects of the batch that are not tensors: a graph, a structure of the user's own.
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
+    #: How often each stage of whole batches was called with it, by path, and the ordinal of the last.
+    stage_calls: dict[str, int] = field(default_factory=dict)
+    last_ordinal: int | None = None
+
     def __post_init__(self) -> None:
         own = list(all_tensors(self.data))
         self.tensors = [weakref.ref(tensor) for tensor in own]
@@ -69,6 +73,11 @@ class UnpredictedBatch(RecordedBatch):
         self.objects = list(object_references(self.data))
         # Whether the loop still holds the data is seen by their being alive.
         self.data = None
+
+    def next_stage_call(self, path: str) -> int:
+        """Return the number of the next call of a stage of whole batches: 1, 2, …"""
+        self.stage_calls[path] = number = self.stage_calls.get(path, 0) + 1
+        return number
 
     def next_call(self, place: int) -> int:
         """Return the number of the next prediction of a sample."""

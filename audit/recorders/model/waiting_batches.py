@@ -74,6 +74,20 @@ class WaitingBatches:
                     rows.append(heavy.take_heavy_rows())
         return rows
 
+    def change_digest(self, batch: UnpredictedBatch, place: int, digest: str | None) -> None:
+        """Take in that a sample has another content now: what a stage made of it after the loader."""
+        before = batch.digests[place]
+        known = id(batch) in self._loose or any(batch is one for one in self._batches)
+        if before is not None:
+            left = [one for one in self._by_digest.get(before, ()) if one[0] is not batch or one[1] != place]
+            if left:
+                self._by_digest[before] = left
+            else:
+                self._by_digest.pop(before, None)
+        batch.digests[place] = digest
+        if digest is not None and known:
+            self._by_digest.setdefault(digest, []).append((batch, place))
+
     def confirm(self, step: ModelStep) -> list[BatchRows]:
         """Take a step's samples as predicted; return the rows of batches that wait no longer.
 

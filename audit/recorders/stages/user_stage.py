@@ -73,7 +73,7 @@ def stage(what: Any) -> Any:
     """Mark a block of code, or a function, as a stage of a dataset that does its own preprocessing.
 
     `with audit.stage("tokenise") as s: tokens = s.out(tokenise(text))`, or `@audit.stage` above a function. Outside
-    a recording both do nothing at all.
+    a recording both do nothing at all. Above a collate function it says that row n of the batch is sample n.
     """
     if isinstance(what, str):
         return InsideStage(what)

@@ -18,13 +18,17 @@ from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
-from audit.recorders.visit.items import label_number
+from audit.recorders.visit.batch_row import batch_row
+from audit.recorders.visit.collated_values import LEFT_OUT, are_the_items, collated_rows
+from audit.recorders.visit.hugging_face import describe_batches, is_mapped
+from audit.recorders.visit.items import label_number, split_item
 from audit.recorders.visit.label_candidates import describe_candidates, describe_form
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import Origin, archived_origin, class_names, find_source, named_origin, origin_of
 from audit.recorders.visit.sample_row import add_sample
 from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
+from audit.recorders.visit.stage_row import Row
 from audit.recorders.visit.targets import Target, find_boxes, find_target
 from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Stage
@@ -44,6 +48,7 @@ _OWN = frozenset(
         "indices",
         "_ok",
         "_digests",
+        "_last_rows",
         "_labels",
         "_targets",
         "problems",
@@ -84,7 +89,10 @@ class ItemRecorder:
         self.classes = class_names(dataset)
         self.clear()
         self._ids = StageIds()
-        self._changes = UnseenChanges(dataset)
+        self._changes = _changes_of(dataset)
+        #: A collate function whose rows could not be assigned to samples, and whether the run knows.
+        self._unplaced_collate: Stage | None = None
+        self._is_collate_sent = False
         #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
         self._sent: dict[str, None] = {}
 
@@ -94,7 +102,7 @@ class ItemRecorder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._ids = StageIds()
-        self._changes = UnseenChanges(self.dataset)
+        self._changes = _changes_of(self.dataset)
         self.clear()
 
     def clear(self) -> None:
@@ -103,6 +111,8 @@ class ItemRecorder:
         self.indices: list[int] = []
         self._ok: list[int] = []
         self._digests: list[str | None] = []
+        #: What the last stage on the way to the model left of each.
+        self._last_rows: list[Row | None] = []
         self._labels: list[int | None] = []
         self._targets: list[Target | None] = []
         self.problems: list[str] = []
@@ -119,6 +129,7 @@ class ItemRecorder:
     def repeat_unrecorded(self) -> None:
         """Send what was not seen once more, with the next batch."""
         self._changes.repeat()
+        self._is_collate_sent = False
 
     # -- one item --------------------------------------------------------------------------------
 
@@ -209,7 +220,7 @@ class ItemRecorder:
         if label is None and target is None and visit.error is None:
             self._unlabelled.append((index, made.item))
         if not made.is_seen:
-            self._unseen = type(self.dataset).__name__
+            self._unseen = self._unseen or describe_batches(self.dataset)
         if made.is_load_only:
             self._changes.add_no_stage()
         self._changes.check_load(visit.take_load(), is_load_only=made.is_load_only)
@@ -223,11 +234,13 @@ class ItemRecorder:
         add_sample(samples, sources, index, position, visit, origin, label, self.classes)
         self.indices.append(index)
         self._digests.append(visit.last_digest)
+        last = visit.last_row
+        self._last_rows.append(last)
         self._labels.append(label)
         self._targets.append(target)
         if visit.error is None:
             self._ok.append(position)
-            self._last_kind = visit.last_kind
+            self._last_kind = last.kind if last is not None else None
         else:
             self._failures.append(f"Sample {index} ({origin.source}) failed at {visit.failed_stage}: {visit.error}")
         self._add_states(index, position, made.states)
@@ -256,6 +269,43 @@ class ItemRecorder:
                 block=None if known else (state.block or None),
             )
 
+    def add_collated(self, stage: Stage, items: Any, data: Any, *, keeps_places: bool) -> None:
+        """Gather what a collate function made of each sample. To be called once all items of the batch are gathered."""
+        try:
+            if isinstance(items, list) and len(items) == len(self.indices):
+                rows = collated_rows(data, items, keeps_places=keeps_places)
+            else:
+                # Without batches the function is given one item at a time.
+                rows, items = ([split_item(data)[0]] if len(self.indices) == 1 else None), [items]
+            if rows is None:
+                self._unplaced_collate = self._unplaced_collate or stage
+            elif not are_the_items(rows, items):
+                self._add_batch_rows(stage, rows)
+        except Exception as error:
+            self.problems.append(f"what {stage.name} made could not be described: {type(error).__name__}: {error}")
+
+    def _add_batch_rows(self, stage: Stage, rows: Sequence[Any]) -> None:
+        number, level = self._ids.number(stage), self.level.get()
+        for position, value in enumerate(rows):
+            if value is LEFT_OUT or position not in self._ok:
+                continue
+            row = batch_row(value, level, self._digests[position], self._last_rows[position])
+            tables = self._tables["stage_outputs"], self._tables["payloads"]
+            row.write(self.indices[position], position, number, stage.name, *tables)
+            self._routes[position].append(number)
+            self._digests[position] = row.facts.digest
+
+    def _take_unplaced(self) -> list[str]:
+        """Return a text on a collate function whose rows could not be told apart, once in each process."""
+        stage = self._unplaced_collate
+        if stage is None or self._is_collate_sent:
+            return []
+        self._is_collate_sent = True
+        return [
+            f"{type(self.dataset).__name__}: what the collate function {stage.name} ({stage.qualname}) makes of each sample; "
+            "the content does not show which row of the batch is which sample. If row n is sample n, put @audit.stage above it"
+        ]
+
     def forget_last(self) -> None:
         """Take back the last visit: it was the end of the dataset, no sample."""
         if not self.indices:
@@ -266,7 +316,7 @@ class ItemRecorder:
                 for column in table.data.values():
                     column.pop()
                 table.rows -= 1
-        for column in (self.indices, self._digests, self._labels, self._targets, self._routes):
+        for column in (self.indices, self._digests, self._last_rows, self._labels, self._targets, self._routes):
             column.pop()
         if self._ok and self._ok[-1] == position:
             self._ok.pop()
@@ -357,7 +407,14 @@ class ItemRecorder:
             own_stages=own_stage_names([*self.instrument.pipeline.stages, *(stage for _, stage in stages)]),
             unlabelled=describe_candidates(self._unlabelled) if self.label is None else None,
             unseen=self._unseen,
-            unrecorded=self._changes.take(),
+            unrecorded=[*self._changes.take(), *self._take_unplaced()],
         )
         self.clear()
         return taken
+
+
+def _changes_of(dataset: Any) -> UnseenChanges:
+    changes = UnseenChanges(dataset)
+    if is_mapped(dataset):
+        changes.add_earlier("its rows were made by Dataset.map before the recording, and `load` is what it wrote")
+    return changes

@@ -47,6 +47,11 @@ class StageRegister:
             known = self._known[key]
         return None if all(own == given for own, given in known.items()) else known
 
+    def append(self, stage: Stage, last: int | None) -> int:
+        """Return an ordinal for a stage that follows the one with the ordinal `last`; all known ones where that is None."""
+        after = self._next - 1 if last is None else last
+        return self._assign([(0, stage)], after)[0]
+
     def restore(self, stored: Sequence[Stage]) -> None:
         """Take the ordinals of a run that is resumed."""
         for stage in sorted(stored, key=lambda stage: stage.stage):
@@ -64,10 +69,9 @@ class StageRegister:
         fresh, self._fresh = self._fresh, {}
         return stage_rows(self._run_id, fresh) if fresh else None
 
-    def _assign(self, stages: Sequence[tuple[int, Stage]]) -> dict[int, int]:
+    def _assign(self, stages: Sequence[tuple[int, Stage]], last: int = -1) -> dict[int, int]:
         """Return ordinals that grow from stage to stage; those of the same stages elsewhere in the run as far as that holds."""
         given: dict[int, int] = {}
-        last = -1
         for own, stage in stages:
             taken = self._ordinals.setdefault(_identity(stage), [])
             number = next((n for n in taken if n > last), None)

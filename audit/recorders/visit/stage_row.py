@@ -25,7 +25,7 @@ class Row:
 
     __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared", "target")
 
-    def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float) -> None:
+    def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float | None) -> None:
         self.facts = facts
         self.changed = changed
         self.params = params
@@ -43,6 +43,12 @@ class Row:
         if self.full is not None:
             return "full"
         return "preview" if self.preview is not None else "none"
+
+    @property
+    def kind(self) -> str:
+        """The kind of the value, or its class where that is a tv_tensor."""
+        mode = self.facts.mode
+        return mode if mode is not None and mode.startswith("tv_tensors.") else self.facts.kind
 
     def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
         """Append it to the tables."""

@@ -22,6 +22,7 @@ from audit.recorders.stages.discover import Pipeline, PipelineStep, looks_random
 from audit.recorders.stages.drawn_parameters import Listener
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.passed_over import fill_passed_over
+from audit.recorders.visit.stage_row import Row
 from audit.recorders.visit.target_stages import mark_repeated_targets
 from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
 from audit.recorders.visit.visit_stages import INSIDE, AddedStage, VisitStages
@@ -170,13 +171,10 @@ class Visit(VisitOutputs):
         return None if last is None else f"{self.path_of(last)} ({self.stages.name_of(last)})"
 
     @property
-    def last_kind(self) -> str | None:
-        """The kind of value that the last of them returned, or its class where that is a tv_tensor."""
+    def last_row(self) -> Row | None:
+        """What the last stage on the way to the model left; None where nothing was noted."""
         ordinals = [n for n in self.rows if not self.stages.is_target(n)]
-        if not ordinals:
-            return None
-        facts = self.rows[max(ordinals)].facts
-        return facts.mode if facts.mode is not None and facts.mode.startswith("tv_tensors.") else facts.kind
+        return self.rows[max(ordinals)] if ordinals else None
 
     def explains(self, value: Any) -> bool:
         """Return whether the stages seen made a value: it is their output, holds it, or is part of it."""
