@@ -65,6 +65,11 @@ def load_stage() -> Stage:
     return Stage(0, "0", "load", "audit.load", "{}")
 
 
+def _is_ours(owner: Any) -> bool:
+    """Return whether a dataset is one that `audit run` made, to hold the stages of a pipeline file."""
+    return type(owner).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 class _Finder:
     """Walks a dataset once and lists its stages."""
 
@@ -77,11 +82,14 @@ class _Finder:
         self._groups = 0
         #: How many datasets with stages of their own lie inside the one that is looked at.
         self._levels = 0
+        #: Whether everything in a container must be callable: in a pipeline of `audit run`.
+        self._is_strict = True
 
     def dataset(self, dataset: Any, depth: int = 0) -> None:
         """Find stages on the dataset and on what it wraps."""
         if depth > 20:
             return
+        self._is_strict = _is_ours(dataset)
         kind = type(dataset).__name__
         inner = getattr(dataset, "datasets", None)
         if kind == "ConcatDataset" and isinstance(inner, list):
@@ -176,6 +184,9 @@ class _Finder:
             self._attribute(value, "transform", prefix)
             self._attribute(value, "target_transform", f"target.{prefix}")
             return
+        if isinstance(value, list) and not _is_ours(owner) and not all(map(callable, value)):
+            # Not a pipeline as `audit run` takes it: the dataset's own code knows what to do with these.
+            return
         if isinstance(value, list):
             self.pipeline.found.add_value(Slot(owner, name), value)
             self._add_children([Slot(value, position) for position in range(len(value))], prefix)
@@ -197,6 +208,9 @@ class _Finder:
         `path` names it as a stage, `inside` is the prefix of its children when it is none.
         """
         slots, stand_in = child_slots(value), None
+        if slots is not None and not self._is_strict and not all(callable(slot.get()) for slot in slots):
+            # The container's own code knows what to do with them; what it calls is found by the calls.
+            slots = None
         transparent = type(value).__name__ in _TRANSPARENT
         if slots is None and self.expand is not None and (hidden := self.expand(value)) is not None:
             stand_in = Chain([stage for _, stage in hidden])

@@ -95,6 +95,10 @@ class Visit(VisitOutputs):
 
     def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
         """Note stage 0."""
+        if len(self.opened) > 1 and (name := getattr(value, "filename", None)) in self.opened:
+            # Of several pictures, such as a mask and an image, the source is the one that was loaded.
+            self.opened.remove(name)
+            self.opened.insert(0, name)
         self._load = value
         self._note(0, value, None, nanoseconds, None)
 

@@ -225,3 +225,33 @@ def test_other_threads_are_not_recorded(tmp_path: Path) -> None:
         with audit.record(tmp_path / "lineage") as run:
             make_items(run.dataset(Threaded()))
     assert found_stages(tmp_path / "lineage") == [("call.to_tensor", "to_tensor")]
+
+
+class Lenient:
+    """A container that passes over what it cannot call, under the name of torchvision's."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.transforms = steps
+
+    def __call__(self, value: Any) -> Any:
+        for step in self.transforms:
+            value = step(value) if callable(step) else value
+        return value
+
+
+Lenient.__name__ = "Compose"
+
+
+@pytest.mark.parametrize("hold", [Lenient, list], ids=["container", "list"])
+def test_what_cannot_be_called_does_not_stop_a_loop(hold: Any, tmp_path: Path) -> None:
+    class Holding(Pictures):
+        def __init__(self) -> None:
+            self.transform = hold([None, transforms.ToTensor(), "note"])
+
+        def __getitem__(self, index: int) -> Any:
+            return Lenient(list(getattr(self.transform, "transforms", self.transform)))(picture(index)), 0
+
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        recorded = make_items(run.dataset(Holding()))
+    assert difference(make_items(Holding()), recorded) is None
+    assert "ToTensor" in [name for _, name in found_stages(tmp_path / "lineage")]

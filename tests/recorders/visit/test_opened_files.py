@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import CocoDetection, OxfordIIITPet, VOCSegmentation
+from torchvision.transforms.functional import to_tensor
 
 import audit
 
@@ -136,3 +137,23 @@ def test_a_dataset_may_name_its_sources(tmp_path: Path, form: Any) -> None:
 
 def test_what_is_in_memory_has_no_file(tmp_path: Path) -> None:
     assert [row[0] for row in record(tmp_path, [1, 2])] == ["dataset://0", "dataset://1"]
+
+
+class MaskFirst(Own):
+    """Opens the mask before the image."""
+
+    def __getitem__(self, index: int) -> Any:
+        mask = Image.open(self.paths[index].with_suffix(".mask.png"))
+        return to_tensor(Image.open(self.paths[index])), to_tensor(mask)
+
+
+def test_the_source_is_the_picture_that_was_loaded(tmp_path: Path) -> None:
+    paths = [picture(tmp_path / "data" / f"{n}.png", n) for n in range(2)]
+    for path in paths:
+        picture(path.with_suffix(".mask.png"), 7)
+    with audit.record(tmp_path / "lineage") as run:
+        list(run.loader(DataLoader(MaskFirst(paths), batch_size=2), label=lambda item: None))
+    with audit.open(tmp_path / "lineage") as store:
+        assert store.sql("SELECT source FROM samples ORDER BY index").fetchall() == [("0.png",), ("1.png",)]
+        files = store.sql("SELECT source FROM sample_sources WHERE index = 0 ORDER BY ordinal").fetchall()
+        assert files == [("0.png",), ("0.mask.png",)]
