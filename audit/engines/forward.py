@@ -16,7 +16,7 @@ from audit.models.task_outputs import TaskOutput, join_outputs
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import add_ports
-from audit.recorders.model.predictions import describe_label_problem, prediction_columns
+from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
@@ -80,11 +80,7 @@ class Forward:
             return ModelOutput(task=self._task_rows(fetched, task, wanted, level))
         values = torch.cat(tensors)
         targets = _stacked(wanted)
-        labels = fetched.of_ok(fetched.labels)
-        self.reader.find_meaning(values, labels, targets)
-        problem = describe_label_problem(labels, values.shape[1], self.kind)
-        if problem is not None:
-            self._ports.mark(problem)
+        self.reader.find_meaning(values, fetched.of_ok(fetched.labels), targets)
         return ModelOutput(values, self._ports, targets)
 
     def _task_rows(self, fetched: RecordedBatch, output: TaskOutput, wanted: list[Any], level: str) -> TaskRows:

@@ -1,4 +1,4 @@
-"""How two runs called their models: in which mode, on which device, in batches of which size.
+"""How two runs called their models: in which mode and precision, on which device, in batches of which size.
 
 The same checkpoint gives other logits for the same input when one of these differs, so a diff names them.
 """
@@ -29,6 +29,7 @@ def _calls(scratch: Scratch, side: Side) -> dict[str, str | int | None]:
     recipe = side.run.recipe
     return {
         "mode": " and ".join(_MODES.get(phase, str(phase)) for (phase,) in phases) or None,
-        "device": recipe.get("device"),
+        "device": recipe.get("device") or recipe.get("output_device"),
+        "output dtype": recipe.get("output_dtype"),
         "batch size": recipe.get("batch_size") or largest,
     }

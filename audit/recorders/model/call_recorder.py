@@ -158,7 +158,12 @@ class CallRecorder:
         task = watched.reader.read_task(output, step.size, item_targets_of(step.rows))
         if task is not None:
             return self._read_task(watched, step, given, task)
-        values = watched.reader.values(output, step.size)[step.inputs].float().cpu().clone()
+        given_values = watched.reader.values(output, step.size)
+        if watched is self._models[0]:
+            # The same weights give other logits in another precision or on another device: a diff names them.
+            self._run.recipe.setdefault("output_dtype", str(given_values.dtype).removeprefix("torch."))
+            self._run.recipe.setdefault("output_device", given_values.device.type)
+        values = given_values[step.inputs].float().cpu().clone()
         labels = [batch.labels[place] for batch, place in step.rows]
         targets = targets_of(step.rows)
         meaning, is_new = watched.reader.find_meaning(values, labels, targets)

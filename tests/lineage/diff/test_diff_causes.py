@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from diff_material import hexed, write_run
+from torch.utils.data import DataLoader, TensorDataset
 
+import audit
 from audit.cli.main import cli
 from audit.lineage.diff.diff import Diff, diff
 from audit.store.read.reader import Reader
@@ -114,6 +117,17 @@ def test_how_the_models_were_called_is_named(tmp_path: Path) -> None:
     with Reader(str(tmp_path)) as reader:
         found = diff(reader, "c", "b")
     assert any("mode evaluation → training" in note for note in found.notes)
+
+
+def test_the_precision_of_a_model_is_named(tmp_path: Path) -> None:
+    for name, dtype in (("a", torch.float32), ("b", torch.float64)):
+        with audit.record(tmp_path, name=name, capture="digest") as run:
+            data = TensorDataset(torch.arange(8.0)[:, None], torch.arange(8) % 2)
+            model = run.model(torch.nn.Linear(1, 2).to(dtype))
+            for x, _ in run.loader(DataLoader(data, batch_size=4)):
+                model(x.to(dtype))
+    with audit.open(tmp_path) as store:
+        assert store.diff("a", "b").as_json()["calls"] == {"output dtype": ["float32", "float64"]}
 
 
 def test_a_sample_that_fails_anew_is_a_regression(tmp_path: Path) -> None:
