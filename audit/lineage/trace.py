@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from audit import plainjson, values
-from audit.errors import NeedsTrust, NotFound, StoreDamaged, UsageError
+from audit.errors import NeedsTrust, NotFound, StoreDamaged, StoreError, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
 from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
@@ -306,11 +306,25 @@ def _sample(
     samples = [row for row in samples if source is None or row["source"] == source]
     if samples:
         return samples[0]
+    if source is None:
+        _check_absent(reader, run, index, where)
     asked = "".join(f", {name} {value}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None)
     raise NotFound(
         f"The run {run.run_id} has no sample with index {index}{asked}; it recorded {run.samples:,} samples.",
         hint="See which with: audit sql 'SELECT min(index), max(index) FROM samples'",
     )
+
+
+def _check_absent(reader: Reader, run: Run, index: int, where: str) -> None:
+    """Ask for a sample in a second way, over every part, before it is denied. StoreError where the answers differ."""
+    condition = f" AND {where}" if where else ""
+    query = f"SELECT count(*) FROM samples WHERE run_id = ? AND index = {int(index)}{condition}"
+    found = reader.sql(query, parameters=[run.run_id]).fetchall()[0][0]
+    if found:
+        raise StoreError(
+            f"Two reads of sample {index} of the run {run.run_id} gave different answers: one found no row, the other {found}.",
+            hint="Run the command again, and verify the store with: audit store verify",
+        )
 
 
 def _is_utf8(text: str) -> bool:

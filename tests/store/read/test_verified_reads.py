@@ -11,7 +11,7 @@ from store_cases import record
 
 import audit
 from audit.cli.main import cli
-from audit.errors import AuditError, StoreDamaged
+from audit.errors import AuditError, NotFound, StoreDamaged, StoreError
 
 QUERIES = (
     "FROM samples ORDER BY ALL",
@@ -103,3 +103,13 @@ def test_a_damaged_manifest_is_an_error_unless_it_is_allowed(tmp_path: Path) -> 
     with audit.open(tmp_path, allow_damaged=True) as store:
         assert [run.run_id for run in store.runs()] == [whole.run_id]
         assert broken.run_id in str(store.damaged[0])
+
+
+def test_a_sample_is_denied_only_if_two_reads_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, samples=21)
+    with audit.open(tmp_path) as store:
+        with pytest.raises(NotFound, match="has no sample with index 99"):
+            store.trace(index=99)
+        monkeypatch.setattr("audit.store.read.reader.Reader.rows", lambda *_, **__: [])
+        with pytest.raises(StoreError, match="Two reads of sample 0"):
+            store.trace(index=0)
