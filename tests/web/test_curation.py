@@ -157,7 +157,7 @@ def test_a_class_of_any_name_stays_in_the_folder_of_links(tmp_path: Path) -> Non
     rows: Any = [{"path": str(picture), "label_name": name, "index": n} for n, name in enumerate(names)]
     write_selection(rows, str(tmp_path / "inner" / "links"))
     made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_symlink()}
-    assert made == {f"inner/links/{name}/0-a.jpg" for name in ("_", "_.", "_..", "a_.._..")}
+    assert made == {f"inner/links/{name}-a.jpg" for name in ("_/0", "_/1", "a_.._../2", "_/3")}
 
 
 def test_tag_and_select_by_command(photos: Path, tmp_path: Path) -> None:
