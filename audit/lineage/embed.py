@@ -91,7 +91,7 @@ def _projected(components: Vectors, method: Method) -> Vectors:
             from umap import UMAP  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
             raise MissingExtra("umap-learn", "UMAP", "embed") from None
-        made = UMAP(random_state=0)
+        made = UMAP(random_state=0, n_jobs=1)
     return np.asarray(made.fit_transform(components), np.float32)
 
 
