@@ -99,15 +99,15 @@ def build(
 
     A replay runs the recorded pipeline only if this machine recorded it, or with `trust`.
     """
-    desk = AppState(location, replay=replay, trust=trust, write=write, seconds=seconds)
+    state = AppState(location, replay=replay, trust=trust, write=write, seconds=seconds)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        desk.sandbox.start()
-        desk.answers.ask("templates", warm)
-        run.foresee(desk, desk.store)
+        state.sandbox.start()
+        state.answers.ask("templates", warm)
+        run.foresee(state, state.store)
         yield
-        desk.close()
+        state.close()
 
     app = Starlette(
         routes=ROUTES,
@@ -115,5 +115,5 @@ def build(
         exception_handlers={HTTPException: _missing, Exception: _broken},
         lifespan=lifespan,
     )
-    app.state.desk = desk
+    app.state.audit = state
     return app

@@ -45,9 +45,9 @@ def page(handler: Handler) -> Callable[[Request], Response]:
     """Return an endpoint that runs a handler in a thread and answers as HTML or JSON."""
 
     def endpoint(request: Request) -> Response:
-        desk: AppState = request.app.state.desk
+        state: AppState = request.app.state.audit
         try:
-            answer = handler(desk, request)
+            answer = handler(state, request)
         except AuditError as error:
             answer = error_page(error)
         except Exception:
@@ -80,7 +80,7 @@ def form_page(handler: FormHandler) -> Callable[[Request], Awaitable[Response]]:
             if len(body) > _LARGEST_FORM:
                 return respond(request, error_page(UsageError("The form is too large.")))
         fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        return await run_in_threadpool(page(lambda desk, asked: handler(desk, asked, fields)), request)
+        return await run_in_threadpool(page(lambda state, asked: handler(state, asked, fields)), request)
 
     return endpoint
 

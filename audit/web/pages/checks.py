@@ -17,19 +17,19 @@ _PICTURES = 24
 _ORDER = {"fail": 0, "error": 1, "skip": 3, "pass": 4}
 
 
-def checks(desk: AppState, request: Request) -> Page:
+def checks(state: AppState, request: Request) -> Page:
     """Return the page: failed checks first."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    epoch = desk.epoch(store, row)
-    found = desk.about(store, row, "findings", lambda: overview.findings(store, row, _LISTED), wait=None) or []
+    epoch = state.epoch(store, row)
+    found = state.about(store, row, "findings", lambda: overview.findings(store, row, _LISTED), wait=None) or []
     grouped: dict[str, list[overview.FindingSummary]] = {}
     for finding in found:
         grouped.setdefault(finding["check_name"], []).append(finding)
     groups = [_group(name, many) for name, many in grouped.items()]
     groups.sort(key=lambda group: (_ORDER.get(group["status"], 2), group["name"]))
     shown = {finding["index"] for group in groups for finding in group["pictures"]}
-    shows = desk.about(store, row, ("shows", 0), lambda: browsing.shows(store, row, 0), wait=None) if shown else None
+    shows = state.about(store, row, ("shows", 0), lambda: browsing.shows(store, row, 0), wait=None) if shown else None
     return Page(
         "checks.html",
         {"run": run_view(row), "groups": groups, "epoch": epoch, "shows": shows, "location": store.location},

@@ -23,9 +23,9 @@ from audit.web.state import PATIENCE, AppState
 _LISTED = 60
 
 
-def compare(desk: AppState, request: Request) -> Page:
+def compare(state: AppState, request: Request) -> Page:
     """Return the page: with the comparison if it is known, else with a part that loads it."""
-    store = desk.store
+    store = state.store
     a, b = _two(store, request)
     data: dict[str, Any] = {
         "a": run_view(a),
@@ -33,28 +33,28 @@ def compare(desk: AppState, request: Request) -> Page:
         "diff": None,
         "runs": [run_view(r) for r in reversed(store.runs())],
     }
-    found = _diff(desk, store, a, b, None if wants_json(request) else PATIENCE)
+    found = _diff(state, store, a, b, None if wants_json(request) else PATIENCE)
     if found is not None:
         data["diff"] = _shown(found)
     return Page("compare.html", data)
 
 
-def result(desk: AppState, request: Request) -> Page:
+def result(state: AppState, request: Request) -> Page:
     """Return the comparison itself; wait until it is ready."""
-    store = desk.store
+    store = state.store
     a, b = _two(store, request)
-    found = _diff(desk, store, a, b, None)
+    found = _diff(state, store, a, b, None)
     assert found is not None
     return Page("compare_result.html", {"a": run_view(a), "b": run_view(b), "diff": _shown(found)})
 
 
-def stages(desk: AppState, request: Request) -> Page:
+def stages(state: AppState, request: Request) -> Page:
     """Return one sample in both runs, stage by stage, with where they differ."""
-    store = desk.store
+    store = state.store
     a, b = _two(store, request)
     ours, theirs = (trace_of(_trace(store, run, request, side)) for run, side in ((a, "a"), (b, "b")))
     at_a, at_b = ({row["stage"]: row for row in view["stages"]} for view in (ours, theirs))
-    found = _diff(desk, store, a, b, PATIENCE)
+    found = _diff(state, store, a, b, PATIENCE)
     pairs = [(step.at_a, step.at_b) for step in found.steps] if found and found.steps else []
     pairs = pairs or [(stage, stage) for stage in sorted({*at_a, *at_b})]
     rows = [
@@ -99,15 +99,15 @@ def _pair(
     return row
 
 
-def picture(desk: AppState, request: Request) -> Response:
+def picture(state: AppState, request: Request) -> Response:
     """Return a picture of where one stage's output differs between the two runs."""
-    store = desk.store
+    store = state.store
     a, b = _two(store, request)
     keys, looks = [], []
     for run, side in ((a, "a"), (b, "b")):
         index, stage = whole(request, f"index_{side}", 0) or 0, whole(request, f"stage_{side}", 0) or 0
         epoch = whole(request, f"epoch_{side}")
-        key = (desk.epoch(store, run) if epoch is None else epoch, index, whole(request, f"visit_{side}", 0) or 0)
+        key = (state.epoch(store, run) if epoch is None else epoch, index, whole(request, f"visit_{side}", 0) or 0)
         keys.append((run.run_id, *key, stage))
         looks.append((run, key, stage))
 
@@ -115,7 +115,7 @@ def picture(desk: AppState, request: Request) -> Response:
         first, second = (previews(store, run, [key], stage).get(key) for run, key, stage in looks)
         return difference(first, second)
 
-    return send(desk.pictures.get(("difference", *keys), make))
+    return send(state.pictures.get(("difference", *keys), make))
 
 
 def _two(store: Reader, request: Request) -> tuple[Run, Run]:
@@ -129,10 +129,10 @@ def _trace(store: Reader, run: Run, request: Request, side: str) -> Any:
     return trace(store, run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
 
 
-def _diff(desk: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> Diff | None:
+def _diff(state: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> Diff | None:
     commits = (store.manifest(a.run_id).commit, store.manifest(b.run_id).commit)
     question = ("diff", a.run_id, b.run_id, *commits)
-    return desk.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
+    return state.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
 
 
 def _shown(found: Diff) -> JsonObject:

@@ -18,50 +18,50 @@ from audit.web.state import AppState
 _MOST = 100_000
 
 
-def require_write(desk: AppState) -> None:
+def require_write(state: AppState) -> None:
     """Raise UsageError unless this server may change the store."""
-    if not desk.write:
+    if not state.write:
         raise UsageError("This server does not change the store.", hint="Start it with: audit ui --write")
 
 
-def tag(desk: AppState, request: Request, form: Form) -> Page:
+def tag(state: AppState, request: Request, form: Form) -> Page:
     """Give the chosen samples a tag, or take it away."""
-    require_write(desk)
-    run_id = desk.store.run(request.path_params["run"]).run_id
+    require_write(state)
+    run_id = state.store.run(request.path_params["run"]).run_id
     indices = _indices(form.get("indices", ""))
-    with Store(desk.store.location) as own:  # not the readers of other requests: it is refreshed
+    with Store(state.store.location) as own:  # not the readers of other requests: it is refreshed
         changed = tag_samples(
             own, run_id, indices, form.get("tag", ""), note=form.get("note"), remove=form.get("do") == "remove"
         )
-    desk.expire()
+    state.expire()
     return Page("tagged.html", {"changed": changed, "tag": form.get("tag", ""), "removed": form.get("do") == "remove"})
 
 
-def amend(desk: AppState, request: Request, form: Form) -> Page:
+def amend(state: AppState, request: Request, form: Form) -> Page:
     """Rename a run and set its tags, written as KEY=VALUE, one for each line."""
-    require_write(desk)
-    run = desk.store.run(request.path_params["run"])
+    require_write(state)
+    run = state.store.run(request.path_params["run"])
     tags = dict(_pairs(form.get("tags", "")))
-    with Store(desk.store.location) as own:
+    with Store(state.store.location) as own:
         if form.get("name", "") != (run.name or ""):
             rename_run(own, run.run_id, form.get("name") or None)
         if tags != dict(run.tags):
             tag_run(own, run.run_id, tags, [key for key in run.tags if key not in tags])
-    desk.expire()
+    state.expire()
     return Page("amended.html", {"run_id": run.run_id})
 
 
 _ARCHIVES = ("fiftyone", "label-studio", "cvat")
 
 
-def export(desk: AppState, request: Request) -> Response:
+def export(state: AppState, request: Request) -> Response:
     """Return the chosen samples, or all of a gallery's, in one of the `FORMS`."""
-    store = desk.store
+    store = state.store
     run = store.run(request.path_params["run"])
     form = request.query_params.get("as", "csv")
     if form not in FORMS:
         raise UsageError(f"{form[:20]!r} is not a format.", hint=f"Choose one of {', '.join(FORMS)}.")
-    indices = _chosen(desk, request)
+    indices = _chosen(state, request)
     if form in _ARCHIVES:
         return _file(export_archive(store, run.run_id, form, indices), f"{form}.zip", "application/zip")
     rows = chosen_rows(store, run, "", indices=indices)
@@ -71,20 +71,20 @@ def export(desk: AppState, request: Request) -> Response:
     return _file(text, f"selection.{form}", "text/csv; charset=utf-8" if form == "csv" else "application/jsonl")
 
 
-def _chosen(desk: AppState, request: Request) -> list[int]:
+def _chosen(state: AppState, request: Request) -> list[int]:
     """Return the indices that the address lists, else those of the gallery that it names."""
     picked = request.query_params.get("indices")
     if picked is not None:
         return _indices(picked)
-    store = desk.store
+    store = state.store
     run = store.run(request.path_params["run"])
-    chosen = selection(desk, store, run, request)
+    chosen = selection(state, store, run, request)
     table = "graded_predictions" if run.graded else "lineage"
     queries = [  # the condition is a user's SQL: it runs in the sandbox
         f"SELECT DISTINCT index FROM {name} WHERE run_id = ? AND ({chosen.condition or 'true'}\n) LIMIT {_MOST}"
         for name in dict.fromkeys((table, "lineage"))
     ]
-    found = desk.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
+    found = state.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
     return [int(row[0]) for row in found.rows]
 
 

@@ -18,13 +18,13 @@ _MOST = 8
 _WORST = 5
 
 
-def curves(desk: AppState, request: Request) -> Page:
+def curves(state: AppState, request: Request) -> Page:
     """Return the curves of the classes that the address names, else of the five with the lowest recall."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
     epoch = whole(request, "epoch")
-    epoch = desk.epoch(store, row) if epoch is None else epoch
-    counted = desk.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=None)
+    epoch = state.epoch(store, row) if epoch is None else epoch
+    counted = state.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=None)
     assert counted is not None
     asked = request.query_params.getlist("class")
     if not all(one.isdecimal() for one in asked) or len(asked) > _MOST:
@@ -34,7 +34,7 @@ def curves(desk: AppState, request: Request) -> Page:
     names = counted["classes"]
     found = []
     for number in numbers:
-        curve = desk.about(
+        curve = state.about(
             store, row, ("curve", epoch, number), partial(class_curve, store, row, epoch, number), wait=None
         )
         if curve is not None and curve.thresholds:

@@ -43,39 +43,39 @@ _MOST_AT_ONCE = 1_200
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 
 
-def gallery(desk: AppState, request: Request) -> Page:
+def gallery(state: AppState, request: Request) -> Page:
     """Return the page around the blocks. HTML goes out at once and asks for the first block; JSON holds it."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
     stages = overview.stages(store, row)
     data: dict[str, Any] = {
         "run": run_view(row),
         "stages": [{"stage": s.stage, "path": s.path, "name": s.name} for s in stages],
         "orders": list(browsing.ORDERS),
-        **selection(desk, store, row, request).as_dict(),
-        "last_epoch": desk.epoch(store, row),
+        **selection(state, store, row, request).as_dict(),
+        "last_epoch": state.epoch(store, row),
         "at": request.query_params.get("at"),
         "tags": browsing.tag_names(store, row),
-        "write": desk.write,
+        "write": state.write,
         "location": store.location,
-        "condition": selection(desk, store, row, request).condition,
-        "filters": selection(desk, store, row, request).filters_shown(),
+        "condition": selection(state, store, row, request).condition,
+        "filters": selection(state, store, row, request).filters_shown(),
     }
     if wants_json(request):
-        data |= _block(desk, store, row, request)
+        data |= _block(state, store, row, request)
     else:
-        _shows(desk, store, row, data["stage"], 0.0)  # the next request of the page needs it
+        _shows(state, store, row, data["stage"], 0.0)  # the next request of the page needs it
     return Page("gallery.html", data, extra={"forms": FORMS})
 
 
-def filters(desk: AppState, request: Request) -> Page:
+def filters(state: AppState, request: Request) -> Page:
     """Return the filters: how each number and class is distributed in the epoch, and what is chosen."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    chosen = selection(desk, store, row, request)
+    chosen = selection(state, store, row, request)
     epoch, stage = chosen.epoch, chosen.stage
-    found = desk.about(store, row, ("facets", epoch), lambda: facets(store, row, epoch), wait=None) or []
-    of_stage = desk.about(
+    found = state.about(store, row, ("facets", epoch), lambda: facets(store, row, epoch), wait=None) or []
+    of_stage = state.about(
         store, row, ("facets", epoch, stage), lambda: stage_facets(store, row, epoch, stage), wait=None
     )
     named = {one.name: one for one in chosen.filters}
@@ -129,9 +129,9 @@ def _value_name(facet: str, value: object, classes: list[str]) -> str:
     return {True: "right", False: "wrong"}[value] if facet == "correct" and isinstance(value, bool) else str(value)
 
 
-def cell(desk: AppState, request: Request) -> Response:
+def cell(state: AppState, request: Request) -> Response:
     """Lead to the gallery of one cell of a large confusion matrix, whose own links must be short."""
-    run_id = desk.store.run(request.path_params["run"]).run_id
+    run_id = state.store.run(request.path_params["run"]).run_id
     predicted = request.path_params["predicted"]
     if predicted != "none" and not predicted.isdecimal():
         raise UsageError(f"A class must be a number, not {predicted[:40]!r}.")
@@ -139,31 +139,31 @@ def cell(desk: AppState, request: Request) -> Response:
     return RedirectResponse(url("run", run_id, "gallery", where=condition, of=request.query_params.get("of")))
 
 
-def block(desk: AppState, request: Request) -> Page:
+def block(state: AppState, request: Request) -> Page:
     """Return one block of samples."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    data = {"run": run_view(row), **selection(desk, store, row, request).as_dict()}
-    data["several_epochs"] = desk.epoch(store, row) > 0
+    data = {"run": run_view(row), **selection(state, store, row, request).as_dict()}
+    data["several_epochs"] = state.epoch(store, row) > 0
     try:
-        data |= _block(desk, store, row, request)
+        data |= _block(state, store, row, request)
     except QueryError as error:
         # The user is still typing the condition, so its error is shown inside the gallery.
         return Page("gallery_error.html", {**data, "error": error.message, "hint": error.hint})
     return Page("gallery_block.html", data)
 
 
-def count(desk: AppState, request: Request) -> Page:
+def count(state: AppState, request: Request) -> Page:
     """Return how many samples the condition picks."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    queries, parameters = browsing.matching(row, selection(desk, store, row, request).condition)
+    queries, parameters = browsing.matching(row, selection(state, store, row, request).condition)
 
     def counted() -> int:
-        return int(desk.sandbox.query(*queries, parameters=parameters, limit=1).rows[0][0])
+        return int(state.sandbox.query(*queries, parameters=parameters, limit=1).rows[0][0])
 
     try:
-        found = desk.about(store, row, ("count", queries), counted, wait=None)
+        found = state.about(store, row, ("count", queries), counted, wait=None)
     except QueryError:
         found = None
     return Page("gallery_count.html", {"count": found})
@@ -210,11 +210,11 @@ class GallerySelection:
         return {**self.as_query(), "selection": urlencode(self.as_query())}
 
 
-def selection(desk: AppState, store: Reader, row: Run, request: Request) -> GallerySelection:
+def selection(state: AppState, store: Reader, row: Run, request: Request) -> GallerySelection:
     """Return what the address asks for. Unless it names an epoch, a training shows its last one."""
     asked = request.query_params
     picks = asked.get("where", "NOT correct" if row.graded and row.wrong else "")
-    last = desk.epoch(store, row)
+    last = state.epoch(store, row)
     of = asked.get("of", "all" if not last or _EPOCH.search(picks) else str(last))
     if of != "all" and not of.isdecimal():
         raise UsageError(f"of must be an epoch or all, not {of[:40]!r}.")
@@ -231,16 +231,16 @@ def selection(desk: AppState, store: Reader, row: Run, request: Request) -> Gall
 
 
 def neighbours(
-    desk: AppState, row: Run, chosen: GallerySelection, key: browsing.Key
+    state: AppState, row: Run, chosen: GallerySelection, key: browsing.Key
 ) -> tuple[browsing.VisitPlace | None, browsing.VisitPlace | None]:
     """Return the samples before and after one in the order of a gallery; None where there is none."""
-    cursor = _cursor_of(desk, row, chosen, key)
+    cursor = _cursor_of(state, row, chosen, key)
     if cursor is None:
         return None, None
     found = []
     for backwards in (True, False):
         built = browsing.block(row, chosen.condition, order=chosen.order, after=cursor, limit=1, backwards=backwards)
-        rows = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(browsing.GalleryRow)
+        rows = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(browsing.GalleryRow)
         found.append(_place_of(rows[0]) if rows else None)
     return found[0], found[1]
 
@@ -249,13 +249,13 @@ def _place_of(row: browsing.GalleryRow) -> browsing.VisitPlace:
     return {"epoch": row["epoch"], "index": row["index"], "visit": row["visit"]}
 
 
-def _cursor_of(desk: AppState, row: Run, chosen: GallerySelection, key: browsing.Key) -> str | None:
+def _cursor_of(state: AppState, row: Run, chosen: GallerySelection, key: browsing.Key) -> str | None:
     built = browsing.place(row, chosen.condition, key, order=chosen.order)
-    here = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(browsing.GalleryRow)
+    here = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(browsing.GalleryRow)
     return built.cursor(here[0]) if here else None
 
 
-def _start(desk: AppState, row: Run, chosen: GallerySelection, request: Request) -> tuple[str | None, bool, int]:
+def _start(state: AppState, row: Run, chosen: GallerySelection, request: Request) -> tuple[str | None, bool, int]:
     """Return the cursor to begin at, whether its own sample is shown, and how many: enough to reach the sample `at`."""
     after, at = request.query_params.get("after"), request.query_params.get("at")
     if after is not None or not at:
@@ -263,26 +263,26 @@ def _start(desk: AppState, row: Run, chosen: GallerySelection, request: Request)
     numbers = at.split("-")
     if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
         return None, False, BLOCK
-    cursor = _cursor_of(desk, row, chosen, (int(numbers[0]), int(numbers[1]), int(numbers[2])))
+    cursor = _cursor_of(state, row, chosen, (int(numbers[0]), int(numbers[1]), int(numbers[2])))
     if cursor is None:
         return None, False, BLOCK
     built = browsing.earlier(row, chosen.condition, cursor, order=chosen.order)
-    before = int(desk.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows[0][0])
+    before = int(state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows[0][0])
     if before >= _MOST_AT_ONCE:
         return cursor, True, BLOCK
     return None, False, BLOCK * (before // BLOCK + 1)
 
 
-def _block(desk: AppState, store: Reader, row: Run, request: Request) -> JsonObject:
-    chosen = selection(desk, store, row, request)
-    cursor, including, many = _start(desk, row, chosen, request)
+def _block(state: AppState, store: Reader, row: Run, request: Request) -> JsonObject:
+    chosen = selection(state, store, row, request)
+    cursor, including, many = _start(state, row, chosen, request)
     built = browsing.block(row, chosen.condition, order=chosen.order, after=cursor, limit=many, including=including)
-    answer = desk.sandbox.query(*built.queries, parameters=built.parameters, limit=many)
+    answer = state.sandbox.query(*built.queries, parameters=built.parameters, limit=many)
     rows = browsing.with_names(row, answer.typed_rows(browsing.GalleryRow))
     following = built.cursor(rows[-1]) if len(rows) == many else None
-    shows = _shows(desk, store, row, chosen.stage, None)
+    shows = _shows(state, store, row, chosen.stage, None)
     if shows == "picture":
-        _expect(desk, store, row, rows, chosen.stage)
+        _expect(state, store, row, rows, chosen.stage)
     texts = _texts(store, row, rows, chosen.stage) if shows == "text" else {}
     tagged = browsing.tags(store, row, [sample["index"] for sample in rows])
     named = browsing.sources(store, row, [_key(sample) for sample in rows])
@@ -299,8 +299,8 @@ def _block(desk: AppState, store: Reader, row: Run, request: Request) -> JsonObj
     return {"samples": samples, "shows": shows, "after": following, "first": first, "skipped": including}
 
 
-def _shows(desk: AppState, store: Reader, row: Run, stage: int, wait: float | None) -> str | None:
-    return desk.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
+def _shows(state: AppState, store: Reader, row: Run, stage: int, wait: float | None) -> str | None:
+    return state.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
 
 
 def _key(sample: browsing.GalleryRow) -> browsing.Key:
@@ -312,14 +312,14 @@ def _texts(store: Reader, row: Run, samples: list[browsing.GalleryRow], stage: i
     return {key: excerpt(preview, _EXCERPT) for key, preview in found.items()}
 
 
-def _expect(desk: AppState, store: Reader, row: Run, samples: list[browsing.GalleryRow], stage: int) -> None:
+def _expect(state: AppState, store: Reader, row: Run, samples: list[browsing.GalleryRow], stage: int) -> None:
     keys = [_key(sample) for sample in samples]
 
     def fetch() -> None:
         found = browsing.previews(store, row, keys, stage)
         for key in keys:
-            desk.pictures.put((row.run_id, *key, stage), encode(found.get(key)))
+            state.pictures.put((row.run_id, *key, stage), encode(found.get(key)))
 
-    future = desk.answers.ask((row.run_id, "previews", stage, tuple(keys)), fetch)
+    future = state.answers.ask((row.run_id, "previews", stage, tuple(keys)), fetch)
     if not future.done():
-        desk.pictures.expect([(row.run_id, *key, stage) for key in keys], future)
+        state.pictures.expect([(row.run_id, *key, stage) for key in keys], future)

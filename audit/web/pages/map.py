@@ -18,27 +18,27 @@ _INTEGERS = ("epoch", "index", "visit", "label", "predicted", "correct")
 _FLOATS = ("x", "y", "loss", "confidence")
 
 
-def sample_map(desk: AppState, request: Request) -> Page:
+def sample_map(state: AppState, request: Request) -> Page:
     """Return the page; the points come in a request of their own."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    found = desk.about(store, row, "map", lambda: (maps.sample_map(store, row),), wait=None)
+    found = state.about(store, row, "map", lambda: (maps.sample_map(store, row),), wait=None)
     made = found[0] if found else None
     shown = {"layer": made.layer, "method": made.method, "samples": made.samples} if made else None
-    return Page("map.html", {"run": run_view(row), "map": shown, "last_epoch": desk.epoch(store, row)})
+    return Page("map.html", {"run": run_view(row), "map": shown, "last_epoch": state.epoch(store, row)})
 
 
-def points(desk: AppState, request: Request) -> Response:
+def points(state: AppState, request: Request) -> Response:
     """Return the points as bytes: the length of a JSON header, the header, then a column after the other."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    body = desk.about(store, row, "points", lambda: _packed(maps.points(store, row), row.classes or []), wait=None)
+    body = state.about(store, row, "points", lambda: _packed(maps.points(store, row), row.classes or []), wait=None)
     return Response(body or b"", media_type="application/octet-stream")
 
 
-def similar(desk: AppState, request: Request) -> Page:
+def similar(state: AppState, request: Request) -> Page:
     """Return the samples that are nearest to one on the map."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
     index, visit = request.path_params["index"], whole(request, "visit", 0) or 0
     known = maps.sample_map(store, row)

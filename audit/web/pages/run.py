@@ -21,32 +21,32 @@ from audit.web.state import PATIENCE, AppState
 PANELS = ("counts", "timings")
 
 
-def run(desk: AppState, request: Request) -> Page | Response:
+def run(state: AppState, request: Request) -> Page | Response:
     """Return the page; it loads slow panels afterwards. JSON waits for them."""
-    store = desk.store
+    store = state.store
     asked = request.path_params["run"]
     row = store.run(asked)
     if asked != row.run_id:
         return RedirectResponse(url("run", row.run_id) + (f"?{request.url.query}" if request.url.query else ""))
     epoch = whole(request, "epoch")
-    epoch = desk.epoch(store, row) if epoch is None else epoch
+    epoch = state.epoch(store, row) if epoch is None else epoch
     wait = None if wants_json(request) else PATIENCE
     classes = _classes(request)
-    begin(desk, store, row, epoch)
+    begin(state, store, row, epoch)
     return Page(
         "run.html",
         {
             "run": run_view(row),
             "epoch": epoch,
-            "last_epoch": desk.epoch(store, row),
+            "last_epoch": state.epoch(store, row),
             "classes": classes,
-            "counts": _panel(desk, store, row, epoch, "counts", wait, classes),
-            "timings": _panel(desk, store, row, epoch, "timings", wait),
+            "counts": _panel(state, store, row, epoch, "counts", wait, classes),
+            "timings": _panel(state, store, row, epoch, "timings", wait),
             "stages": [asdict(stage) for stage in overview.stages(store, row)],
             "failures": overview.failures(store, row),
             "findings": overview.findings(store, row),
             "tagged": tag_names(store, row),
-            "write": desk.write,
+            "write": state.write,
             "others": [run_view(other) for other in _others(store, row)],
         },
         extra={"class_orders": ORDERS},
@@ -60,16 +60,22 @@ def _others(store: Reader, row: Run, most: int = 30) -> list[Run]:
     return others[:most]
 
 
-def panel(desk: AppState, request: Request) -> Page:
+def panel(state: AppState, request: Request) -> Page:
     """Return one panel that the page was sent without."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
     name = request.path_params["panel"]
     if name not in PANELS:
         raise NotFound(f"There is no panel called {name[:40]!r}.", hint=f"Choose {' or '.join(PANELS)}.")
     epoch = whole(request, "epoch", 0) or 0
-    data = {"run": run_view(row), "epoch": epoch, "last_epoch": desk.epoch(store, row), "counts": None, "timings": None}
-    data[name] = _panel(desk, store, row, epoch, name, None, _classes(request))
+    data = {
+        "run": run_view(row),
+        "epoch": epoch,
+        "last_epoch": state.epoch(store, row),
+        "counts": None,
+        "timings": None,
+    }
+    data[name] = _panel(state, store, row, epoch, name, None, _classes(request))
     return Page(f"panel_{name}.html", data, extra={"class_orders": ORDERS})
 
 
@@ -79,29 +85,29 @@ def _classes(request: Request) -> ClassOrder:
     return asked if asked in ORDERS else "label"
 
 
-def begin(desk: AppState, store: Reader, row: Run, epoch: int) -> None:
+def begin(state: AppState, store: Reader, row: Run, epoch: int) -> None:
     """Start counting in the background."""
     for name in PANELS:
-        _panel(desk, store, row, epoch, name, 0.0)
+        _panel(state, store, row, epoch, name, 0.0)
 
 
-def foresee(desk: AppState, store: Reader) -> None:
+def foresee(state: AppState, store: Reader) -> None:
     """Start computing what the page of the newest run needs, without waiting."""
     newest = next(reversed(store.runs()), None)
     if newest is None:
         return
 
     def ask() -> None:
-        begin(desk, store, newest, overview.last_epoch(store, newest))
+        begin(state, store, newest, overview.last_epoch(store, newest))
 
     # Not `about`: the page that needs the answer reports its errors.
-    desk.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
+    state.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
 def _panel(
-    desk: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None, classes: ClassOrder = "label"
+    state: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None, classes: ClassOrder = "label"
 ) -> Any:
     if name == "counts":
-        counted = desk.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=wait)
+        counted = state.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=wait)
         return counts_view(counted, classes) if counted else None
-    return desk.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)
+    return state.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)

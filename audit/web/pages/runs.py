@@ -17,11 +17,11 @@ SORTS = {"newest": "newest first", "accuracy": "most accurate first", "name": "b
 _STATUSES = ("running", "complete", "interrupted", "failed")
 
 
-def runs(desk: AppState, request: Request) -> Page:
+def runs(state: AppState, request: Request) -> Page:
     """Return the first page."""
-    store = desk.store
+    store = state.store
     listed = store.runs()
-    foresee(desk, store)
+    foresee(state, store)
     asked = {name: request.query_params.get(name, "") for name in ("q", "status", "tag", "sort")}
     asked["sort"] = asked["sort"] if asked["sort"] in SORTS else "newest"
     shown = [run for run in reversed(listed) if _matches(run, asked)]

@@ -20,7 +20,7 @@ _FILES: dict[str, tuple[Literal["csv", "parquet"], str]] = {
 }
 
 
-def sql(desk: AppState, request: Request) -> Page | Response:
+def sql(state: AppState, request: Request) -> Page | Response:
     """Return the editor, and the answer when the address holds a query."""
     query = request.query_params.get("q", "")
     if len(query) > _LONGEST:
@@ -29,7 +29,7 @@ def sql(desk: AppState, request: Request) -> Page | Response:
         )
     save = request.query_params.get("save", "")
     if save:
-        return _file(desk, query, save)
+        return _file(state, query, save)
     data: dict[str, Any] = {
         "q": query,
         "columns": [],
@@ -42,14 +42,14 @@ def sql(desk: AppState, request: Request) -> Page | Response:
     code = 200
     if query.strip():
         try:
-            answer = desk.sandbox.query(query, limit=_ROWS)
+            answer = state.sandbox.query(query, limit=_ROWS)
             data |= {"columns": answer.columns, "rows": answer.rows, "more": answer.more, "seconds": answer.seconds}
         except QueryError as error:
             data |= {"error": error.message, "hint": error.hint}
             code = 422
     else:
-        desk.sandbox.start()
-    latest = next((run.run_id for run in reversed(desk.store.runs())), None)
+        state.sandbox.start()
+    latest = next((run.run_id for run in reversed(state.store.runs())), None)
     fragment = request.headers.get("x-partial") == "1"
     return Page(
         "sql_answer.html" if fragment else "sql.html",
@@ -59,16 +59,16 @@ def sql(desk: AppState, request: Request) -> Page | Response:
     )
 
 
-def words(desk: AppState, request: Request) -> Page:
+def words(state: AppState, request: Request) -> Page:
     """Return the words for completion: tables, their columns, and SQL keywords."""
     return Page("error.html", {**vocabulary()})
 
 
-def _file(desk: AppState, query: str, save: str) -> Response:
+def _file(state: AppState, query: str, save: str) -> Response:
     if save not in _FILES:
         raise UsageError(f"{save[:20]!r} is not a format.", hint="Choose csv or parquet.")
     form, media = _FILES[save]
-    answer = desk.sandbox.query(query, form=form)
+    answer = state.sandbox.query(query, form=form)
     return Response(
         answer.body, media_type=media, headers={"content-disposition": f'attachment; filename="audit.{save}"'}
     )

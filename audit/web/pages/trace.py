@@ -28,50 +28,50 @@ from audit.web.state import AppState
 _A_WHILE = "private, max-age=86400"
 
 
-def trace(desk: AppState, request: Request) -> Page:
+def trace(state: AppState, request: Request) -> Page:
     """Return the page."""
-    store = desk.store
+    store = state.store
     found = requested_trace(store, request)
     for row in found.stages:
-        _stage_picture(desk, found, row["stage"])
-    view = _view(desk, store, found)
+        _stage_picture(state, found, row["stage"])
+    view = _view(state, store, found)
     view["selection"] = None
     if "order" in request.query_params:  # opened from a gallery
-        view["selection"] = gallery.selection(desk, store, found.run, request).as_dict()["selection"]
+        view["selection"] = gallery.selection(state, store, found.run, request).as_dict()["selection"]
     return Page("trace.html", view)
 
 
-def steps(desk: AppState, request: Request) -> Page:
+def steps(state: AppState, request: Request) -> Page:
     """Return the links to the samples before and after this one in the gallery that it was opened from."""
-    store = desk.store
+    store = state.store
     row = store.run(request.path_params["run"])
-    chosen = gallery.selection(desk, store, row, request)
+    chosen = gallery.selection(state, store, row, request)
     index = request.path_params["index"]
     key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
-    before, after = gallery.neighbours(desk, row, chosen, key)
+    before, after = gallery.neighbours(state, row, chosen, key)
     data = {"run_id": row.run_id, "previous": before, "next": after, "selection": urlencode(chosen.as_query())}
     return Page("trace_steps.html", data)
 
 
-def replay(desk: AppState, request: Request) -> Page:
+def replay(state: AppState, request: Request) -> Page:
     """Recompute every stage in another process, and compare the outputs with the recorded ones."""
-    if desk.replays is None:
+    if state.replays is None:
         raise UsageError(
             "Replay is disabled on this server.",
             hint="It runs the recorded pipeline. To allow it, start `audit ui --replay`.",
         )
-    store = desk.store
+    store = state.store
     found = requested_trace(store, request)
     sample = found.sample
     try:
-        verdict, derived = desk.replays.replay(found.run.run_id, sample["index"], sample["epoch"], sample["visit"])
+        verdict, derived = state.replays.replay(found.run.run_id, sample["index"], sample["epoch"], sample["visit"])
     except AuditError as error:
         if wants_json(request):
             return error_page(error)
         return Page("replay.html", {"verdict": None, "error": error.message, "hint": error.hint, "stages": []})
     key = _key(found)
     for stage, preview in derived.items():
-        desk.pictures.put((*key, stage, "derived"), encode(preview))
+        state.pictures.put((*key, stage, "derived"), encode(preview))
     shown = [
         {"stage": row["stage"], "name": row["name"], "picture": _derived_address(found, row["stage"])}
         for row in found.stages
@@ -80,24 +80,24 @@ def replay(desk: AppState, request: Request) -> Page:
     return Page("replay.html", {"verdict": verdict, "error": None, "hint": None, "stages": shown})
 
 
-def picture(desk: AppState, request: Request) -> Response:
+def picture(state: AppState, request: Request) -> Response:
     """Return the small picture of one stage, by run, index and stage."""
-    store = desk.store
+    store = state.store
     run = store.run(request.path_params["run"])
     index, stage = request.path_params["index"], request.path_params["stage"]
     key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
     place: tuple[object, ...] = (run.run_id, *key, stage)
     if request.query_params.get("whole"):
-        return send(_stage_picture(desk, requested_trace(store, request), stage))
+        return send(_stage_picture(state, requested_trace(store, request), stage))
     if request.query_params.get("derived"):
-        return send(desk.pictures.get((*place, "derived"), lambda: None))
-    return send(desk.pictures.get(place, lambda: encode(previews(store, run, [key], stage).get(key))))
+        return send(state.pictures.get((*place, "derived"), lambda: None))
+    return send(state.pictures.get(place, lambda: encode(previews(store, run, [key], stage).get(key))))
 
 
-def source(desk: AppState, request: Request) -> Response:
+def source(state: AppState, request: Request) -> Response:
     """Return the source file, if it is a picture and still is what was recorded."""
-    found = requested_trace(desk.store, request)
-    return send(desk.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
+    found = requested_trace(state.store, request)
+    return send(state.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
 
 
 def send(made: Encoded | None) -> Response:
@@ -119,7 +119,7 @@ def trace_of(found: Trace) -> JsonObject:
     return view
 
 
-def _stage_picture(desk: AppState, found: Trace, stage: int) -> Encoded | None:
+def _stage_picture(state: AppState, found: Trace, stage: int) -> Encoded | None:
     """Return a stage's picture from its exact values where they are stored, else from the small preview."""
 
     def make() -> Encoded | None:
@@ -132,7 +132,7 @@ def _stage_picture(desk: AppState, found: Trace, stage: int) -> Encoded | None:
                 return encode_picture(exact)
         return encode(found.preview(stage))
 
-    return desk.pictures.get((*_key(found), stage, "whole"), make)
+    return state.pictures.get((*_key(found), stage, "whole"), make)
 
 
 def _looks_like_picture(stage: JsonObject) -> bool:
@@ -172,10 +172,10 @@ def _derived_address(found: Trace, stage: int) -> str:
     return url("run", found.run.run_id, "picture", found.sample["index"], stage, **_place(found), derived=1)
 
 
-def _view(desk: AppState, store: Reader, found: Trace) -> JsonObject:
+def _view(state: AppState, store: Reader, found: Trace) -> JsonObject:
     run, sample = found.run, found.sample
     view = trace_of(found)
-    mistakes = desk.mistakes(store, run, sample["epoch"])
+    mistakes = state.mistakes(store, run, sample["epoch"])
     before, after = mistakes.around(sample["index"], sample["visit"]) if mistakes else (None, None)
     view["previous_mistake"], view["next_mistake"] = before, after
     view["previous_visit"], view["next_visit"] = around(store, run, sample)
@@ -184,10 +184,10 @@ def _view(desk: AppState, store: Reader, found: Trace) -> JsonObject:
     if found.source_state == "unchanged" and found.stages[:1] and found.stages[0]["kind"] == "image":
         exactly = {"epoch": sample["epoch"], "visit": sample["visit"]}  # left out, they would mean the last ones
         view["source_picture"] = url("run", run.run_id, "source", sample["index"], **exactly)
-    view["replay_is_off"] = desk.replays is None
+    view["replay_is_off"] = state.replays is None
     view["can_replay"] = can_be_rebuilt(run.recipe)
-    view["is_warm"] = desk.process.is_warm
-    view["last_epoch"] = desk.epoch(store, run)
+    view["is_warm"] = state.process.is_warm
+    view["last_epoch"] = state.epoch(store, run)
     view["location"] = store.location
     view["history"] = history(store, run, sample["index"]) if view["last_epoch"] else []
     view["last_stage"] = _last_picture(view["stages"])

@@ -15,25 +15,25 @@ from audit.web.respond import Page, wants_json
 from audit.web.state import AppState
 
 
-def training(desk: AppState, request: Request) -> Page:
+def training(state: AppState, request: Request) -> Page:
     """Return the page; its charts fetch their numbers from `series`."""
-    store = desk.store
+    store = state.store
     run = store.run(request.path_params["run"])
-    data: dict[str, Any] = {"run": run_view(run), "last_epoch": desk.epoch(store, run)}
+    data: dict[str, Any] = {"run": run_view(run), "last_epoch": state.epoch(store, run)}
     if wants_json(request):
-        data |= _series(desk, store, run)
+        data |= _series(state, store, run)
     return Page("training.html", data)
 
 
-def series(desk: AppState, request: Request) -> Page:
+def series(state: AppState, request: Request) -> Page:
     """Return what the charts and tables show."""
-    store = desk.store
+    store = state.store
     run = store.run(request.path_params["run"])
-    return Page("training_series.html", {"run": run_view(run), **_series(desk, store, run)})
+    return Page("training_series.html", {"run": run_view(run), **_series(state, store, run)})
 
 
-def _series(desk: AppState, store: Reader, run: Run) -> JsonObject:
-    found = desk.about(store, run, "training", lambda: _asked(store, run), wait=None)
+def _series(state: AppState, store: Reader, run: Run) -> JsonObject:
+    found = state.about(store, run, "training", lambda: _asked(store, run), wait=None)
     assert found is not None
     return found
 

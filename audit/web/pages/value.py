@@ -17,38 +17,38 @@ from audit.web.state import AppState
 _A_WHILE = "private, max-age=3600"
 
 
-def value(desk: AppState, request: Request) -> Response:
+def value(state: AppState, request: Request) -> Response:
     """Return the stored values; 404 with the reason, and whether they can be recomputed, where there are none."""
-    found = requested_trace(desk.store, request)
+    found = requested_trace(state.store, request)
     stage = request.path_params["stage"]
-    if desk.derivations is not None and (known := desk.derivations.known(_key(found), stage)) is not None:
+    if state.derivations is not None and (known := state.derivations.known(_key(found), stage)) is not None:
         return _send(known)
     if not found.is_stored(stage):
-        return _absent(*_why_not_stored(desk, found))
+        return _absent(*_why_not_stored(state, found))
     try:
         return _send(picture_values(found.value(stage, numpy_only=True)))
     except NotAPicture as error:
         return _absent(error.message, False)
 
 
-def derive(desk: AppState, request: Request) -> Response:
+def derive(state: AppState, request: Request) -> Response:
     """Recompute the stages of this visit from its source, in another process, and return the values of one."""
-    found = requested_trace(desk.store, request)
-    why, can_derive = _why_not_stored(desk, found)
-    if desk.derivations is None or not can_derive:
+    found = requested_trace(state.store, request)
+    why, can_derive = _why_not_stored(state, found)
+    if state.derivations is None or not can_derive:
         return _absent(why, False)
     try:
-        stages = desk.derivations.derive(_key(found))
+        stages = state.derivations.derive(_key(found))
     except AuditError as error:
         return _absent(" ".join(part for part in (error.message, error.hint) if part), False)
     values = stages.get(request.path_params["stage"])
     return _absent("The output of this stage is not a picture.", False) if values is None else _send(values)
 
 
-def _why_not_stored(desk: AppState, found: Trace) -> tuple[str, bool]:
+def _why_not_stored(state: AppState, found: Trace) -> tuple[str, bool]:
     """Return a sentence, and whether the values can be recomputed here."""
     stored = "The exact values of this stage were not stored"
-    if desk.derivations is None:
+    if state.derivations is None:
         return f"{stored}, and this server does not run pipelines. To allow it, start `audit ui --replay`.", False
     if not can_be_rebuilt(found.run.recipe):
         return f"{stored}, and the run was recorded in a user's own loop without a builder.", False
