@@ -100,6 +100,8 @@ def output_size(output: Mapping[str, Any]) -> Size | None:
     kind, shape = output["kind"], output["shape"]
     if kind == "image" and len(shape) >= 2:
         return int(shape[0]), int(shape[1])
+    if shape is None:  # it was not recorded
+        return None
     if kind == "tensor" and len(shape) == 3 and shape[0] in (1, 3, 4):
         return int(shape[1]), int(shape[2])
     if output.get("target"):
