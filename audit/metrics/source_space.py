@@ -98,10 +98,10 @@ def place_in_stages(outputs: Iterable[Mapping[str, Any]], own: Collection[str] =
 def output_size(output: Mapping[str, Any]) -> Size | None:
     """Return (height, width) of the picture in a stage's output; None if it has none."""
     kind, shape = output["kind"], output["shape"]
-    if kind == "image" and len(shape) >= 2:
-        return int(shape[0]), int(shape[1])
     if shape is None:  # it was not recorded
         return None
+    if kind == "image" and len(shape) >= 2:
+        return int(shape[0]), int(shape[1])
     if kind == "tensor" and len(shape) == 3 and shape[0] in (1, 3, 4):
         return int(shape[1]), int(shape[2])
     if output.get("target"):
