@@ -7,7 +7,7 @@ place was recorded. Beyond any other stage the place is not known.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,6 @@ class SourceSpace:
         for axis in (axis for axis in (0, 1) if self.scale[axis] < 0):
             moved[:, [axis, axis + 2]] = moved[:, [axis + 2, axis]]
         return np.asarray(moved)
-
-    def locate_points(self, points: Array) -> Array:
-        """Return points (n, 2) of the later picture in pixels of the earlier one."""
-        return np.asarray(points * np.array(self.scale) + np.array(self.offset))
 
     def after(self, step: SourceSpace) -> SourceSpace:
         """Return where the picture after `step` lies, if this is where the picture before it lies."""
@@ -97,9 +93,8 @@ def place_in_stages(outputs: Iterable[Mapping[str, Any]], own: Collection[str] =
 
 def output_size(output: Mapping[str, Any]) -> Size | None:
     """Return (height, width) of the picture in a stage's output; None if it has none."""
-    kind, shape = output["kind"], output["shape"]
-    if shape is None:  # it was not recorded
-        return None
+    kind = output["kind"]
+    shape: Sequence[int] = output["shape"] or ()  # a picture beside its target has none
     if kind == "image" and len(shape) >= 2:
         return int(shape[0]), int(shape[1])
     if kind == "tensor" and len(shape) == 3 and shape[0] in (1, 3, 4):
