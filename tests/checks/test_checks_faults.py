@@ -99,7 +99,7 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
         *("preprocessing", "probe"),  # no normalisation is stated, and --probe was not given
         *("leakage", "split_drift"),  # one split
         *("calibration", "weak_segments"),  # too few samples
-        *("target_boxes", "target_masks", "missed_by_size"),  # neither boxes nor masks
+        *("target_boxes", "target_masks", "lost_boxes", "missed_by_size"),  # neither boxes nor masks
     }
 
 

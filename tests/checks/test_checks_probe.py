@@ -65,13 +65,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target = folder / "test" / CLASSES[number % 3]
         target.mkdir(parents=True, exist_ok=True)
         _picture(number % 3, rng).save(target / f"{number:03d}.png")
+    torch.manual_seed(0)  # for the weights that the network begins with
     scope: dict[str, object] = {}
     exec(_HEAD + "transform = v2.Compose([*crop, *tensor, *normalise])", scope)
     transform, model = scope["transform"], scope["model"]()  # type: ignore[operator]
     for number in range(180):
         inputs.append(transform(_picture(number % 3, rng)))  # type: ignore[operator]
         labels.append(number % 3)
-    torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(40):
         optimizer.zero_grad()
