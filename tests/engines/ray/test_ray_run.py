@@ -89,7 +89,7 @@ def test_a_spent_budget_ends_the_round(nodes: Any, pictures: Callable[..., Path]
             with Image.open(path) as picture:
                 picture.resize((96, 72)).save(path)
     pipeline, _ = write_material(tmp_path)
-    options: dict[str, Any] = {"pipeline": pipeline, "store": store, "batch_size": 2, "capture_budget": 500_000}
+    options: dict[str, Any] = {"pipeline": pipeline, "store": store, "batch_size": 2, "capture_budget": 520_000}
     remote = audit.run(images, engine="ray", **options)
     assert (remote.status, remote.samples) == ("complete", 22)
     assert str(remote.capture).startswith("full (auto")
