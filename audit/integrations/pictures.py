@@ -13,6 +13,8 @@ from typing import Any
 
 from audit.integrations import run_facts as facts
 from audit.records import Run
+from audit.sources.decode import open_picture
+from audit.sources.files import read_file
 from audit.store.read.reader import Reader
 
 
@@ -114,7 +116,7 @@ def _file_size(path: str) -> tuple[int, int] | None:
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
+        with open_picture(read_file(os.fsencode(path))) as picture:
             return picture.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None

@@ -11,6 +11,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.copies import signatures
 from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.sources.decode import open_picture
 from audit.store.read.rows import QueryRow
 
 #: For each property its values, one for each sample, and words for messages.
@@ -168,14 +169,12 @@ def _evidence(name: str, query: str) -> str:
 
 def _headers(context: Context, most: int) -> dict[int, FileHeader]:
     """Return quality and metadata of some files, from their headers alone."""
-    from PIL import Image
-
     found: dict[int, FileHeader] = {}
     for file, handle in opened(chosen_files(context, most, "status = 'ok' AND label IS NOT NULL")):
         if isinstance(handle, OSError):
             continue
         try:
-            with handle, Image.open(handle) as image:
+            with handle, open_picture(handle) as image:
                 tables = getattr(image, "quantization", None)
                 exif = image.getexif()
                 camera = tuple(str(exif[tag]) for tag in (271, 272, 305) if tag in exif)

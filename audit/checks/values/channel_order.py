@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, opened
+from audit.sources.decode import open_picture
 
 Order = str
 
@@ -84,7 +85,7 @@ def _digests(file: Any) -> Iterator[tuple[str | None, Order]]:
     from audit.values import hashing, tv
 
     try:
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             pixels = np.asarray(image.convert("RGB"))
     except Exception:
         return
