@@ -56,7 +56,7 @@ def run(trial: Trial) -> None:
                     samples += BATCH
                 writer.finish("complete")
             except AuditError:
-                trial.counts["told in a sentence"] += 1
+                trial.counts["reported in a sentence"] += 1
                 left = 10**6  # the disk is well again
                 if run_id is not None:
                     writer.abandon()

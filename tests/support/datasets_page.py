@@ -47,7 +47,7 @@ for x, y in loader:
 ```
 
 Its path is `batch.NAME`. `run.stage` says that row n of its output is the sample in row n of its input. If audit cannot tell which samples a call was given, it stores nothing for it and
-says so in `runs.unrecorded`. Outputs of such stages depend on the other samples of the batch: `audit replay` makes single samples, so it lists these outputs under `not_compared`.
+says so in `runs.unrecorded`. Outputs of these stages depend on the other samples of the batch: `audit replay` makes single samples, so it lists these outputs under `not_compared`.
 
 ## Where a dataset may keep its transforms
 

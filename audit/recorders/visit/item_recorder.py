@@ -296,7 +296,7 @@ class ItemRecorder:
             self._digests[position] = row.facts.digest
 
     def _take_unplaced(self) -> list[str]:
-        """Return a text on a collate function whose rows could not be told apart, once in each process."""
+        """Return a text on a collate function whose rows could not be distinguished, once in each process."""
         stage = self._unplaced_collate
         if stage is None or self._is_collate_sent:
             return []
