@@ -16,7 +16,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from bench import campaign_stages as stages
+from bench.campaign import replay_stages as stages
 from bench.campaign.replay_stages import BYTES, FLOATS, PIL, Entry
 
 MODES = ("run", "loader", "dataset")

@@ -7,8 +7,10 @@ import contextlib
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -173,6 +175,12 @@ async def _exchange(app: Starlette, send: bytes, wait: float) -> tuple[bytes, bo
     return answer, ended
 
 
+def _run(exchange: Coroutine[Any, Any, tuple[bytes, bool]]) -> tuple[bytes, bool]:
+    """Run it in a thread: a browser of another test has an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, exchange).result()
+
+
 def _large(_: Request) -> Response:
     return Response(bytes(64 * 2**20))
 
@@ -196,11 +204,11 @@ def test_a_client_that_keeps_the_server_waiting_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, request_: bytes, ended: bool
 ) -> None:
     monkeypatch.setattr("audit.web.protocol.PATIENCE", 0.4)
-    assert asyncio.run(_exchange(Starlette(routes=_ROUTES), request_, 1.2))[1] == ended
+    assert _run(_exchange(Starlette(routes=_ROUTES), request_, 1.2))[1] == ended
 
 
 def test_what_is_not_http_is_refused_with_the_policy() -> None:
-    answer, _ = asyncio.run(_exchange(Starlette(routes=_ROUTES), b"\x16\x03\x01 not http\r\n\r\n", 0.3))
+    answer, _ = _run(_exchange(Starlette(routes=_ROUTES), b"\x16\x03\x01 not http\r\n\r\n", 0.3))
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"content-security-policy: default-src 'none'" in answer
 
