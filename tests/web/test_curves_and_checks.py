@@ -105,7 +105,8 @@ def test_curves_checks_boxes_and_masks_by_clicking(page: Any, place: Path) -> No
         page.get_by_role("link", name="30 samples as a gallery").click()
         page.get_by_text("30 samples").wait_for()
         page.goto(f"{site}run/scores/trace/0")
-        assert page.locator("svg.over").count() == 2
+        # The stages have names of torchvision's, but are none of its classes: only the model's input is certain.
+        assert page.locator("svg.over").count() == 1
         assert page.locator("svg.over").first.locator("rect").count() == 2
         page.get_by_role("heading", name="Boxes in pixels").wait_for()
         page.get_by_label("boxes and masks").uncheck()
