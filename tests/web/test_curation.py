@@ -66,6 +66,9 @@ def test_rename_and_tag_a_run(page: Any, tmp_path: Path) -> None:
         page.get_by_label("tags, one").fill("team=vision\nreviewed=yes")
         page.get_by_role("button", name="Save").click()
         page.get_by_role("heading", name="second name").wait_for()
+        # Parts of the page load after it is shown: let them arrive before the server ends.
+        page.wait_for_load_state("networkidle")
+        page.goto("about:blank")
     with Store(str(place)) as store:
         assert store.run(run).name == "second name"
         assert store.run(run).tags == {"team": "vision", "reviewed": "yes"}
