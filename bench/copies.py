@@ -1,4 +1,4 @@
-"""How many changed copies of a picture are found, and how many pairs that are none, on CIFAR-10 and MNIST.
+"""How many changed copies of a picture are found, and how many pairs are found that are not copies, on CIFAR-10 and MNIST.
 
     python -m bench.copies --cifar PACKAGE --mnist PACKAGE [--half choose]
 

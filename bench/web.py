@@ -2,8 +2,8 @@
 
     python bench/web.py [FOLDER] [SAMPLES]
 
-Makes the store once (about a minute) if FOLDER has none, then asks each page twice: the first answer has nothing
-cached, the second is what a reader meets from then on. Prints milliseconds by the clock and of processor time (the server and
+Makes the store once (two minutes) if FOLDER has none, then asks each page five times: the first answer has nothing
+cached, the others are what a reader meets from then on. Prints milliseconds by the clock and of processor time (the server and
 the processes it started, the work it begins for later included); the promise is 200 for each page. On a busy machine only the
 processor time means anything.
 """
@@ -23,12 +23,14 @@ import psutil
 from PIL import Image
 from starlette.testclient import TestClient
 
+from audit.lineage.queries.gallery_rows import ORDERS
 from audit.records import Run
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
 from audit.web.app import build
 
 CLASSES = 10
+BRUSHED = '{"confidence": [0.5, 0.6], "stage:1:mean": [0.2, 0.4]}'
 STEP = 50_000
 
 
@@ -132,12 +134,13 @@ def _block(
 
 
 def measure(place: str) -> list[tuple[str, float, float, float, float]]:
-    """Milliseconds, clock and processor, of each page over a fresh server: the first answer, the median of nine more."""
+    """Milliseconds, clock and processor, of each page over a fresh server: the first answer, the median of four more."""
     with TestClient(build(place), base_url="http://localhost") as client:
         time.sleep(3)  # a server is up for a while before anyone looks
         a, b = (run["run_id"] for run in client.get("/?format=json").json()["runs"][:2])
         where = "where=label+%3D+2+AND+NOT+correct"
-        first = client.get(f"/run/{a}/gallery?{where}&format=json").json()["after"]
+        block = client.get(f"/run/{a}/gallery?{where}&format=json").json()
+        first, index = block["after"], block["samples"][-1]["index"]
         pages = {
             "runs": "/",
             "run": f"/run/{a}",
@@ -146,7 +149,20 @@ def measure(place: str) -> list[tuple[str, float, float, float, float]]:
             "gallery block, next": f"/run/{a}/gallery/block?"
             + urlencode({"where": "label = 2 AND NOT correct", "after": first}),
             "gallery block, by source": f"/run/{a}/gallery/block?where=source+LIKE+%27%25123.png%27",
+            "gallery block, all samples": f"/run/{a}/gallery/block?where=",
+            **{
+                f"gallery block, by {order}": f"/run/{a}/gallery/block?{where}&" + urlencode({"order": order})
+                for order in ORDERS
+            },
+            "gallery block, brushed": f"/run/{a}/gallery/block?where=&" + urlencode({"filter": BRUSHED}),
+            "gallery count": f"/run/{a}/gallery/count?{where}",
+            "gallery filters": f"/run/{a}/gallery/filters?{where}",
             "trace": f"/run/{a}/trace/765432",
+            "trace, next and previous": f"/run/{a}/trace/{index}/steps?{where}&order=loss",
+            "trace, similar samples": f"/run/{a}/trace/765432/similar",
+            "checks": f"/run/{a}/checks",
+            "curves": f"/run/{a}/curves",
+            "map": f"/run/{a}/map",
             "picture": f"/run/{a}/picture/345678/0",
             "compare": f"/compare?a={b}&b={a}",
             "training": f"/run/{a}/training",
@@ -161,7 +177,7 @@ def measure(place: str) -> list[tuple[str, float, float, float, float]]:
 
 def _asked(client: TestClient, path: str) -> tuple[float, float, float, float]:
     clock, processor = [], []
-    for _ in range(10):
+    for _ in range(5):
         begun, used = time.perf_counter(), _used()
         answer = client.get(path)
         clock.append(1e3 * (time.perf_counter() - begun))

@@ -22,7 +22,7 @@ from bench.campaign.trial import Trial
 #: The modules of the members, in the order of the table. Each has GOAL, COUNTS (what is counted) and run(trial).
 MEMBERS = (
     *("writer_kills", "engine_kills", "bucket_kills", "errnos", "power_cuts", "damage", "sql_escapes", "broken_files"),
-    *("full_disk", "clock", "readers", "many_samples"),
+    *("full_disk", "full_places", "memory_kills", "clock", "readers", "many_samples"),
 )
 PAGE = Path(__file__).parent.parent.parent / "docs" / "RELIABILITY.md"
 BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ Before = Callable[[str, tuple[str, ...]], None]
 After = Callable[[str, tuple[str, ...], bytes], None]
 
 _TWO_PATHS = ("link", "replace", "rename")
-_ONE_PATH = ("unlink", "mkdir")
+_ONE_PATH = ("unlink", "mkdir", "rmdir")
 
 
 def _nothing(*_: object) -> None:
@@ -24,10 +25,12 @@ def _nothing(*_: object) -> None:
 
 
 @contextmanager
-def watched(root: str, before: Before = _nothing, after: After = _nothing) -> Iterator[None]:
-    """Watch `open` to write, write, fsync, link, replace, rename, unlink, mkdir below a folder, for the length of the block."""
-    real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open")}
-    real_open = builtins.open
+def watched(root: str, before: Before = _nothing, after: After = _nothing, *, reads: bool = False) -> Iterator[None]:
+    """Watch the calls that change something below a folder, for the length of the block: `open` to write, write, fsync, link,
+    replace, rename, unlink, mkdir, rmdir. With `reads` also `open` to read, listdir and flock, before they happen.
+    """
+    real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir")}
+    real_open, real_flock = builtins.open, fcntl.flock
 
     def mine(path: Any) -> bool:
         return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(root)
@@ -46,14 +49,28 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing) -> It
 
     def one(name: str) -> Any:
         def call(path: Any, *more: Any, **options: Any) -> Any:
-            if options or not mine(path):
+            # shutil.rmtree names files by their folder's descriptor.
+            folder = options.get("dir_fd")
+            full = f"{os.readlink(f'/proc/self/fd/{folder}')}/{os.fspath(path)}" if folder is not None else path
+            if not mine(full):
                 return real[name](path, *more, **options)
-            before(name, (os.fspath(path),))
-            done = real[name](path, *more)
-            after(name, (os.fspath(path),), b"")
+            before(name, (os.fspath(full),))
+            done = real[name](path, *more, **options)
+            after(name, (os.fspath(full),), b"")
             return done
 
         return call
+
+    def listdir(path: Any = ".") -> Any:
+        if reads and mine(path):
+            before("listdir", (os.fspath(path),))
+        return real["listdir"](path)
+
+    def flock(descriptor: Any, kind: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if reads and mine(path):
+            before("flock", (path,))
+        real_flock(descriptor, kind)
 
     def fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -100,17 +117,25 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing) -> It
             return self._file.fileno()
 
     def open_file(path: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
-        return Written(path) if mode == "wb" and mine(path) else real_open(path, mode, *more, **options)
+        if not mine(path):
+            return real_open(path, mode, *more, **options)
+        if mode == "wb":
+            return Written(path)
+        if reads:
+            before("read", (os.fspath(path),))
+        return real_open(path, mode, *more, **options)
 
     for name in _TWO_PATHS:
         setattr(os, name, two(name))
     for name in _ONE_PATH:
         setattr(os, name, one(name))
-    os.fsync, os.open = fsync, open_descriptor  # type: ignore[assignment]
+    os.fsync, os.open, os.listdir = fsync, open_descriptor, listdir  # type: ignore[assignment]
+    fcntl.flock = flock
     local_filesystem.open = open_file  # type: ignore[attr-defined]
     try:
         yield
     finally:
         for name, call in real.items():
             setattr(os, name, call)
+        fcntl.flock = real_flock
         del local_filesystem.open  # type: ignore[attr-defined]

@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timedelta, tzinfo
+from unittest.mock import patch
 
 from audit.store.read.reader import Reader
+from audit.store.write import writer as writer_module
 from audit.store.write.writer import RunWriter
 from bench.campaign.stores import BATCH, fresh, lost, visits
 from bench.campaign.trial import Trial
 
 GOAL = 1_000
 COUNTS = "runs written while the clock jumps"
-_RUNS = 10
+_RUNS = 5
+_COMMITS = 2
+
+
+class JumpingTime(datetime):
+    """The time of day, so many seconds away from the true one."""
+
+    offset = 0.0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + timedelta(seconds=cls.offset)
 
 
 def run(trial: Trial) -> None:
-    place, real = fresh(trial.folder / "s"), time.time
+    real = time.time
+    clocks = (
+        patch.object(writer_module, "datetime", JumpingTime),
+        patch("time.time", lambda: real() + JumpingTime.offset),
+    )
+    with clocks[0], clocks[1]:
+        _write_runs(trial)
+
+
+def _write_runs(trial: Trial) -> None:
+    place = fresh(trial.folder / "s")
     begun: list[str] = []
-    offset = [0.0]
-    time.time = lambda: real() + offset[0]
-    try:
-        while trial.more():
-            if len(begun) == _RUNS:
-                begun = []
-                fresh(place)
-            writer = RunWriter.create(str(place))
-            begun.append(writer.run.run_id)
-            for number in range(3):
-                offset[0] = trial.chance.choice((-1, 1)) * trial.chance.choice((0.5, 60, 86_400, 1e8))
-                writer.append(visits(writer.run.run_id, number * BATCH))
-                writer.flush()
-            writer.finish("complete")
-            trial.tried += 1
-            if (wrong := lost(place, begun[-1], 3 * BATCH)) is not None:
-                trial.fail(f"run {trial.tried}: {wrong}")
-            with Reader(str(place)) as reader:
-                if [row.run_id for row in reader.runs()] != begun or reader.run("latest").run_id != begun[-1]:
-                    trial.fail(f"run {trial.tried}: the runs are in another order")
-    finally:
-        time.time = real
+    while trial.more():
+        if len(begun) == _RUNS:
+            begun = []
+            fresh(place)
+        writer = RunWriter.create(str(place))
+        begun.append(writer.run.run_id)
+        for number in range(_COMMITS):
+            JumpingTime.offset = trial.chance.choice((-1, 1)) * trial.chance.choice((0.5, 60, 86_400, 1e8))
+            writer.append(visits(writer.run.run_id, number * BATCH))
+            writer.flush()
+        writer.finish("complete")
+        trial.tried += 1
+        if (wrong := lost(place, {begun[-1]: _COMMITS * BATCH})) is not None:
+            trial.fail(f"run {trial.tried}: {wrong}")
+        with Reader(str(place)) as reader:
+            if [row.run_id for row in reader.runs()] != begun or reader.run("latest").run_id != begun[-1]:
+                trial.fail(f"run {trial.tried}: the runs are in another order")

@@ -1,4 +1,4 @@
-"""Eight readers beside a writer that commits and merges: each answer is that of some commit, and none goes back."""
+"""Eight readers beside a writer that commits, merges and removes: each answer is that of some commit, and none goes back."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import traceback
 from pathlib import Path
 
 from audit.errors import StoreDamaged, StoreError
-from audit.store.maintain.compact import compact
+from audit.store.maintain.compact import compact, remove
 from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
 from bench.campaign.stores import BATCH, fresh, lost, visits
 from bench.campaign.trial import Trial
 
-GOAL = 100_000
-COUNTS = "answers of 8 readers beside a writer and merges"
+GOAL = 600
+COUNTS = "seconds of 8 readers beside a writer, merges and removals"
 _READERS = 8
+#: The store keeps so many runs; older ones are removed.
+_KEPT = 6
+#: Seconds between two looks of one reader: two cores serve all of them.
+_PAUSE = 0.25
 _QUERY = (
     """SELECT (SELECT count(*) FROM samples WHERE run_id = $1), (SELECT count(*) FROM predictions WHERE run_id = $1)"""
 )
@@ -39,29 +43,37 @@ def run(trial: Trial) -> None:
                 os._exit(1)
         os.close(theirs)
         pipes.append((child, ours))
-    while trial.seconds_left() > 2:
-        writer = RunWriter.create(str(place))
-        for number in range(12):
-            writer.append(visits(writer.run.run_id, number * BATCH))
-            writer.flush()
-        writer.finish("complete")
-        with Reader(str(place)) as reader:
-            compact(reader, writer.run.run_id)
-            trial.counts["merges"] += 1
-        if (wrong := lost(place, writer.run.run_id, 12 * BATCH)) is not None:
-            trial.fail(wrong)
+    while trial.more():
+        _write_and_merge(trial, place)
+        trial.tried = int(trial.seconds)
     for child, ours in pipes:
         os.kill(child, signal.SIGTERM)
         with open(ours) as told:
             for line in told:
                 kind, _, rest = line.rstrip("\n").partition(" ")
                 if kind == "answers":
-                    trial.tried = trial.tried + int(rest)
+                    trial.counts["answers"] += int(rest)
                 elif kind == "told":
-                    trial.counts["told that a run was merged meanwhile"] += int(rest)
+                    trial.counts["answered that a run was merged or removed meanwhile"] += int(rest)
                 else:
                     trial.fail(rest)
         os.waitpid(child, 0)
+
+
+def _write_and_merge(trial: Trial, place: Path) -> None:
+    writer = RunWriter.create(str(place))
+    for number in range(12):
+        writer.append(visits(writer.run.run_id, number * BATCH))
+        writer.flush()
+    writer.finish("complete")
+    with Reader(str(place)) as reader:
+        compact(reader, writer.run.run_id)
+        trial.counts["merges"] += 1
+        for row in reader.runs()[:-_KEPT]:
+            remove(reader, row.run_id)
+            trial.counts["removals"] += 1
+    if (wrong := lost(place, {writer.run.run_id: 12 * BATCH})) is not None:
+        trial.fail(wrong)
 
 
 def _read(place: Path, out: int) -> None:
@@ -83,6 +95,6 @@ def _read(place: Path, out: int) -> None:
             told += 1
         except Exception:
             os.write(out, f"bad {traceback.format_exc()!r}\n".encode())
-        time.sleep(0.01)
+        time.sleep(_PAUSE)
     os.write(out, f"answers {answers}\ntold {told}\n".encode())
     os._exit(0)

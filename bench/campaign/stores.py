@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,38 +42,58 @@ def write_run(place: Path, commits: int = 3) -> str:
     return writer.finish("complete").run_id
 
 
-def fresh(place: Path) -> Path:
-    """Return the folder, empty."""
+def fresh(place: Path, template: Path | None = None) -> Path:
+    """Return the folder, empty, or as a copy of another."""
     shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    if template is not None:
+        shutil.copytree(template, place)
+    else:
+        place.mkdir(parents=True)
     return place
 
 
-def lost(place: Path, run_id: str | None, samples: int) -> str | None:
-    """Return what is wrong with a store in which so many samples of a run were committed; None if nothing is.
+def lost(place: Path, expected: Mapping[str, int], only: str | None = None) -> str | None:
+    """Return what is wrong with a store in which so many samples of each run were committed; None if nothing is.
 
-    Without a run, everything in the store is verified.
+    With `only`, the parts of that run alone are verified, and all manifests are read.
     """
     try:
         with Reader(str(place)) as reader:
-            if damage := verify(reader, run_id):
+            known = only is not None and any(row.run_id == only for row in reader.runs())
+            if damage := verify(reader, only if known else None):
                 return f"verify: {damage[0]}"
-            if run_id is None or not samples:
-                return None
-            indices, graded = (read_indices(reader, run_id, table) for table in ("samples", "predictions"))
+            if only is not None:
+                expected = {only: expected[only]} if only in expected else {}
+            return next(filter(None, (missing(reader, run, samples) for run, samples in expected.items())), None)
     except AuditError as error:
         return f"{type(error).__name__}: {error}"
-    if len(indices) < samples or sorted(indices) != list(range(len(indices))):
-        return f"{samples} samples were committed, {len(indices)} are there"
-    return None if sorted(graded) == sorted(indices) else f"{len(indices)} samples, but {len(graded)} predictions"
+
+
+def missing(reader: Reader, run_id: str, samples: int) -> str | None:
+    """Return which of a run's samples and predictions are not there; None if all are."""
+    if not samples:
+        return None
+    found = {table: sorted(read_indices(reader, run_id, table)) for table in ("samples", "predictions")}
+    count = len(found["samples"])
+    if count < samples or found["samples"] != list(range(count)):
+        return f"{samples} samples were committed, {count} are there"
+    graded = len(found["predictions"])
+    return None if found["predictions"] == found["samples"] else f"{count} samples, but {graded} predictions"
 
 
 def read_indices(reader: Reader, run_id: str, table: str) -> list[int]:
-    """Return the index of every row of a run's table, through the files that DuckDB is given: quicker than connecting it."""
+    """Return the index of every row of a run's table."""
+    return read_column(reader, run_id, table, "index")
+
+
+def read_column(reader: Reader, run_id: str, table: str, column: str) -> list[Any]:
+    """Return a column of a run's table, through the files that DuckDB is given: quicker than connecting it, and no threads."""
     files = PartFilesystem(reader.filesystem)
     names = [name for name, owner, _ in files.expose([reader.manifest(run_id)]).get(table, ()) if owner == run_id]
-    found: list[int] = []
+    found: list[Any] = []
     for name in names:
         with pa.PythonFile(files.open(name), mode="r") as file:
-            found += pq.ParquetFile(file).read(columns=["index"], use_threads=False)["index"].to_pylist()
+            # Without handing anything to a thread, which on a busy machine waits for its turn.
+            part = pq.ParquetFile(file, pre_buffer=False)
+            found += part.read(columns=[column], use_threads=False)[column].to_pylist()
     return found
