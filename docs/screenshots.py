@@ -26,6 +26,8 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1240, "height": 800}
+#: What a reader sees of a long page.
+TALLEST = 1_130
 BEFORE, AFTER = "144, antialias=True", "144, interpolation=v2.InterpolationMode.NEAREST"
 
 
@@ -75,7 +77,8 @@ def shoot(
     if act is not None:
         act(page)
     with Image.open(io.BytesIO(page.screenshot(full_page=whole))) as shot:
-        shot.convert("RGB").save(target, "WEBP", quality=86, method=6)
+        shown = shot.convert("RGB").crop((0, 0, shot.width, min(shot.height, TALLEST)))
+        shown.save(target, "WEBP", quality=86, method=6)
     sys.stdout.write(f"{target.relative_to(ROOT)}  {target.stat().st_size // 1000} KB\n")
 
 
@@ -91,8 +94,13 @@ def look(page: Page) -> None:
 def point(page: Page) -> None:
     """Wait for the points of the map, and point at one."""
     page.locator("#map[data-ready]").wait_for()
-    page.mouse.move(300, 640)
-    page.wait_for_timeout(300)
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    for x in range(int(box["width"]) // 5, int(box["width"]), 9):
+        page.mouse.move(box["x"] + x, box["y"] + box["height"] * 0.55)
+        if page.locator("#map-tip").is_visible():
+            break
+    page.wait_for_load_state("networkidle")
 
 
 ACTS: dict[str, Callable[[Page], None]] = {"viewer": look, "map": point}
