@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from audit import display
+
 if TYPE_CHECKING:
     from audit.api import Store, diff_pipelines, doctor, open, record, resume, run
     from audit.checks.baseline import Baseline
@@ -88,6 +90,21 @@ __all__ = [
     "serve",
     "stage",
 ]
+
+
+def _html(value: object) -> str | None:
+    from audit.report.html.notebook import as_html
+
+    return as_html(value)
+
+
+def _print(value: object) -> None:
+    from audit.report.printed import print_result
+
+    print_result(value)
+
+
+display.register(html=_html, text=_print)
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,17 @@ EXTRAS = {
     "wandb": "wandb",
     "ray": "ray",
     "cryptography": "sign",
+    "onnxruntime": "onnx",
+    "sklearn": "embed",
+    "umap": "embed",
+}
+#: Packages whose name differs from that of their module.
+_PACKAGES = {
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "umap": "umap-learn",
+    "mlflow": "mlflow-skinny",
 }
 
 
@@ -32,4 +43,4 @@ def missing_extra(error: ModuleNotFoundError, purpose: str) -> MissingExtra | No
     module = (error.name or "").split(".")[0]
     if not module or module == "audit":
         return None
-    return MissingExtra(module, purpose, EXTRAS.get(module))
+    return MissingExtra(_PACKAGES.get(module, module), purpose, EXTRAS.get(module))

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from audit.errors import NotFound, UsageError
 
-#: The address by which records for other tools name this project. It identifies; it need not answer.
+#: The address of the project's documentation: the package's page links there, and records for other tools name it.
+#: `.example` is a reserved ending, so nothing answers yet. Change it here, and in packaging/conda-forge/meta.yaml.
 PROJECT_ADDRESS = "https://audit-lineage.example"
 
 #: `latest`, or the Nth complete run before it; the SQL macro `run_of` uses it too.
@@ -39,7 +40,9 @@ def check_run_name(name: str | None) -> str | None:
             hint="Use up to 200 printable characters without slashes, not beginning or ending in a space.",
         )
     if _LATEST.fullmatch(name):
-        raise UsageError(f"{name!r} cannot be a run's name: it always means the newest complete run.")
+        raise UsageError(
+            f"{name!r} cannot be a run's name: it always means the newest complete run.", hint="Choose another name."
+        )
     return name
 
 

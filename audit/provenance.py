@@ -52,6 +52,10 @@ def versions() -> dict[str, str]:
     for name, package in _BESIDES.items():
         with contextlib.suppress(PackageNotFoundError):
             found[name] = _version(package)
+    loops = sys.modules.get("audit.values.native")
+    if loops is not None:
+        # Without the extension the same is computed, slower; statistics of floats may differ in their last digits.
+        found["native"] = "yes" if getattr(loops, "native", None) is not None else "no"
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from audit.columns import BIGINT, BOOLEAN, DOUBLE, INTEGER, MAP, TIMESTAMP, VARCHAR, VARCHARS
-from audit.notebook_view import NotebookView
+from audit.display import NotebookView
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 Level = Literal["digest", "preview", "full"]
@@ -96,7 +96,7 @@ class Run(NotebookView):
         dict[str, str],
         VARCHAR(
             "JSON: python, torch, torchvision, pillow, numpy, audit; `digests`: the version of the recipe of its "
-            "digests"
+            "digests; `native`: `yes` or `no`, whether the C extension was used"
         ),
     ] = field(default_factory=dict)
     git_commit: Annotated[
@@ -194,7 +194,7 @@ class Stage:
         str,
         VARCHAR(
             "place in the pipeline: `0` is load, `2.1` the first stage inside the second, `target.1` a stage of "
-            "the label, `outer.1` a stage of a dataset that wraps one with stages of its own, `inside.NAME` one "
+            "the label or of a second input, `outer.1` a stage of a dataset that wraps one with stages of its own, `inside.NAME` one "
             "that the dataset's own code names, `call.aug.1` one that was found by its call, `batch.collate` one "
             "that works on whole batches"
         ),
@@ -224,6 +224,8 @@ class Part:
     last_index: int | None = None
     #: Version of its columns. Manifests of format version 1 do not say it.
     schema: int = 1
+    #: A file of the run with the indices of the commit, where bounds would not tell (see store/index_set.py).
+    indices: str | None = None
 
 
 class Columns:

@@ -1,9 +1,8 @@
 """The tables of a run, as they are stored: one class for each, one line for each column.
 
 No other place lists them. The Arrow schema (store/schema.py) and the tables of docs/FORMAT.md are made from these classes,
-and readers return rows of these types. Column names are a contract with users. To add a column, add a line at the end of
-its class, with a `since=` greater by one than the greatest here, and run `make docs`. To add a table, add a class and an
-entry in TABLES, and run `make docs`.
+and readers return rows of these types. Column names are a contract with users. CONTRIBUTING.md says
+how to add a column or a table.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class SampleRow(VisitRow):
     source_digest: Annotated[
         str | None, VARCHAR("SHA-256 of the file's bytes, hex", null="no file, or it could not be read")
     ]
-    source_bytes: Annotated[int | None, BIGINT("the file's length", null="as above")]
+    source_bytes: Annotated[int | None, BIGINT("the file's length", null="no file, or it could not be read")]
     label: Annotated[int | None, BIGINT("class number", null="unlabelled")]
     label_name: Annotated[str | None, VARCHAR("its name", null="unlabelled, or names unknown")]
     status: Annotated[str, VARCHAR("`ok` or `failed`")]
@@ -141,7 +140,9 @@ class PredictionRow(VisitRow):
     """One row for each sample of each matched call of a recorded model.
 
     If a visit has several, those of the model that was recorded first come first, then in the order of the calls. The first
-    one is graded (view `graded_predictions`); all other views, checks and counts use only that one.
+    one is graded (view `graded_predictions`); all other views, checks and counts use only that one. A row whose input was
+    mixed from several samples (MixUp, CutMix) has `mix` among its `operations`, no label and no grade, and a `call` above 0;
+    `parents` has the samples that it was mixed from, and the view `mixed_predictions` joins both.
     """
 
     label: Annotated[int | None, BIGINT("class number", null="unlabelled")]
@@ -200,7 +201,7 @@ class PredictionRow(VisitRow):
     call: Annotated[
         int | None,
         INTEGER(
-            "0, 1, … among the predictions of one visit; 0 is graded",
+            "0, 1, … among the predictions of one visit; 0 is graded, and is never of an input mixed from several samples",
             null="written before this column existed: 0",
             since=3,
         ),
@@ -223,6 +224,15 @@ class PredictionRow(VisitRow):
     output: Annotated[
         list[float] | None,
         FLOATS("what the model gave, for tasks without classes", null="a task with classes", since=3),
+    ]
+    head: Annotated[
+        str | None,
+        VARCHAR(
+            "key or position of the output, where several outputs of the model have targets of their own; the first of "
+            "them has the lower `call`",
+            null="the model has one graded output",
+            since=5,
+        ),
     ]
 
 
@@ -267,8 +277,8 @@ class ActivationRow(TypedDict):
     run_id: Annotated[str, RUN_ID]
     epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
     step: Annotated[int, BIGINT("number of the model's call")]
-    index: Annotated[int | None, BIGINT("the sample", null="the value belongs to the batch")]
-    visit: Annotated[int | None, INTEGER("its visit", null="the value belongs to the batch")]
+    index: Annotated[int | None, BIGINT("the sample", null="the value belongs to the batch, or to a mixed input")]
+    visit: Annotated[int | None, INTEGER("its visit", null="as above")]
     layer: Annotated[str, VARCHAR("the layer's name in the model")]
     layer_type: Annotated[str, VARCHAR("its class")]
     direction: Annotated[str, VARCHAR("`forward` or `backward`")]
@@ -318,6 +328,14 @@ class ParentRow(TypedDict):
     position: Annotated[int, INTEGER("place in the batch")]
     parent_index: Annotated[int, BIGINT("a sample that went into it")]
     weight: Annotated[float | None, DOUBLE("its share", null="unknown")]
+    number: Annotated[
+        int | None,
+        BIGINT(
+            "the row of `calls` for which the loop mixed it",
+            null="mixed before it came to the loop, or declared with `run.parents`",
+            since=5,
+        ),
+    ]
 
 
 class TaskRow(VisitRow):
@@ -354,10 +372,30 @@ class BoxRow(TaskRow):
         str | None,
         VARCHAR(
             "`tp`: matched; `fp`: a predicted box without a target; `fn`: a target that was not found",
-            null="the sample has no target boxes recorded, a crowd, or a box with NaN or a negative size",
+            null="the sample has no target boxes recorded, a crowd, a box with NaN or a negative size, or a predicted "
+            "box without a partner where such a target is of its class",
         ),
     ]
     crowd: Annotated[bool | None, BOOLEAN("the target stands for many objects (COCO's iscrowd)", null="not said")]
+    keypoints: Annotated[
+        list[float] | None,
+        FLOATS(
+            "x, y and visibility of each keypoint, one after the other, in pixels of the model's input",
+            null="it has none",
+            since=5,
+        ),
+    ]
+    keypoint_scores: Annotated[
+        list[float] | None, FLOATS("the model's score of each keypoint", null="a target, or none", since=5)
+    ]
+    oks: Annotated[
+        float | None,
+        DOUBLE(
+            "COCO's object keypoint similarity with the partner",
+            null="it has no partner, or its keypoints are not COCO's 17 of a person",
+            since=5,
+        ),
+    ]
 
 
 class MaskScoreRow(TaskRow):

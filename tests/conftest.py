@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 register_profiles()
 
+#: The least free space, in bytes, of a file system in memory that is used for temporary files.
+_ENOUGH = 4 << 30
+
 # A shell ignores SIGINT for what it starts in the background, and every child inherits that. A handler of our own is
 # not inherited: the programs that tests start have the default one again.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -28,9 +33,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-processes", action="store_true", help="skip every test that starts a process")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        _keep_temporary_files_in_memory(config)
     if config.getoption("--no-processes") and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
         forbid_processes()  # not where pytest-xdist itself has to start the workers
+
+
+def _keep_temporary_files_in_memory(config: pytest.Config) -> None:
+    """Put the temporary folders on a file system in memory if there is one: a store waits for the disk at each commit."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ENOUGH:
+        folder = tempfile.mkdtemp(prefix="audit-tests-", dir=memory)
+        config.option.basetemp = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,6 +104,13 @@ def write_pipeline(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def folder_on_disk() -> Iterator[Path]:
+    """A temporary folder outside of /dev/shm, for tests that fill or replace /dev/shm."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

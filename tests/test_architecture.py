@@ -16,7 +16,7 @@ ROOT = Path(audit.__file__).parent
 
 #: Lowest first. A module may import from its own layer and from those below it.
 LAYERS = [
-    {"notebook_view"},
+    {"display"},
     {
         "errors",
         "columns",
@@ -46,12 +46,6 @@ LAYERS = [
     {"__main__", "__init__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-#: Imports inside functions that point upward: a value that a notebook or a terminal asks to show itself.
-UPWARD = {
-    ("notebook_view", "audit.report.html.notebook.as_html"),
-    ("lineage.trace", "audit.report.text.trace_tree"),
-    ("lineage.diff.diff", "audit.report.diff.text.diff_text"),
-}
 #: Within a room: what a folder or file must not import. Folders that are not named here may import each other.
 APART = {
     "recorders.stages": {"recorders.loop", "recorders.model", "recorders.visit"},
@@ -117,7 +111,7 @@ def lies_in(module: str, place: str) -> bool:
 def test_imports_point_one_way(module: str, path: Path) -> None:
     assert room(module) in LEVEL, f"{module} has no layer: give it one in this test"
     for name in imports(path):
-        if name.startswith("audit.") and (module, name) not in UPWARD:
+        if name.startswith("audit."):
             target = name.removeprefix("audit.")
             if room(target) in LEVEL:
                 assert level(target) <= level(module), f"{module} imports {name}, which lies above it"
@@ -133,12 +127,6 @@ def test_folders_of_a_room_stay_apart(place: str, forbidden: set[str]) -> None:
         for name in imports(path):
             for other in forbidden:
                 assert not lies_in(name.removeprefix("audit."), other), f"{module} imports {name}"
-
-
-def test_the_list_of_upward_imports_is_short_and_true() -> None:
-    found = {(module, name) for module, path in modules() for name in imports(path)}
-    assert found >= UPWARD
-    assert len(UPWARD) <= 4
 
 
 def private_definitions(tree: ast.AST) -> set[str]:

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_blocks import PARSERS, page_blocks
 from page_sessions import masked, page_sessions, run_session
 from places import DIGITS, PIPELINE, REPOSITORY
+from warm_programs import warm_python
 
 README = (REPOSITORY / "README.md").read_text()
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")]
 
 
 @pytest.mark.workers
@@ -63,19 +66,54 @@ def test_the_loop_of_the_readme_runs_and_replays(demo: Path) -> None:
     (demo / "train.py").write_text(snippet)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     for words in (["train.py"], ["-m", "audit", "replay", "training", *map(str, range(20))]):
-        done = subprocess.run([sys.executable, *words], cwd=demo, capture_output=True, text=True, env=environment)
+        done = subprocess.run([warm_python(), *words], cwd=demo, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     assert done.stdout.startswith("40 of 40 visits identical"), done.stdout  # of two epochs
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (REPOSITORY / "docs").glob("*.md"))]
-)
+@pytest.mark.parametrize("page", sorted(str(path.relative_to(REPOSITORY)) for path in PAGES))
 def test_links_lead_somewhere(page: str) -> None:
     text = (REPOSITORY / page).read_text()
     for target in re.findall(r"\]\(([^)#]+)", text):
         if "://" not in target:
             assert ((REPOSITORY / page).parent / target).exists(), f"{page} links to {target}"
+
+
+#: The pages whose code is run, and the file whose tests run it.
+RUN_BY = {
+    "README.md": "tests/test_docs.py",
+    "docs/CHECKS.md": "tests/checks/test_checks_command.py",
+    "docs/COOKBOOK.md": "tests/test_site.py",
+    "docs/INTEGRATIONS.md": "tests/integrations/test_integration_docs.py",
+    "docs/TASKS.md": "tests/test_howto.py",
+    "docs/TRUST.md": "tests/test_howto.py",
+    "docs/TROUBLESHOOTING.md": "tests/test_site.py",
+    "docs/TUTORIAL.md": "tests/test_site.py",
+    "docs/howto/ci.md": "tests/checks/test_checks_command.py",
+    **{
+        f"docs/howto/{name}.md": "tests/test_howto.py"
+        for name in ("own-dataset", "lightning", "trainer", "ddp", "detection", "buckets", "share-a-store")
+    },
+}
+#: Written from code that is tested: signatures, help texts, answers to queries.
+GENERATED = {"docs/cli.md", "docs/python.md", "docs/COOKBOOK.md", "docs/CHECKS.md"}
+
+
+@pytest.mark.parametrize("page", sorted(str(path.relative_to(REPOSITORY)) for path in PAGES))
+def test_every_block_of_a_page_is_run_or_says_why_not(page: str) -> None:
+    for block in page_blocks((REPOSITORY / page).read_text(encoding="utf-8")):
+        where = f"{page}: {block.text[:60]!r}"
+        if block.language in PARSERS:
+            PARSERS[block.language](block.text)
+        elif block.language in ("python", "sh", "console", "sql"):
+            assert block.skipped or page in RUN_BY, f"{where} is not run"
+        else:
+            assert block.language == "text" or page in GENERATED, f"{where} has no language"
+
+
+def test_the_tests_that_run_a_page_name_it() -> None:
+    for page, test in RUN_BY.items():
+        assert Path(page).stem in (REPOSITORY / test).read_text(encoding="utf-8"), f"{test} does not run {page}"
 
 
 def test_no_page_names_a_machine() -> None:
@@ -121,7 +159,8 @@ def test_every_command_has_its_twin() -> None:
                   audit.Store.sign, audit.Store.attest),
     }  # fmt: skip
     without = {"config", "completion"}
-    assert {*cli.commands} - without <= {*twins}
+    missing = {*cli.commands} - without - {*twins}
+    assert not missing, f"add the method of audit that each of these commands calls to `twins` in this test: {missing}"
     for found in twins.values():
         for twin in found:
             parameters = inspect.signature(twin).parameters.values()

@@ -28,7 +28,7 @@ QUOTED = ("beautifully told", "story told badly", '"told"')
 
 def texts() -> list[Path]:
     code = [path for ending in ("py", "html") for path in (ROOT / "audit").rglob(f"*.{ending}")]
-    return sorted([*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "pipelines").glob("*.py")])
+    return sorted([*code, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "pipelines").glob("*.py")])
 
 
 @pytest.mark.parametrize("phrase", STUMBLES)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from audit.config import half_of_memory, parse_bytes, store_location
-from audit.errors import UsageError
-from audit.notebook_view import NotebookView
+from audit.display import NotebookView
+from audit.errors import NotFound, UsageError
 from audit.records import Progress, Run
 from audit.store.read.reader import Reader, Relation
 
@@ -328,6 +328,11 @@ class Store(NotebookView):
         if tag is not None:
             query = "SELECT index FROM tags WHERE run_id = ? AND tag = ?"
             indices = [index for (index,) in self.sql(query, parameters=[row.run_id, tag]).fetchall()]
+            if not indices:
+                raise NotFound(
+                    f"No sample of the run {row.run_id} has the tag {tag!r}.",
+                    hint="See the tags with: audit sql 'SELECT DISTINCT tag FROM tags'",
+                )
         return write_selection(chosen_rows(self.reader, row, where or "", indices=indices), path)
 
     def rename(self, run: str, name: str | None) -> Run:

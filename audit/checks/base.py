@@ -20,6 +20,10 @@ Status = Literal["pass", "fail", "skip", "error"]
 #: What a run must have for a check to run; without it the check is reported as skipped.
 Need = Literal["model", "labels", "pictures", "files", "activations", "baseline"]
 
+#: Checks that find why a model is wrong; what else is wrong with its predictions follows from it.
+CAUSES_OF_ERRORS = (
+    *("probe", "evaluation_mode", "class_order", "head", "scale", "preprocessing", "channel_order", "alignment"),
+)
 #: From the least severe to the most severe.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
@@ -61,6 +65,7 @@ class Finding:
 class Check(ABC):
     """One rule. Subclass it, give it a name, and register it (or name it in an entry point `audit.checks`)."""
 
+    #: A built-in check has the name of its file, and the group of its folder; one of your own declares its name.
     name: ClassVar[str]
     group: ClassVar[str] = "yours"
     #: One sentence that says what the check finds; `--list` and docs/CHECKS.md show it.
@@ -68,8 +73,15 @@ class Check(ABC):
     severity: ClassVar[Severity] = "error"
     options: ClassVar[Mapping[str, Option]] = settings()
     needs: ClassVar[tuple[Need, ...]] = ()
+    #: Checks whose findings explain this one's: if one of them fails, warnings of this check are notes.
+    follows: ClassVar[tuple[str, ...]] = ()
     #: Whether it runs when the configuration chooses nothing.
     default: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        place = cls.__module__.split(".")
+        if place[:2] == ["audit", "checks"] and len(place) == 4 and "name" not in cls.__dict__:
+            cls.group, cls.name = place[2:]
 
     @abstractmethod
     def run(self, context: Context) -> Iterable[Finding]:

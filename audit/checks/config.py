@@ -20,7 +20,7 @@ from audit.checks.narrowing import Narrowing
 from audit.checks.own_checks import own_checks
 from audit.checks.registry import all_checks, require_check
 from audit.checks.shared.allow_list import Allowed, AllowList
-from audit.checks.yours.sql import CHECK as SQL
+from audit.checks.yours.sql import Sql
 from audit.config import Settings
 from audit.errors import UsageError
 
@@ -129,11 +129,11 @@ def parse_configuration(content: Settings, path: str | None, own: Sequence[type[
     available = [*all_checks(), *own]
     settings = []
     for name in (*select, *skip, *tables):
-        if name == SQL.name:
+        if name == Sql.name:
             raise UsageError(f"{where} configures 'sql' as a check.", hint="Write your queries as [[sql]] tables.")
         require_check(name, {check.name for check in own})
     for check in available:
-        if check is SQL:
+        if check is Sql:
             continue
         table = tables.get(check.name, {})
         at = f"[checks.{check.name}] in {where}"
@@ -168,7 +168,7 @@ def _queries(content: Settings, where: str, taken: Set[str]) -> list[Setting]:
             raise UsageError(
                 f"{at} has the name {name!r}, which another check already has.", hint="Give it a different name."
             )
-        settings.append(_setting(SQL, name, given, at, True))
+        settings.append(_setting(Sql, name, given, at, True))
     return settings
 
 

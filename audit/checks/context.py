@@ -167,12 +167,12 @@ class Context:
 
     @cached_property
     def samples(self) -> str:
-        """Return the samples that this check looks at."""
+        """Return SQL for the rows of `samples` that this check looks at: one for each visit."""
         return f"(SELECT * FROM samples WHERE {self._sample_condition})"
 
     @cached_property
     def items(self) -> str:
-        """Return one row for each item of the dataset: the first visit of each.
+        """Return SQL for one row of each item of the dataset: the row of its first visit.
 
         Two loaders of one run have the same indices, so that only split, index and source together name an item; and
         a sampler may leave out in the first epoch what it draws in another.

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from audit.checks.base import Finding
 from audit.checks.report import Report
 from audit.errors import AuditError
-from audit.lineage.source_state import read_source
 from audit.lineage.trace import trace
 from audit.sources.decode import open_picture
 from audit.store.read.reader import Reader
@@ -64,7 +63,7 @@ def _jpeg(reader: Reader, run_id: str, index: int | None) -> bytes | None:
         preview = found.preview(0)
         if preview is not None and not preview.media_type.startswith("image/"):
             return None
-        data = preview.data if preview is not None else read_source(found.sample)
+        data = preview.data if preview is not None else found.read_source()
         with open_picture(data) as image:
             image.draft("RGB", (2 * _SIDE, 2 * _SIDE))
             small = image.convert("RGB")

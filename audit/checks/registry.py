@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from importlib import import_module
+from pkgutil import iter_modules
 
 from audit.checks.base import Check
 from audit.errors import UsageError
 from audit.registry import Registry
 
-#: One module for each check: the folder is the group, the file is the name.
-BUILT_IN: dict[str, tuple[str, ...]] = {
-    "integrity": (
-        *("coverage", "alignment", "unreadable", "source_unchanged", "model_unchanged", "code_unchanged"),
-        *("stable_load", "reproducible", "store", "hooks", "stage_coverage", "loader_order"),
-    ),
-    "values": (
-        *("finite", "probabilities", "stage_contract", "blank", "clipped", "scale", "preprocessing"),
-        *("channel_order", "augmentation", "repeated_draws"),
-    ),
-    "data": (
-        *("duplicates", "near_duplicates", "conflicting_labels", "leakage", "image_quality", "exif_orientation"),
-        *("alpha_dropped", "class_balance", "missing_classes", "shortcuts", "split_drift", "outliers"),
-        *("target_boxes", "lost_boxes", "target_masks"),
-    ),
-    "model": (
-        *("label_range", "class_order", "label_issues", "accuracy", "per_class_accuracy", "calibration"),
-        *("weak_segments", "head", "evaluation_mode", "dead_layers", "exploding_layers", "missed_by_size", "probe"),
-    ),
-    "against": ("pipeline_changed", "dataset_changed", "prediction_flips", "class_regressions", "losses", "drift"),
-    "yours": ("sql",),
-}
+#: The folders with checks, in the order in which they are run and documented.
+GROUPS = ("integrity", "values", "data", "model", "against", "yours")
 
 CHECKS: Registry[type[Check]] = Registry("check", "audit.checks")
 
-for _group, _names in BUILT_IN.items():
-    for _name in _names:
-        CHECKS.add(_name, import_module(f"audit.checks.{_group}.{_name}").CHECK)
+
+def _built_in() -> Iterator[type[Check]]:
+    """Yield the class of each file in the folders of the groups; files without one are helpers."""
+    for group in GROUPS:
+        for file in iter_modules(import_module(f"audit.checks.{group}").__path__):
+            module = import_module(f"audit.checks.{group}.{file.name}")
+            yield from (
+                found
+                for found in vars(module).values()
+                if isinstance(found, type) and issubclass(found, Check) and found.__module__ == module.__name__
+            )
+
+
+for _check in _built_in():
+    CHECKS.add(_check.name, _check)
 
 
 def require_check(name: str, own: Collection[str] = ()) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from audit.checks.base import SEVERITIES, Finding, Severity, Status
-from audit.notebook_view import NotebookView
+from audit.display import NotebookView
 from audit.plainjson import JsonObject
 from audit.tables import FindingRow
 

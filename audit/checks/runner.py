@@ -38,9 +38,9 @@ def run_checks(
     trust: bool = False,
     probe: bool = False,
 ) -> Report:
-    """Judge one run: the twin of `audit check`. `only` and `skip` name checks; `record` keeps the findings.
+    """Run the checks on one run, as `audit check` does. `only` and `skip` name checks; `record` stores the findings.
 
-    `checks` names Python files with checks of one's own. `probe` runs the model again on a few hundred samples. `trust`
+    `checks` names Python files with checks of your own. `probe` runs the model again on a few hundred samples. `trust`
     allows `reproducible` and `probe` to run code that this machine did not record, and the configuration to name files.
     """
     files = [os.fspath(file) for file in checks]
@@ -75,6 +75,7 @@ def _run(
         if progress is not None:
             progress(Progress(number, len(settings), doing=setting.name))
         outcomes.append(_judge(facts, setting, configuration.max_findings))
+    _mark_consequences(outcomes, settings)
     report = Report(
         run_id=run.run_id,
         run_name=run.name,
@@ -105,7 +106,10 @@ def _baseline(reader: Reader, run_id: str, wanted: str | os.PathLike[str] | None
 
 
 def _place(pipeline: object, configuration: str | None) -> str | None:
-    """Return the file below the working directory at which findings without a source are shown."""
+    """Return the file at which CI shows findings without a source: the pipeline or the configuration.
+
+    None if neither lies below the working directory.
+    """
     here = os.getcwd()
     for path in (pipeline, configuration):
         if isinstance(path, str):
@@ -124,7 +128,7 @@ def _record(reader: Reader, report: Report) -> None:
 
 
 def _quietly(ask: Callable[[], str | None]) -> str | None:
-    """Return the answer, or None if the store is damaged, which the checks report themselves."""
+    """Return the answer; None if the store is damaged, because a check reports that already."""
     try:
         return ask()
     except AuditError:
@@ -138,6 +142,8 @@ def _folder(root: str | None) -> str | None:
 
 @dataclass(slots=True)
 class _Verdict:
+    """What came of one check: the part of its `CheckOutcome` that its findings decide."""
+
     status: Status
     message: str
     findings: list[Finding]
@@ -145,12 +151,13 @@ class _Verdict:
     severity: Severity
 
 
-def _judge(facts: RunFacts, setting: Setting, most: int) -> CheckOutcome:
+def _judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome:
+    """Run one check, and return its outcome with at most `max_findings` findings."""
     begun = time.perf_counter()
     context = Context(facts, setting.options, setting.narrowing)
     if setting.allow.entries:
         context.most = MOST_WITH_EXCUSES
-    verdict = _verdict(context, setting, most)
+    verdict = _verdict(context, setting, max_findings)
     return CheckOutcome(
         check=setting.name,
         group=setting.check.group,
@@ -165,12 +172,24 @@ def _judge(facts: RunFacts, setting: Setting, most: int) -> CheckOutcome:
     )
 
 
-def _verdict(context: Context, setting: Setting, most: int) -> _Verdict:
+def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) -> None:
+    """Lower the warnings of a check to `info` if a check that it `follows` failed, so that one cause is reported once."""
+    failed = {outcome.check for outcome in outcomes if outcome.status == "fail" and outcome.severity != "info"}
+    for outcome, setting in zip(outcomes, settings, strict=True):
+        causes = [name for name in setting.check.follows if name in failed and name != outcome.check]
+        if outcome.status == "fail" and outcome.severity == "warning" and causes and setting.given_severity is None:
+            outcome.severity = "info"
+            outcome.findings = [_with_severity(finding, None) for finding in outcome.findings]
+            outcome.notes.append(f"probably a consequence of what {causes[0]} reports")
+
+
+def _verdict(context: Context, setting: Setting, max_findings: int) -> _Verdict:
+    """Run the check and return its verdict; an exception is the verdict `skip` or `error`."""
     try:
         if reason := context.unmet_run() or context.unmet_split() or _unmet(context, setting.check):
             raise Skip(reason)
         found = list(setting.check().run(context))
-        return _weigh(context, setting, found, most)
+        return _weigh(context, setting, found, max_findings)
     except (Skip, MissingExtra) as skipped:
         return _Verdict("skip", str(skipped), [], 0, setting.severity)
     except UsageError:
@@ -181,7 +200,8 @@ def _verdict(context: Context, setting: Setting, most: int) -> _Verdict:
         return _Verdict("error", f"{type(error).__name__}: {error}", [], 0, setting.severity)
 
 
-def _weigh(context: Context, setting: Setting, found: list[Finding], most: int) -> _Verdict:
+def _weigh(context: Context, setting: Setting, found: list[Finding], max_findings: int) -> _Verdict:
+    """Return the verdict that the findings lead to: without those that the configuration allows, most severe first."""
     is_accepted = setting.allow.accepts(context)
     kept = [finding for finding in found if not is_accepted(finding)]
     if len(kept) < len(found):
@@ -197,7 +217,7 @@ def _weigh(context: Context, setting: Setting, found: list[Finding], most: int) 
     worst = max(weights, key=SEVERITIES.index)
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity or setting.severity))
     message = kept[0].message if total == 1 else f"{total:,} findings, the first: {kept[0].message}"
-    return _Verdict("fail", message, kept[:most], total, worst)
+    return _Verdict("fail", message, kept[:max_findings], total, worst)
 
 
 def _with_severity(finding: Finding, severity: Severity | None) -> Finding:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from audit.errors import AuditError
 from audit.lineage.source_state import SourceFields, read_source
 from audit.records import Run, Stage
+from audit.sources.contact import allow_sources, may_contact
 from audit.store.bucket.location import is_remote
 from audit.store.read.reader import Reader
 from audit.store.read.rows import QueryRow, Row
@@ -95,6 +96,8 @@ class RunFacts:
     def root(self) -> str | None:
         """Return where the sources are, if they are files that are still there, or a bucket that can be read."""
         files = [row["file"] for row in self.epochs if row["file"] is not None]
+        for file in files:
+            allow_sources(self.run, self.reader.location, trust=self.trust, root=file["root"])
         roots = {file["root"]: file for file in files if file["root"] is not None}
         return next((root for root in sorted(roots) if _is_here(roots[root])), None)
 
@@ -104,6 +107,8 @@ def _is_here(file: SourceFields) -> bool:
     root = file["root"]
     if root is None or not is_remote(root):
         return root is not None and os.path.isdir(root)
+    if not may_contact(root):
+        return False
     try:
         read_source(file)
     except FileNotFoundError:

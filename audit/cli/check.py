@@ -38,7 +38,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
-    help="The least severity that makes the command fail. [default: error]",
+    help="The lowest severity that makes the command fail. [default: error]",
 )
 @click.option("--only", metavar="NAME", multiple=True, help="Run only this check; repeatable.")
 @click.option("--skip", metavar="NAME", multiple=True, help="Do not run this check; repeatable.")

@@ -13,10 +13,10 @@ from audit.cli.options import debug_option, json_option, verdict
 @json_option
 @debug_option
 def doctor(dataset: str, samples: int, as_json: bool) -> None:
-    """Record a few samples of DATASET, and say what a recording of it will hold, and what not.
+    """Record a few samples of DATASET, and report what a recording will hold and what it will miss.
 
-    DATASET is what `audit run --dataset` takes, for instance FILE.py:dataset. Nothing is kept. Exits with 1 where a
-    change of a value was not seen, a sample failed, or a replay differs.
+    DATASET is what `audit run --dataset` takes, for instance FILE.py:dataset. Nothing is stored. Exit code 1 if
+    audit did not see a change of a value, a sample failed, or a replay differs.
     """
     from audit.api import doctor as diagnose
 

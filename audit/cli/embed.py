@@ -21,16 +21,16 @@ from audit.cli.options import common, json_option, trust_option
     type=click.Choice(["pca", "umap", "tsne"]),
     default="pca",
     show_default=True,
-    help="How vectors become places. umap and tsne need the extra audit-lineage[embed].",
+    help="How vectors are reduced to two dimensions. umap and tsne need the extra audit-lineage[embed].",
 )
 @trust_option
 @json_option
 @common
 def embed(run: str | None, layer: str, method: str, trust: bool, as_json: bool, store: str | None) -> None:
-    """Make a map of a run's samples for `audit ui`, and find similar ones.
+    """Compute a map of a run's samples, and which samples are similar. `audit ui` shows both.
 
-    The places and vectors are rows of the table `embeddings`. A layer that was not recorded is computed again from the
-    sources.
+    The coordinates and vectors are rows of the table `embeddings`. If the layer was not recorded, it is computed again
+    from the source files.
 
     \b
     audit embed latest --layer avgpool

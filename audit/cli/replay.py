@@ -58,7 +58,7 @@ def replay(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Re-derive stages from the source files, random augmentation included, and compare digests.
+    """Compute the stages again from the source files, random augmentation included, and compare digests.
 
     Exit code 1 if something differs; the first stage that differs is printed with the reason. The recorded pipeline runs only if
     this machine recorded it, or with --trust.

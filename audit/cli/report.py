@@ -20,7 +20,7 @@ from audit.cli.options import common
 )
 @common
 def report(run: str | None, output: str, baseline: str | None, mistakes: int | None, store: str | None) -> None:
-    """Write one self-contained HTML file on a run: it opens from disk, with no network and no script."""
+    """Write one self-contained HTML file about a run: it opens from disk, with no network and no script."""
     from audit.api import open as open_store
     from audit.report.html.charts import size
 

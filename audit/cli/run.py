@@ -60,7 +60,9 @@ class Size(click.ParamType[int]):
     "(saved on this machine), coco:FILE.json, voc:FOLDER, yolo:data.yaml, masks:FOLDER, s3://bucket/folder.",
 )
 @click.option(
-    "--model", metavar="MODEL", help="A checkpoint, TorchScript, .pt2, .onnx, safetensors, or module:function."
+    "--model",
+    metavar="MODEL",
+    help="A checkpoint, TorchScript, .pt2, .onnx, safetensors, a Hugging Face folder, or module:function.",
 )
 @click.option("--pipeline", metavar="FILE.py[:NAME]", help="A module with `transform` or `dataset(root)`.")
 @click.option(
@@ -131,7 +133,7 @@ class Size(click.ParamType[int]):
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="Give up a sample that takes longer: end its worker and record a failed row. 0 waits for ever.",
+    help="Give up a sample that takes longer: end its worker and record a failed row. 0 waits forever.",
 )
 @click.option(
     "--engine",

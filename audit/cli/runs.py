@@ -39,7 +39,8 @@ def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None
     from audit.report.text import runs_table
 
     if listed:
-        console().print(runs_table(listed))
+        screen = console()
+        screen.print(runs_table(listed, screen.width))
     elif where:
         click.echo(f"No run matches the condition: {where}", err=True)
     else:

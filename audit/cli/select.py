@@ -20,7 +20,7 @@ from audit.cli.options import common
 )
 @common
 def select(run: str | None, where: str | None, tag: str | None, output: str, store: str | None) -> None:
-    """Write chosen samples of a run. The files themselves are not changed.
+    """Write selected samples of a run as a list, or as a folder of links. Your files are not changed.
 
     \b
     audit select latest --where "NOT correct AND confidence > 0.9" -o review.csv

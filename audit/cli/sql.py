@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import click
@@ -10,7 +11,7 @@ from audit.cli.options import common
 
 
 @click.command()
-@click.argument("query", required=False)
+@click.argument("query", nargs=-1, metavar="[QUERY]")
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Only this run (repeatable). [default: every run]")
 @click.option(
     "--format",
@@ -35,7 +36,7 @@ from audit.cli.options import common
 )
 @common
 def sql(
-    query: str | None,
+    query: tuple[str, ...],
     runs: tuple[str, ...],
     form: str,
     output: str | None,
@@ -50,21 +51,26 @@ def sql(
     audit sql "FROM wrong_predictions WHERE label = 2"
     audit sql "SELECT label_name, accuracy FROM per_class" --run latest
     """
+    if len(query) > 1:
+        raise click.UsageError(
+            f"The query must be one argument. Put it in quotes: audit sql {shlex.quote(' '.join(query))}"
+        )
     from audit.api import open as open_store
     from audit.cli.interrupt import interruptible
+    from audit.cli.query_limits import limited
     from audit.report.results import write_file, write_stream
 
     with open_store(store) as opened:
         for error in opened.damaged:
             click.secho(f"audit: {error}", fg="red", err=True)
-        if query is None:
-            if sys.stdin.isatty():
-                from audit.cli.prompt import prompt
+        if not query and sys.stdin.isatty():
+            from audit.cli.prompt import prompt
 
-                prompt(opened, runs or None, timeout, memory_limit)
-                return
-            query = sys.stdin.read()
-        answer = opened.sql(query, run=runs or None, timeout=timeout, memory_limit=memory_limit)
+            prompt(opened, runs or None, timeout, memory_limit)
+            return
+        text = query[0] if query else sys.stdin.read()
+        if not text.strip():
+            raise click.UsageError('No query was given. Ask for instance: audit sql "FROM wrong_predictions"')
         chosen = "json" if as_json else form
 
         def write() -> None:
@@ -73,4 +79,6 @@ def sql(
             else:
                 write_stream(answer, sys.stdout, chosen)
 
-        interruptible(answer, write)
+        with limited(memory_limit, timeout):
+            answer = opened.sql(text, run=runs or None, timeout=timeout, memory_limit=memory_limit)
+            interruptible(answer, write)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from audit.cli.bar import ProgressBar
@@ -100,7 +102,7 @@ def compact(run: str | None, store: str | None, as_json: bool) -> int:
 @click.argument("file", metavar="FILE")
 @debug_option
 def keygen(file: str) -> None:
-    """Make an Ed25519 key to sign runs with: FILE is private, FILE.pub is for those who verify."""
+    """Make an Ed25519 key for signing runs. FILE is the private key, FILE.pub the public key for verification."""
     from audit.store.maintain.signatures import make_keys
 
     click.echo(f"The private key is {file}, the public key is {make_keys(file)}", err=True)
@@ -112,7 +114,7 @@ def keygen(file: str) -> None:
 @json_option
 @common
 def sign(run: str | None, key: str, store: str | None, as_json: bool) -> None:
-    """Sign a run as it is committed now, so that `audit store verify --key FILE.pub` finds whatever is changed later."""
+    """Sign a run as it is committed now, so that `audit store verify --key FILE.pub` finds every later change."""
     from audit import plainjson
     from audit.api import open as open_store
 
@@ -150,7 +152,7 @@ def attest(run: str | None, key: str | None, output: str | None, store: str | No
 @json_option
 @common
 def clean(store: str | None, as_json: bool) -> None:
-    """Delete what killed processes left behind: temporary files, parts that no commit lists, removals that were cut off.
+    """Delete what killed processes left behind: temporary files, parts that no commit lists, unfinished removals.
     Nothing of a running writer is deleted; in a bucket, nothing that is younger than a day."""
     from audit import plainjson
     from audit.api import open as open_store
@@ -167,7 +169,7 @@ def clean(store: str | None, as_json: bool) -> None:
 
 @store.command()
 @click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
 @common
 def remove(run: str, yes: bool, store: str | None) -> None:
     """Delete one run."""
@@ -176,6 +178,8 @@ def remove(run: str, yes: bool, store: str | None) -> None:
     with open_store(store, allow_damaged=True) as opened:
         found = opened.run(run)
         if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(f"Deleting the run {found.run_id} must be confirmed. Pass --yes.")
             click.confirm(f"Delete run {found.run_id} ({found.samples:,} samples) for good?", abort=True)
         opened.remove(found.run_id)
     click.echo(f"Deleted {found.run_id}", err=True)

@@ -13,7 +13,7 @@ from audit.cli.options import common
 @click.argument("indices", nargs=-1, type=int, metavar="[INDEX…]")
 @click.option("--where", metavar="SQL", help='Tag the samples that meet this condition, such as "NOT correct".')
 @click.option("--note", metavar="TEXT", help="A note that is kept with the tag.")
-@click.option("--remove", is_flag=True, help="Take the tag away.")
+@click.option("--remove", is_flag=True, help="Remove the tag.")
 @common
 def tag(
     run: str, tag: str, indices: tuple[int, ...], where: str | None, note: str | None, remove: bool, store: str | None

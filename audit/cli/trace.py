@@ -7,6 +7,7 @@ import sys
 import click
 
 from audit.cli.options import common, console, json_option, trust_option
+from audit.records import Run
 
 
 @click.command()
@@ -48,6 +49,7 @@ def trace(
 
     with open_store(store) as opened:
         number = int(sample) if sample.removeprefix("-").isdecimal() else None
+        _require_sample(opened.runs(), run, sample)
         source = None if number is not None else sample
         found = opened.trace(run, index=number, source=source, epoch=epoch, visit=visit, trust=trust)
         written = found.export(export_to) if export_to else []
@@ -59,10 +61,24 @@ def trace(
             from audit.report.text import trace_tree
 
             screen = console()
-            show = pictures if pictures is not None else _shows_pictures(screen.color_system, screen.encoding)
+            show = (
+                pictures
+                if pictures is not None
+                else not screen.no_color and _shows_pictures(screen.color_system, screen.encoding)
+            )
             screen.print(trace_tree(found, pictures=show))
     if written:
         click.echo(f"Wrote {len(written)} files to {export_to}", err=True)
+
+
+def _require_sample(runs: list[Run], run: str | None, sample: str) -> None:
+    """Raise UsageError where the argument for the sample is the name of a run: it was left out, or comes first."""
+    names = {name for recorded in runs for name in (recorded.name, recorded.run_id) if name}
+    if sample not in names or run in names:
+        return
+    if run is None:
+        raise click.UsageError(f"{sample} is a run. Name a sample of it too: audit trace {sample} INDEX")
+    raise click.UsageError(f"{sample} is a run, and comes before the sample: audit trace {sample} {run}")
 
 
 def _shows_pictures(colours: str | None, encoding: str) -> bool:

@@ -123,9 +123,12 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
     path, colon, name = spec.rpartition(":")
     if not colon or not path.endswith(".py"):
         path, name = spec, ""
+    form = "Give --pipeline FILE.py or FILE.py:name."
+    if os.path.exists(path) and (os.path.isdir(path) or not path.endswith(".py")):
+        kind = "a folder" if os.path.isdir(path) else "not a Python file"
+        raise PipelineError(f"The pipeline {path} is {kind}.", hint=form).as_usage()
     if not path.endswith(".py") or not os.path.isfile(path):
-        near = nearest_path(path)
-        form = "Give --pipeline FILE.py or FILE.py:name."
+        near = nearest_path(path, ending=".py")
         hint = f"{near} {form}" if near.startswith("Did you mean") else form
         raise PipelineError(f"There is no pipeline file {path}.", hint=hint).as_usage()
     module = load_module(path, PipelineError)

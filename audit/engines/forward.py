@@ -77,7 +77,9 @@ class Forward:
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         if not tensors:
             task = join_outputs([part for part in parts if not isinstance(part, torch.Tensor)])
-            return ModelOutput(task=self._task_rows(fetched, task, wanted, level))
+            rows = self._task_rows(fetched, task, wanted, level)
+            rows.tables |= self._ports.tables
+            return ModelOutput(task=rows)
         values = torch.cat(tensors)
         targets = _stacked(wanted)
         self.reader.find_meaning(values, fetched.of_ok(fetched.labels), targets)
@@ -115,14 +117,13 @@ class Forward:
             raise ModelError(
                 f"The model {self._named} could not be run on a batch of {shape}: "
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-                hint="Check that the pipeline makes what this model expects.",
+                hint="Check that the pipeline makes what this model expects."
+                if isinstance(inputs, torch.Tensor)
+                else "Its last stage should return a tensor: add ToTensor, or ToImage and ToDtype.",
             ) from error
         task = self.reader.read_task(output, len(wanted), wanted)
-        if task is not None:
-            return task
-        found = self.reader.values(output, len(wanted)).float().cpu()
         add_ports(self._ports, output, range(len(wanted)), len(wanted), first)
-        return found
+        return task if task is not None else self.reader.values(output, len(wanted)).float().cpu()
 
 
 def _stacked(wanted: list[Any]) -> torch.Tensor | None:

@@ -95,7 +95,10 @@ def _resumable(reader: Reader, reference: str | None) -> Run:
         raise NotFound("The store holds no interrupted run.", hint="See them all with: audit runs")
     recorded = reader.run(reference) if reference else unfinished[-1]
     if recorded.status == "complete":
-        raise UsageError(f"The run {recorded.run_id} is complete: there is nothing to resume.")
+        raise UsageError(
+            f"The run {recorded.run_id} is complete: there is nothing to resume.",
+            hint="See which runs are interrupted with: audit runs --where \"status = 'interrupted'\"",
+        )
     return recorded
 
 

@@ -8,8 +8,10 @@ With `watch`, a worker that hangs or was stopped is killed (see watchdog.py). A 
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -152,6 +154,14 @@ class ResilientLoader:
                 f"The pipeline cannot be sent to worker processes that are not forked: {error}",
                 hint="Name functions and classes instead of using lambdas, or give --start-method fork or --workers 0.",
             ) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _drop_traceback(error)
+            raise PipelineError(
+                "The worker processes cannot be started: shared memory (/dev/shm) is full.",
+                hint="Free space there, make it larger (docker run --shm-size=1g), or give --workers 0.",
+            ) from None
 
     def _loader(self, batches: Batches, workers: int) -> DataLoader[Any]:
         return DataLoader(
@@ -173,6 +183,16 @@ def _watch_iterator(iterator: Iterator[Any], watchdog: Watchdog) -> Iterator[Any
             except StopIteration:
                 return
         yield made
+
+
+def _drop_traceback(error: OSError) -> None:
+    """Let go of what an error holds: an iterator of torch's that is half made complains when it is deleted."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        error.__traceback__ = None
+    finally:
+        sys.unraisablehook = before
 
 
 def _as_is(made: Any) -> Any:

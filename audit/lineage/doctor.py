@@ -47,9 +47,9 @@ class Diagnosis:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every change was seen, nothing failed, and a replay gives the same."""
+        """Whether there are samples, every change was seen, nothing failed, and a replay gives the same."""
         replayed = self.identical is None or self.identical == self.samples
-        return not self.unrecorded and not self.failures and replayed
+        return self.samples > 0 and not self.unrecorded and not self.failures and replayed
 
     def as_json(self) -> JsonObject:
         """Return all of it as JSON holds it."""
@@ -85,7 +85,9 @@ def _diagnose(dataset: Any, samples: int, store: str) -> Diagnosis:
     found.notes = [note for note in run.warnings if "did not see every change" not in note]
     with Reader(store) as reader:
         _read(reader, found)
-        if found.samples and not _is_iterable(dataset):
+        if not found.samples:
+            found.notes.append("The dataset gave no sample: nothing is known of it.")
+        if run.status == "complete" and found.samples and not _is_iterable(dataset):
             result = replay(reader, dataset=dataset)
             found.identical = result.identical
             found.notes += [f"Sample {one.index}: {one.name}: {one.reason}" for one in result.different[:3]]
@@ -104,12 +106,20 @@ def _make(dataset: Any, samples: int) -> None:
         for _ in itertools.islice(iter(dataset), samples):
             pass
         return
-    for index in range(min(samples, len(dataset))):
+    for index in range(min(samples, _length(dataset, samples))):
         try:
             dataset[index]
         except Exception:
             # Recorded as a failed sample, with its stage and error.
             continue
+
+
+def _length(dataset: Any, samples: int) -> int:
+    """Return the length of a dataset; of one without a length, how many of its first samples there are."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return samples
 
 
 def _read(reader: Reader, found: Diagnosis) -> None:

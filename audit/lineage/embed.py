@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from audit.errors import MissingExtra, NotFound, UsageError
 from audit.lineage.queries.overview import last_epoch
+from audit.lineage.small_pictures import small_pictures
 from audit.records import Progress, Run
-from audit.sources.decode import open_picture
 from audit.store.maintain.embeddings import write_embeddings
 from audit.store.read.reader import Reader
 
@@ -25,7 +25,6 @@ METHODS: tuple[Method, ...] = ("pca", "umap", "tsne")
 #: Vectors that every run with predictions, or with previews, has.
 LOGITS, PIXELS = "logits", "pixels"
 _COMPONENTS = 32
-_PIXELS_SIDE = 8
 
 Vectors = npt.NDArray[np.float32]
 Key = tuple[int, int, int]
@@ -114,30 +113,13 @@ def _logits(reader: Reader, run: Run, epoch: int) -> tuple[list[Key], Vectors]:
         parameters=[run.run_id, epoch],
     ).fetchall()
     if len({len(row[3]) for row in rows}) != 1:
-        raise NotFound(f"The run {run.run_id} has no logits of one length.", hint="Use the pixels: --layer pixels")
+        held = "logits of different lengths" if rows else "no logits"
+        raise NotFound(f"The run {run.run_id} has {held}.", hint="Use the pixels: --layer pixels")
     return [(row[0], row[1], row[2]) for row in rows], np.array([row[3] for row in rows], np.float32)
 
 
 def _pixels(reader: Reader, run: Run, epoch: int) -> tuple[list[Key], Vectors]:
-    """The stored previews, each shrunk to a few pixels: what looks alike is near, as with a perceptual hash."""
-    from PIL import Image
-
-    keys: list[Key] = []
-    vectors: list[npt.NDArray[np.float32]] = []
-    rows = reader.sql(
-        "SELECT epoch, index, visit, data FROM payloads WHERE run_id = ? AND epoch = ? AND stage = 0 "
-        "AND form = 'preview' AND encoding LIKE 'image/%' ORDER BY index, visit",
-        parameters=[run.run_id, epoch],
-    )
-    for _, piece in rows.batches(2_000):
-        for at, index, visit, data in piece:
-            try:
-                with open_picture(data) as opened:
-                    small = opened.convert("RGB").resize((_PIXELS_SIDE, _PIXELS_SIDE), Image.Resampling.BOX)
-            except (OSError, ValueError, Image.DecompressionBombError):
-                continue
-            keys.append((at, index, visit))
-            vectors.append(np.asarray(small, np.float32).ravel())
-    if not keys:
+    found = small_pictures(reader, run, epoch)
+    if not len(found.keys):
         raise NotFound(f"The run {run.run_id} has no previews of pictures.", hint="Record with --capture preview.")
-    return keys, np.stack(vectors)
+    return [(int(a), int(b), int(c)) for a, b, c in found.keys], found.pixels.astype(np.float32)

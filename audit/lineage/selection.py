@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ class ChosenRow(SelectedSample):
 
     root: str | None
     source: str | None
+    source_raw: bytes | None
 
 
 _COLUMNS = tuple(SelectedSample.__annotations__)
@@ -52,20 +54,23 @@ def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] 
     listed = (
         f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})" if indices is not None else "true"
     )
+    # The condition begins its own line: DuckDB shows that line if the condition is wrong.
     rows = reader.sql(
         f"""
-        WITH chosen AS (
-            SELECT * FROM lineage WHERE run_id = ? AND epoch = ? AND {listed} AND (
-            {where or "true"}
-            )
-        ), tagged AS (
+        WITH chosen AS (SELECT * FROM lineage WHERE run_id = ? AND epoch = ? AND {listed} AND (
+{where or "true"}
+        )), tagged AS (
             SELECT index, string_agg(tag, ' ' ORDER BY tag) AS tags, string_agg(note, ' ' ORDER BY tag) AS notes
             FROM tags WHERE run_id = ? GROUP BY index
+        ), raw AS (
+            SELECT index, any_value(source_raw) AS source_raw
+            FROM samples WHERE run_id = ? AND source_raw IS NOT NULL GROUP BY index
         )
-        SELECT root, source, NULL AS path, label, label_name, index, epoch, visit, predicted_name, confidence, correct, loss, tags, notes
-        FROM chosen LEFT JOIN tagged USING (index) ORDER BY index, visit
+        SELECT root, source, source_raw, NULL AS path, label, label_name, index, epoch, visit, predicted_name, confidence,
+            correct, loss, tags, notes
+        FROM chosen LEFT JOIN tagged USING (index) LEFT JOIN raw USING (index) ORDER BY index, visit
         """,
-        parameters=[run.run_id, last_epoch(reader, run), run.run_id],
+        parameters=[run.run_id, last_epoch(reader, run), run.run_id, run.run_id],
     ).rows(ChosenRow)
     return [_with_path(row) for row in rows]
 
@@ -73,7 +78,9 @@ def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] 
 def _with_path(row: ChosenRow) -> SelectedSample:
     values: Mapping[str, Any] = row
     sample = cast("SelectedSample", {name: values[name] for name in _COLUMNS})
-    source, root = row["source"], row["root"]
+    # `source` is printable; the file may have a name that is not.
+    source = os.fsdecode(row["source_raw"]) if row["source_raw"] else row["source"]
+    root = row["root"]
     sample["path"] = os.path.join(root, source) if root and source is not None and "://" not in source else source
     return sample
 
@@ -84,7 +91,7 @@ def as_text(rows: Sequence[SelectedSample], form: Form, *, defused: bool = False
     With `defused`, a spreadsheet takes no cell of the CSV for a formula.
     """
     if form == "jsonl":
-        return "".join(plainjson.dumps(row) + "\n" for row in rows)
+        return "".join(_as_json(row) + "\n" for row in rows)
     out = io.StringIO()
     writer = csv.DictWriter(out, [name for name in _COLUMNS if name != "label"])
     writer.writeheader()
@@ -92,6 +99,13 @@ def as_text(rows: Sequence[SelectedSample], form: Form, *, defused: bool = False
         cells = {name: value for name, value in row.items() if name != "label"}
         writer.writerow({name: _defuse(name, cell) for name, cell in cells.items()} if defused else cells)
     return out.getvalue()
+
+
+def _as_json(row: SelectedSample) -> str:
+    if row["path"] is None or row["path"].isprintable():
+        return plainjson.dumps(row)
+    # A path that is not UTF-8 is written with escapes, which give the same bytes back.
+    return json.dumps({**plainjson.plain(row), "path": row["path"]}, allow_nan=False)
 
 
 def _defuse(name: str, cell: Any) -> Any:
@@ -104,9 +118,15 @@ def _defuse(name: str, cell: Any) -> Any:
 def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     """Write FILE.csv, FILE.jsonl, or a folder with a link to each file, by class. Return how many samples it has."""
     if target.endswith((".csv", ".jsonl")):
-        Path(target).write_text(as_text(rows, "jsonl" if target.endswith(".jsonl") else "csv"), encoding="utf-8")
+        text = as_text(rows, "jsonl" if target.endswith(".jsonl") else "csv")
+        Path(target).write_bytes(text.encode("utf-8", "surrogateescape"))  # a file's name need not be UTF-8
         return len(rows)
     folder = Path(target)
+    if folder.suffix and not folder.is_dir():
+        raise UsageError(
+            f"A selection cannot be written to {target}: its ending is {folder.suffix}.",
+            hint="Name FILE.csv or FILE.jsonl, or a new folder without an ending.",
+        )
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{target} exists and is not empty.", hint="Name a new folder, or a .csv or .jsonl file.")
     linked = 0

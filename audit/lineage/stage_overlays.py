@@ -45,13 +45,15 @@ class OverlayBox:
     score: float | None = None
     #: `tp`, `fp` or `fn`; None where it was not graded.
     outcome: str | None = None
+    #: x, y and visibility of each keypoint, one after the other.
+    keypoints: list[float] | None = None
 
     @property
     def row(self) -> JsonObject:
         """Return it as a row of `boxes`."""
         corners = {name: getattr(self, name) for name in _CORNERS}
         return {"class": self.class_number, "class_name": self.class_name, "score": self.score} | corners | {
-            "outcome": self.outcome
+            "outcome": self.outcome, "keypoints": self.keypoints
         }  # fmt: skip
 
 
@@ -145,9 +147,18 @@ def _graded(trace: Trace, space: SourceSpace | None, kind: str) -> list[OverlayB
             class_name=row["class_name"],
             score=row["score"],
             outcome=row["outcome"],
+            keypoints=_moved_points(space, row["keypoints"]),
         )
         for row, corners in zip(rows, placed.tolist(), strict=True)
     ]
+
+
+def _moved_points(space: SourceSpace, keypoints: Sequence[float] | None) -> list[float] | None:
+    if keypoints is None:
+        return None
+    points = np.array(keypoints, dtype=np.float64).reshape(-1, 3)
+    points[:, :2] = space.locate(np.concatenate([points[:, :2], points[:, :2]], axis=1))[:, :2]
+    return [float(number) for number in points.reshape(-1)]
 
 
 def _four(corners: Sequence[float | None]) -> tuple[float, float, float, float]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from audit import plainjson, values
+from audit.display import Printable
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, StoreError, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
-from audit.lineage.source_state import SourceState, SourceStates, source_digest_now, source_path
+from audit.lineage.source_state import SourceState, SourceStates, compare_source, read_recorded_source, source_path
 from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
-from audit.notebook_view import NotebookView
 from audit.plainjson import JsonObject
 from audit.records import Run, Stage, is_batch_stage
+from audit.sources.contact import allow_sources
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
 from audit.tables import (
@@ -46,7 +47,7 @@ class TracedStage(StageOutputRow):
 
 
 @dataclass
-class Trace(NotebookView):
+class Trace(Printable):
     """Everything that was recorded of one visit. Made by `Store.trace`."""
 
     reader: Reader
@@ -71,20 +72,23 @@ class Trace(NotebookView):
     @cached_property
     def source_state(self) -> SourceState | None:
         """Whether the file still is what was recorded; None for a sample without a file, or where no digest tells."""
-        if self.source_path is None:
-            return None
-        digest = source_digest_now(self.sample)
-        if digest is None:
-            return "missing"
-        if self.sample["source_digest"] is None:
-            return None
-        return "unchanged" if digest == self.sample["source_digest"] else "changed"
+        self._allow_sources()
+        return compare_source(self.sample, self.sample["source_digest"], self.sample["source_bytes"])[0]
 
     @cached_property
     def source_states(self) -> list[SourceState | None]:
         """Whether each of the sample's files still is what was recorded."""
+        self._allow_sources()
         states = SourceStates()
         return [states.of(row) for row in self.sources]
+
+    def read_source(self) -> bytes:
+        """Return the bytes of the source file, if they are those that were recorded; OSError otherwise."""
+        self._allow_sources()
+        return read_recorded_source(self.sample, self.sample["source_digest"])
+
+    def _allow_sources(self) -> None:
+        allow_sources(self.run, self.reader.location, trust=self.trust, root=self.sample["root"])
 
     @cached_property
     def boxes(self) -> list[BoxRow]:
@@ -149,7 +153,7 @@ class Trace(NotebookView):
             )
         if found is None:
             return self._derived[stage]
-        encoded = values.Encoded(found["encoding"], found["data"])
+        encoded = self._self_contained(values.Encoded(found["encoding"], found["data"]), stage, allow_pickle)
         value = values.decode(found["kind"], encoded, numpy_only=numpy_only, allow_pickle=allow_pickle)
         with values.following_digests(self.run.digest_version):
             digest = None if numpy_only else values.encoded_digest(found["kind"], encoded)
@@ -159,6 +163,20 @@ class Trace(NotebookView):
                 hint="See what is damaged with: audit store verify",
             )
         return value
+
+    def _self_contained(self, encoded: values.Encoded, stage: int, allow_pickle: bool) -> values.Encoded:
+        """Return a stored value by itself where it is stored as a function of an earlier stage's picture."""
+        digest = values.source_digest(encoded)
+        if digest is None:
+            return encoded
+        earlier = [row["stage"] for row in self.stages if row["digest"] == digest and row["stage"] != stage]
+        stored = next((number for number in earlier if self.is_stored(number)), None)
+        if stored is None:
+            raise StoreDamaged(
+                f"The output of stage {stage} of sample {self.sample['index']} is stored as a function of a picture that is missing.",
+                hint="See what is damaged with: audit store verify",
+            )
+        return values.expand(encoded, self.value(stored, allow_pickle=allow_pickle))
 
     @cached_property
     def _derived(self) -> Mapping[int, Any]:
@@ -233,14 +251,6 @@ class Trace(NotebookView):
             "activations": self.activations,
         } | ({"boxes": [_box_json(row) for row in self.boxes]} if self.run.task == "detection" else {})
 
-    def show(self) -> None:
-        """Print the trace as a tree."""
-        from rich.console import Console
-
-        from audit.report.text import trace_tree
-
-        Console().print(trace_tree(self))
-
 
 def _prediction_json(row: PredictionRow) -> JsonObject:
     found: dict[str, Any] = {**row}
@@ -311,7 +321,7 @@ def _sample(
     asked = "".join(f", {name} {value}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None)
     raise NotFound(
         f"The run {run.run_id} has no sample with index {index}{asked}; it recorded {run.samples:,} samples.",
-        hint="See which with: audit sql 'SELECT min(index), max(index) FROM samples'",
+        hint=f"See which with: audit sql 'SELECT min(index), max(index) FROM samples' --run {run.run_id}",
     )
 
 
@@ -354,7 +364,15 @@ def _find_source(reader: Reader, run: Run, source: str) -> tuple[int, str]:
             f"Several samples of the run {run.run_id} end in {source!r}: {listed}.",
             hint="Give a longer part of the path.",
         )
+    similar = reader.sql(
+        "SELECT source FROM samples WHERE run_id = ? GROUP BY source "
+        "HAVING jaro_winkler_similarity(source, ?) > 0.9 ORDER BY jaro_winkler_similarity(source, ?) DESC LIMIT 3",
+        parameters=[run.run_id, source, source],
+    ).fetchall()
     raise NotFound(
         f"The run {run.run_id} has no sample with the source {source!r}.",
-        hint="Sources are relative to the dataset's root; see them with: audit sql 'SELECT index, source FROM samples'",
+        hint=f"Did you mean {', '.join(path for (path,) in similar)}?"
+        if similar
+        else "Sources are relative to the dataset's root; see them with: "
+        f"audit sql 'SELECT index, source FROM samples' --run {run.run_id}",
     )

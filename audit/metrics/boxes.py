@@ -20,6 +20,11 @@ class Boxes:
     scores: Array | None = None
     #: Which targets stand for many objects.
     crowd: Array | None = None
+    #: The keypoints of each object, (n, K, 3): x, y and visibility; and the model's score of each.
+    keypoints: Array | None = None
+    keypoint_scores: Array | None = None
+    #: The area of each target, where it is not that of its box.
+    areas: Array | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)

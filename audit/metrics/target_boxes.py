@@ -6,12 +6,12 @@ of annotations. Boxes without a format of their own are x1, y1, x2, y2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from audit.metrics.boxes import Boxes
+from audit.metrics.boxes import Array, Boxes
 
 _CROWD_KEYS = ("iscrowd", "crowd")
 
@@ -29,7 +29,36 @@ def _from_mapping(part: Mapping[Any, Any]) -> Boxes:
         raise ValueError(f"its target has {len(boxes)} boxes and {len(classes)} labels, so it is not graded")
     named = next((part[key] for key in _CROWD_KEYS if key in part), None)
     crowd = None if named is None else _numbers(named).astype(bool).reshape(-1)
-    return Boxes(boxes, classes, crowd=crowd if crowd is not None and len(crowd) == len(boxes) else None)
+    if crowd is not None and len(crowd) != len(boxes):
+        crowd = None
+    return Boxes(boxes, classes, crowd=crowd, keypoints=_keypoints(part, len(boxes)), areas=_areas(part, boxes))
+
+
+def _keypoints(part: Mapping[Any, Any], count: int) -> Array | None:
+    """Return keypoints (n, K, 3); those of torchvision's KeyPoints have two numbers each and may have a visibility beside."""
+    if "keypoints" not in part:
+        return None
+    points = _numbers(part["keypoints"]).astype(np.float64)
+    if points.ndim == 3 and points.shape[2] == 2:
+        seen = _numbers(part["visibility"]) if "visibility" in part else np.full(points.shape[:2], 2.0)
+        if seen.shape == points.shape[:2]:
+            points = np.concatenate([points, seen[..., None].astype(np.float64)], axis=2)
+    if points.size == 0:
+        return None
+    if points.ndim != 3 or points.shape[0] != count or points.shape[2] != 3:
+        raise ValueError(
+            f"its target has {count} boxes and keypoints of shape {points.shape}, and not ({count}, K, 3), so it is not graded"
+        )
+    return points
+
+
+def _areas(part: Mapping[Any, Any], boxes: Array) -> Array | None:
+    """Return the area of each object: as it was given, or as a share of its box."""
+    name = next((name for name in ("area_share", "area") if name in part), None)
+    found = _numbers(part[name]).astype(np.float64).reshape(-1) if name is not None else None
+    if found is None or len(found) != len(boxes):
+        return None
+    return found if name == "area" else found * (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any]:
@@ -65,4 +94,17 @@ def _from_coco(part: Any) -> Boxes:
     boxes = np.array([one["bbox"] for one in part], dtype=np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     classes = np.array([one["category_id"] for one in part], dtype=np.int64)
-    return Boxes(boxes, classes, crowd=np.array([bool(one.get("iscrowd")) for one in part], dtype=bool))
+    crowd = np.array([bool(one.get("iscrowd")) for one in part], dtype=bool)
+    points, areas = coco_keypoints(part)
+    return Boxes(boxes, classes, crowd=crowd, keypoints=points, areas=areas)
+
+
+def coco_keypoints(annotations: Sequence[Mapping[str, Any]]) -> tuple[Array | None, Array | None]:
+    """Return the keypoints (n, K, 3) and areas of COCO's annotations; None for keypoints that not all of them have."""
+    areas = [one.get("area") for one in annotations]
+    known = np.array(areas, dtype=np.float64) if all(isinstance(area, (int, float)) for area in areas) else None
+    points = [one.get("keypoints") for one in annotations]
+    lengths = {len(one) if isinstance(one, (list, tuple)) else -1 for one in points}
+    if len(lengths) != 1 or (length := lengths.pop()) <= 0 or length % 3:
+        return None, known
+    return np.array(points, dtype=np.float64).reshape(len(points), -1, 3), known

@@ -11,7 +11,7 @@ import difflib
 import math
 from dataclasses import dataclass, replace
 
-from audit.errors import ModelError, UnknownArchitecture
+from audit.errors import MissingExtra, ModelError, UnknownArchitecture
 from audit.models.building import (
     SENTINEL,
     Architecture,
@@ -57,6 +57,8 @@ def find_architecture(name: str) -> Architecture:
     """Return the architecture of that name, torchvision's before timm's; raise an error with the nearest names."""
     if name in torchvision_names() or name in task_names():
         return Architecture("torchvision", name)
+    if name.startswith("timm/") and not has_timm():
+        raise MissingExtra("timm", f"The architecture {name}", "timm")
     bare = name.removeprefix("timm/").split(".", 1)[0]
     if bare in timm_names():
         return Architecture("timm", bare)

@@ -15,7 +15,7 @@ from audit.sources.files import nearest_path
 
 _WANTED = (
     "Give a file of weights (torch.save of a state dict or checkpoint, safetensors), TorchScript, "
-    "an exported .pt2 program, an .onnx model, or module:function."
+    "an exported .pt2 program, an .onnx model, a Hugging Face folder, or module:function."
 )
 _KINDS: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "a PNG picture"),

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from audit.errors import ModelError, NeedsTrust, UsageError
-from audit.models import exported, function, onnx, safetensors, state_dict, torchscript
+from audit.models import exported, function, huggingface, onnx, safetensors, state_dict, torchscript
 from audit.models.archives import check_archive
 from audit.models.files import members, not_a_model, require_file
 from audit.models.loaded import LoadedModel, LoadOptions
@@ -35,6 +35,7 @@ class Format(Protocol):
 
 FORMATS: Registry[Format] = Registry("model format", group="audit.models")
 FORMATS.add("function", function)
+FORMATS.add("huggingface", huggingface)
 FORMATS.add("exported", exported)
 FORMATS.add("torchscript", torchscript)
 FORMATS.add("onnx", onnx)
@@ -45,16 +46,15 @@ FORMATS.add("state_dict", state_dict)
 def load_model(spec: str, options: LoadOptions) -> LoadedModel:
     """Find the format of `spec`, refuse code that is not trusted, and load."""
     _check_device(options.device)
-    if not function.recognise(spec):
-        path = require_file(spec)
+    path = None if function.recognise(spec) or huggingface.recognise(spec) else require_file(spec)
     for one in FORMATS.values():
         if one.recognise(spec):
             if one.executes_code and not options.trust:
                 raise needs_trust(spec, one.kind)
-            if not function.recognise(spec) and members(path):
+            if path is not None and members(path):
                 check_archive(path)
             return one.load(spec, options)
-    raise not_a_model(path)
+    raise not_a_model(require_file(spec))
 
 
 def needs_trust(spec: str, kind: str, detail: str = "") -> NeedsTrust:

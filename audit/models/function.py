@@ -5,6 +5,7 @@ The user names this code, so it runs without further trust. What it raises is re
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -66,8 +67,12 @@ def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:
             own = [
                 n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__
             ]
-            hint = f"It defines {', '.join(own[:8])}." if own else "It defines no function."
-            raise ModelError(f"{option} {spec}: {place} has no {attribute!r}.", hint=hint)
+            near = difflib.get_close_matches(attribute, own, n=1)
+            hint = f"Did you mean {place}:{near[0]}? " if near else ""
+            hint += (
+                f"It defines {', '.join(own[:8]) or 'no function'}. Pass FILE.py:function, which returns an nn.Module."
+            )
+            raise ModelError(f"{option} {spec}: {place} has no {attribute!r}.", hint=hint).as_usage()
         found = getattr(found, part)
     if not callable(found):
         hint = "Pass a function without arguments that returns an nn.Module."

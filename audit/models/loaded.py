@@ -30,7 +30,7 @@ class LoadedModel:
     module: nn.Module
     spec: str
     digest: str
-    format: str  # state_dict, checkpoint, torchscript, exported, safetensors or function
+    format: str  # state_dict, checkpoint, torchscript, exported, safetensors, huggingface or function
     arch: str | None = None
     classes: list[str] | None = None
     num_classes: int | None = None

@@ -16,6 +16,11 @@ from audit.records import OUTPUT_TASKS
 
 #: How far the sum of probabilities may be from 1, in the precision that models compute in.
 _NEAR = 2e-3
+#: What is said of values that may be probabilities.
+DOUBT = (
+    "every value lies between 0 and 1, but nothing shows that they are probabilities. They are graded as logits. "
+    "Say what they are with output (--output): sigmoid, probabilities, logits, regression or embedding."
+)
 #: Fewer logits may lie between 0 and 1 by chance.
 _ENOUGH = 32
 
@@ -76,7 +81,7 @@ def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch
 
 def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeaning:
     last = _last_module(module)
-    inside = bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
+    inside = lies_inside(values)
     if inside and values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < _NEAR).all()):
         said = "The last module is a Softmax, and each" if isinstance(last, nn.Softmax) else "Each"
         return OutputMeaning("probabilities", f"{said} row lies between 0 and 1 and adds up to 1.")
@@ -84,13 +89,17 @@ def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeanin
         return OutputMeaning("sigmoid", "The last module is a Sigmoid, and each value lies between 0 and 1.")
     if isinstance(last, nn.LogSoftmax) and bool((values <= 0).all()):
         return OutputMeaning("log_probabilities", "The last module is a LogSoftmax, and no value is above 0.")
-    doubt = None
-    if inside and values.numel() >= _ENOUGH:
-        doubt = (
-            "every value lies between 0 and 1, but nothing shows that they are probabilities. They are graded as logits. "
-            "Say what they are with output (--output): sigmoid, probabilities, logits, regression or embedding."
-        )
-    return OutputMeaning("logits", "The values are not probabilities.", doubt)
+    return OutputMeaning("logits", "The values are not probabilities.", DOUBT if inside and is_enough(values) else None)
+
+
+def lies_inside(values: torch.Tensor) -> bool:
+    """Return whether every value lies between 0 and 1."""
+    return bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
+
+
+def is_enough(values: torch.Tensor, before: int = 0) -> bool:
+    """Return whether logits would hardly lie between 0 and 1 by chance, after so many values before these."""
+    return before + values.numel() >= _ENOUGH
 
 
 def _last_module(module: nn.Module | None) -> nn.Module | None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from audit.errors import ModelError
 from audit.models.building import Architecture
+from audit.models.processor_stages import ProcessorPreset
 
 Stage = tuple[str, Callable[..., Any]]
 
@@ -118,6 +119,8 @@ def flatten_preset(preset: Any) -> list[Stage]:
             resize = transforms.Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias)
             stages.insert(0, ("Resize", resize))
         return stages
+    if isinstance(preset, ProcessorPreset):
+        return [(type(stage).__name__, stage) for stage in preset.stages]
     if type(preset) in (transforms.Compose, v2.Compose):
         return [stage for inner in preset.transforms for stage in flatten_preset(inner)]
     if type(preset) is nn.Sequential:

@@ -60,13 +60,16 @@ def join_outputs(parts: list[TaskOutput]) -> TaskOutput:
 
 
 def is_losses(output: Any) -> bool:
-    """Return whether a model gave its losses, as torchvision's detectors do in training mode: single numbers by name."""
-    return (
-        isinstance(output, Mapping)
-        and bool(output)
-        and all(isinstance(one, torch.Tensor) and one.numel() == 1 and one.dim() <= 1 for one in output.values())
-        and all("loss" in str(name) for name in output)
-    )
+    """Return whether a model gave its losses, as torchvision's detectors do in training mode: single numbers by name.
+
+    A number without an axis is of the whole batch, whatever its name; one in a list may be that of a batch of one.
+    """
+    if not isinstance(output, Mapping) or not output:
+        return False
+    values = list(output.values())
+    if not all(isinstance(one, torch.Tensor) and one.numel() == 1 and one.dim() <= 1 for one in values):
+        return False
+    return all(one.dim() == 0 for one in values) or all("loss" in str(name) for name in output)
 
 
 def looks_like_boxes(output: Any) -> bool:
@@ -103,7 +106,24 @@ def _picture(found: Mapping[Any, Any], name: str) -> Boxes:
             f"The model {name} returned boxes of shape {boxes.shape} with {len(classes)} labels and {len(scores)} scores.",
             hint="Boxes are (n, 4), with one label and one score for each.",
         )
-    return Boxes(boxes, classes.astype(np.int64), scores.astype(np.float64))
+    points = _points(found, "keypoints", (len(boxes), 3), name)
+    marks = _points(found, "keypoints_scores", (len(boxes),), name)
+    if points is None or marks is None or marks.shape != points.shape[:2]:
+        marks = None
+    return Boxes(boxes, classes.astype(np.int64), scores.astype(np.float64), keypoints=points, keypoint_scores=marks)
+
+
+def _points(found: Mapping[Any, Any], key: str, ends: tuple[int, ...], name: str) -> np.ndarray[Any, Any] | None:
+    """Return an entry that is by box, then by keypoint; None if it is not there or empty."""
+    if key not in found or not ends[0]:
+        return None
+    values = np.asarray(torch.as_tensor(found[key]).detach().cpu()).astype(np.float64)
+    if values.ndim != len(ends) + 1 or (values.shape[0], *values.shape[2:]) != ends:
+        raise UnclearOutput(
+            f"The model {name} returned {ends[0]} boxes and {key} of shape {values.shape}.",
+            hint="Keypoints are (n, K, 3) and their scores (n, K), for the n boxes of a picture.",
+        )
+    return values
 
 
 def pixel_scores(output: Any) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ can answer nothing. Times are those of the system's monotonic clock, which is on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import struct
@@ -18,8 +19,8 @@ from torch.utils.data import get_worker_info
 
 #: Process, sample, begin of the sample, whether a sample is being made, length of the stage's name.
 _HEAD = struct.Struct("<qqdBB")
+_SAMPLE = struct.Struct("<qqd")
 _NAME_BYTES = 90
-_PLACE = struct.Struct(f"{_HEAD.format}{_NAME_BYTES}s")
 _PLACE_BYTES = 128
 #: The main process has the first place; a worker the one after its number.
 _PLACES = 257
@@ -38,7 +39,9 @@ os.register_at_fork(after_in_child=_count_fork)
 
 @functools.lru_cache(256)
 def _encode(name: str) -> bytes:
-    return name.encode()[:_NAME_BYTES]
+    """Return what is noted of a stage: that a sample is being made, the length of the name, and the name."""
+    data = name.encode()[:_NAME_BYTES]
+    return bytes((1, len(data))) + data
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,9 @@ class Activity:
 
     def __init__(self) -> None:
         self._shared = torch.zeros(_PLACES * _PLACE_BYTES, dtype=torch.uint8)
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        # Where shared memory is full, only this process sees what it is doing; a run without workers needs no more.
+        with contextlib.suppress(RuntimeError):
+            self._shared.share_memory_()  # type: ignore[no-untyped-call]
         self._forget_process()
 
     def _forget_process(self) -> None:
@@ -66,8 +71,6 @@ class Activity:
         self._forks = -1
         self._memory: memoryview | None = None
         self._offset = 0
-        self._index = 0
-        self._begun = 0.0
         self._names: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,37 +89,39 @@ class Activity:
             self._process, self._forks = os.getpid(), _forks
             worker = get_worker_info()
             self._offset = _PLACE_BYTES * (0 if worker is None else 1 + worker.id % (_PLACES - 1))
-        self._index, self._begun = index, time.monotonic()
+            self._memory = _bytes_of(self._shared)
+        memory, at = self._memory, self._offset
+        assert memory is not None
+        memory[at + _SAMPLE.size] = 0
+        _SAMPLE.pack_into(memory, at, self._process, index, time.monotonic())
         self._names = ["load"]
-        self._write()
+        self._note("load")
 
     def enter(self, stage: str) -> None:
         """Note that a stage begins."""
         self._names.append(stage)
-        self._write()
+        self._note(stage)
 
     def leave(self) -> None:
         """Note that the stage has returned or failed."""
-        if len(self._names) > 1:
-            self._names.pop()
-        if len(self._names) == 1:
-            self._names = ["dataset"]
-        self._write()
+        names = self._names
+        if len(names) > 1:
+            names.pop()
+        if len(names) == 1:
+            names[0] = "dataset"
+        if names:
+            self._note(names[-1])
 
     def end(self) -> None:
         """Note that the sample is made, or has failed."""
         self._names = []
-        self._write()
+        if self._forks == _forks and self._memory is not None:
+            self._memory[self._offset + _SAMPLE.size] = 0
 
-    def _write(self) -> None:
-        if self._forks != _forks:
-            return
-        if self._memory is None:
-            self._memory = _bytes_of(self._shared)
-        name = _encode(self._names[-1]) if self._names else b""
-        _PLACE.pack_into(
-            self._memory, self._offset, self._process, self._index, self._begun, bool(name), len(name), name
-        )
+    def _note(self, name: str) -> None:
+        if self._forks == _forks and self._memory is not None:
+            note, at = _encode(name), self._offset + _SAMPLE.size
+            self._memory[at : at + len(note)] = note
 
     # -- in the process that watches ---------------------------------------------------------------
 

@@ -16,7 +16,31 @@ from audit.store import wire as batch
 Weights = list[list[tuple[int, float]]]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """Which samples of a batch a tensor is made of."""
+
+    #: The places of the samples in the order of the tensor's rows.
+    places: tuple[int, ...]
+    #: The axis that the rows lie along; None for a tensor that is one sample, or several one behind the other.
+    axis: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Which samples the parts of a collated batch are made of."""
+
+    #: Of each tensor, in the order of `all_tensors`; None where nothing proves it.
+    tensors: list[TensorLayout | None]
+    #: Whether objects that are not tensors hold the samples in their order.
+    is_object_in_order: bool
+    #: The samples of the model's input, row by row; None where nothing proves them.
+    input_places: tuple[int, ...] | None
+    #: The collate function whose rows could not be proved.
+    unplaced: str | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class RecordedBatch:
     """What a loader gives, and what was recorded meanwhile; lists are by place in the batch.
 
@@ -47,6 +71,8 @@ class RecordedBatch:
     failures: list[str] = field(default_factory=list)
     #: What the dataset or the collate function raised, as the loader would have carried it out of the process.
     error: Any = None
+    #: Which samples the batch's tensors are made of; None where torch itself collated it: row n is sample n.
+    layout: BatchLayout | None = None
     #: What each place was mixed from, where the collate function mixed.
     mixed: Weights | None = None
     #: All stages by their ordinals here, where some were not known before the visits.

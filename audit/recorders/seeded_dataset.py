@@ -6,6 +6,8 @@ cannot be read or transformed becomes a failed row with its path, stage and erro
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,14 +59,15 @@ class RecordedDataset:
         """Record one batch; called by the DataLoader in a worker."""
         self._recorder.clear()
         inputs: list[Any] = []
-        for index in indices:
-            if index in self.given_up:
-                self._recorder.add_stalled(index, *self.given_up[index])
-                continue
-            request = VisitRequest(index, self.epoch)
-            made = self._recorder.add(request, lambda index=index: self.dataset[index])  # type: ignore[misc]
-            if self.want_inputs and made.visit.error is None:
-                inputs.append(made.value)
+        with self._recorder.sequence():
+            for index in indices:
+                if index in self.given_up:
+                    self._recorder.add_stalled(index, *self.given_up[index])
+                    continue
+                request = VisitRequest(index, self.epoch)
+                made = self._recorder.add(request, functools.partial(operator.getitem, self.dataset, index))
+                if self.want_inputs and made.visit.error is None:
+                    inputs.append(made.value)
         return self._recorder.take_batch(_stack(inputs), indexed=True)
 
     def give_up(self, index: int, stage: str, error: str) -> None:

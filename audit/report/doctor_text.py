@@ -15,11 +15,12 @@ def doctor_text(found: Diagnosis) -> str:
     stages = [f"{name} ({path})" for path, name in found.stages]
     labelled = sum(label is not None for label in found.labels)
     replayed = "not possible" if found.identical is None else f"{found.identical} of {found.samples} identical"
+    missing = "none found; say where with label=" if found.samples else "none"
     lines = [
         f"dataset   {clean(found.dataset)}, {found.samples} samples tried",
         f"stages    {' → '.join(map(clean, stages)) or 'none'}",
-        f"sources   {_some(found.sources)}",
-        f"labels    {f'{labelled} of {found.samples}' if labelled else 'none found; say where with label='}",
+        f"sources   {_some(found.sources) or 'none'}",
+        f"labels    {f'{labelled} of {found.samples}' if labelled else missing}",
         f"random    {_some([*found.random_stages, *found.generators]) or 'nothing drawn'}",
         f"replay    {replayed}",
     ]

@@ -15,6 +15,8 @@ from audit.report.text import clean
 
 _SHOWN_ROWS = 100
 _WIDEST_CELL = 40
+#: Cells may be as wide as this where all columns then fit.
+_WIDE_CELL = 120
 #: The columns to show first if not all fit.
 _FIRST = (
     *("index", "source", "label", "label_name", "predicted", "predicted_name", "confidence", "loss", "correct", "name"),
@@ -123,14 +125,18 @@ def _cell(text: str) -> str:
 def _table(answer: QueryResult, out: TextIO) -> int:
     """Write as many rows and columns as fit, and a line that says what is not shown."""
     names: list[str] = []
-    shown: list[list[str]] = []
+    kept: list[tuple[Any, ...]] = []
     count = 0
     for names, rows in answer.batches():  # noqa: B007 - the names are needed afterwards
-        shown.extend([_short(cell) for cell in row] for row in rows[: max(0, _SHOWN_ROWS - len(shown))])
+        kept.extend(rows[: max(0, _SHOWN_ROWS - len(kept))])
         count += len(rows)
     names = [clean(name) for name in names]
     width = shutil.get_terminal_size((160, 24)).columns if out.isatty() else 160
+    shown = [[_short(cell, _WIDE_CELL) for cell in row] for row in kept]
     chosen = _fit_columns(names, shown, width)
+    if len(chosen) < len(names) or max((sum(map(len, row)) for row in shown), default=0) > width:
+        shown = [[_short(cell) for cell in row] for row in kept]
+        chosen = _fit_columns(names, shown, width)
     widths = {c: max([len(names[c]), *(len(row[c]) for row in shown)]) for c in chosen}
     numeric = {c for c in chosen if shown and all(_is_number(row[c]) for row in shown)}
     for line in ([names[c] for c in range(len(names))], ["─" * widths.get(c, 0) for c in range(len(names))], *shown):
@@ -179,7 +185,7 @@ def _scalar(cell: Any) -> str:
     return repr(cell) if isinstance(cell, float) else str(plainjson.plain(cell))
 
 
-def _short(cell: Any) -> str:
+def _short(cell: Any, most: int = _WIDEST_CELL) -> str:
     if isinstance(cell, bool) or cell is None:
         return "" if cell is None else str(cell).lower()
     if isinstance(cell, float):
@@ -188,7 +194,7 @@ def _short(cell: Any) -> str:
         inner = ", ".join(_short(item) for item in cell[:4])
         return f"[{inner}{', …' if len(cell) > 4 else ''}]"[:_WIDEST_CELL]
     text = clean(_text(cell))
-    return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 WRITERS: dict[str, Callable[[QueryResult, TextIO], int]] = {

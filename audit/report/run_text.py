@@ -64,7 +64,8 @@ def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> N
         text.append(f"\nfirst: sample {group.index}, {clean(group.source)}{mode}", "dim")
         table.add_row(Text("" if number else "errors", "dim"), text)
     if len(failures) > _MOST_ERRORS:
-        table.add_row("", Text(f"and {len(failures) - _MOST_ERRORS} more kinds of error", "dim"))
+        more = len(failures) - _MOST_ERRORS
+        table.add_row("", Text(f"and {more} more kind{'' if more == 1 else 's'} of error", "dim"))
     if failures and run.failed == run.samples:
         table.add_row(Text("do", "dim"), Text(_advice(failures)))
 

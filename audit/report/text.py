@@ -6,6 +6,7 @@ Everything that came from a file name, a label or an error is shown as text, nev
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -70,7 +71,8 @@ def _source(trace: Trace) -> Text:
 
 def _add_state(text: Text, state: str | None) -> None:
     if state is not None:
-        text.append(f"  {state}", {"unchanged": "green", "changed": "bold red", "missing": "bold red"}[state])
+        styles = {"unchanged": "green", "changed": "bold red", "missing": "bold red", "not read": "yellow"}
+        text.append(f"  {state}", styles[state])
 
 
 def _class_text(number: int | None, name: str | None) -> str:
@@ -158,41 +160,76 @@ def _boxes(trace: Trace) -> RenderableType:
         score = f"{row['score']:.1%}" if row["score"] is not None else "target"
         place = f"{row['x1']:.0f}, {row['y1']:.0f} – {row['x2']:.0f}, {row['y2']:.0f}"
         name = clean(row["class_name"] or str(row["class_"]))
-        table.add_row(Text(name), score, Text(place, "dim"), Text(row["outcome"] or "", colour))
+        points = ""
+        if row["keypoints"] is not None:
+            points = f"{sum(seen > 0 for seen in row['keypoints'][2::3])} keypoints"
+            points += f", OKS {row['oks']:.3f}" if row["oks"] is not None else ""
+        table.add_row(Text(name), score, Text(place, "dim"), Text(row["outcome"] or "", colour), Text(points, "dim"))
     return Group(head, table)
+
+
+def _numbers_text(numbers: Sequence[float] | None) -> str:
+    """Return the first numbers of a list."""
+    known = list(numbers or ())
+    return ", ".join(f"{number:.4g}" for number in known[:_MOST_CLASSES]) + (
+        ", …" if len(known) > _MOST_CLASSES else ""
+    )
 
 
 def _verdict(row: PredictionRow, *, named: bool) -> Text:
     """Return one model's prediction in one line; with its name if there are several."""
     verdict = {True: ("correct", "bold green"), False: ("wrong", "bold red"), None: ("", "dim")}[row["correct"]]
-    head = Text.assemble(("predicted  ", "dim"), (_class_text(row["predicted"], row["predicted_name"]), "bold"), "  ")
+    is_measured = row["predicted"] is None and row["output"] is not None
+    shown = _numbers_text(row["output"]) if is_measured else _class_text(row["predicted"], row["predicted_name"])
+    head = Text.assemble(("predicted  ", "dim"), (shown, "bold"), "  ")
+    if is_measured and row["target"] is not None:
+        head.append(f"target {_numbers_text(row['target'])}", "dim")
     head.append(*verdict)
     if row["confidence"] is not None:
         head.append(f"  confidence {row['confidence']:.1%}", "dim")
     if row["loss"] is not None:
         head.append(f"  loss {row['loss']:.4g}", "dim")
     if named:
-        head.append(f"  {clean(row['model'] or 'model')}, call {row['call'] or 0}", "dim")
+        output = f" {clean(row['head'])}" if row["head"] is not None else ""
+        head.append(f"  {clean(row['model'] or 'model')}{output}, call {row['call'] or 0}", "dim")
     if row["operations"]:
         head.append(f"  input changed by {clean(', '.join(row['operations']))}", "dim")
     return head
 
 
-def runs_table(runs: list[Run]) -> Table:
-    """Return every run, newest last."""
+def runs_table(runs: list[Run], width: int | None = None) -> Table:
+    """Return every run, newest last, in as many columns as fit; the id is always whole, because it is typed again."""
+    columns = {
+        "run": [Text(run.run_id) for run in runs],
+        "name": [Text(clean(run.name or "")) for run in runs],
+        "status": [Text(run.status, {"complete": "green", "running": "yellow"}.get(run.status, "red")) for run in runs],
+        "samples": [Text(f"{run.samples:,}") for run in runs],
+        "failed": [Text(f"{run.failed:,}") for run in runs],
+        "accuracy": [Text(f"{run.accuracy:.2%}" if run.accuracy is not None else "") for run in runs],
+        "capture": [Text((run.capture or "").split(" ")[0]) for run in runs],
+        "dataset": [Text(clean(run.dataset or "")) for run in runs],
+        "begun": [Text(run.started_at[:19].replace("T", " ")) for run in runs],
+    }
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("run", "name", "status", "samples", "failed", "accuracy", "capture", "dataset", "begun"):
-        table.add_column(column, justify="right" if column in ("samples", "failed", "accuracy") else "left")
-    for run in runs:
-        table.add_row(
-            Text(run.run_id),
-            Text(clean(run.name or "")),
-            Text(run.status, {"complete": "green", "running": "yellow"}.get(run.status, "red")),
-            f"{run.samples:,}",
-            f"{run.failed:,}",
-            f"{run.accuracy:.2%}" if run.accuracy is not None else "",
-            Text((run.capture or "").split(" ")[0]),
-            Text(clean(run.dataset or "")),
-            run.started_at[:19].replace("T", " "),
+    shown = _columns_that_fit({name: max([len(name), *map(len, cells)]) for name, cells in columns.items()}, width)
+    for name in shown:
+        table.add_column(
+            name, justify="right" if name in ("samples", "failed", "accuracy") else "left", no_wrap=name == "run"
         )
+    for row in zip(*(columns[name] for name in shown), strict=True):
+        table.add_row(*row)
     return table
+
+
+def _columns_that_fit(widths: dict[str, int], width: int | None) -> list[str]:
+    """Return the names of the columns that fit into a width, the most useful ones first to be kept."""
+    chosen: set[str] = set()
+    left = width
+    for name in ("run", "name", "accuracy", "status", "samples", "failed", "begun", "dataset", "capture"):
+        # A name or a path is shortened by the table, so a part of its width is enough.
+        needed = min(widths[name], 12) if name in ("name", "dataset") else widths[name]
+        if left is not None and chosen and needed + 2 > left:
+            continue
+        chosen.add(name)
+        left = None if left is None else left - needed - 2
+    return [name for name in widths if name in chosen]

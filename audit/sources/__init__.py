@@ -53,7 +53,7 @@ from audit.sources.base import (
     dataset_digest,
     recognise_dataset,
 )
-from audit.sources.decode import pil_rgb_loader
+from audit.sources.decode import pil_rgb_loader, sample_suffixes
 from audit.sources.files import missing_path, printable
 
 __all__ = [
@@ -119,6 +119,12 @@ def open_dataset(
         if "://" in text:  # an address that may hold a password: refused without repeating it
             return remote.open_source(text, options)
         raise missing_path(text)
+    if os.fsencode(os.path.splitext(text)[1].lower()) in sample_suffixes():
+        folder = os.path.dirname(text) or "."
+        raise DatasetError(
+            f"{printable(os.fsencode(text))} is a single sample, not a dataset.",
+            hint=f"Pass its folder ({printable(os.fsencode(folder))}), or a .csv file with a column path.",
+        )
     taken = "; ".join(candidate.description for candidate in SOURCES.values())
     raise DatasetError(
         f"{printable(os.fsencode(text))} is not a known kind of dataset.",

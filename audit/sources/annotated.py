@@ -30,6 +30,9 @@ class Objects:
     boxes: Array
     labels: Array
     crowd: Array | None = None
+    #: Keypoints (n, K, 3) as x, y, visibility, and the share of its box that each object covers.
+    keypoints: Array | None = None
+    shares: Array | None = None
 
 
 class AnnotatedPictures(FileDataset):
@@ -89,6 +92,13 @@ class BoxedPictures(AnnotatedPictures):
         }
         if found.crowd is not None:
             target["iscrowd"] = torch.from_numpy(np.ascontiguousarray(found.crowd, dtype=np.int64).reshape(-1))
+        if found.keypoints is not None:
+            points = torch.from_numpy(np.ascontiguousarray(found.keypoints, dtype=np.float32))
+            # A joint transform moves them with the picture; so it does the boxes, of which the area is a share.
+            target["keypoints"] = tv_tensors.KeyPoints(points[..., :2], canvas_size=(height, width))
+            target["visibility"] = points[..., 2]
+            if found.shares is not None:
+                target["area_share"] = torch.from_numpy(found.shares)
         return target
 
 

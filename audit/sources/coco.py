@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from audit.errors import DatasetError
+from audit.metrics.target_boxes import coco_keypoints
 from audit.sources.annotated import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
 from audit.sources.files import Names
@@ -70,6 +71,10 @@ class CocoPictures(BoxedPictures):
         self._boxes = corners
         self._numbers = np.array([one["category_id"] for one in flat], dtype=np.int64)
         self._crowd = np.array([bool(one.get("iscrowd")) for one in flat], dtype=bool)
+        self._keypoints, areas = coco_keypoints(flat)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            boxed = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+            self._shares = None if areas is None else areas / boxed
         raw = Names(os.fsencode(name) for name in names)
         super().__init__(folder, raw, options, classes=_classes(content, notes), notes=notes)
 
@@ -79,12 +84,16 @@ class CocoPictures(BoxedPictures):
     def objects(self, index: int, size: tuple[int, int]) -> Objects:
         """Return the objects that the file lists for this picture."""
         span = self._span(index)
-        return Objects(self._boxes[span], self._numbers[span], self._crowd[span])
+        points = None if self._keypoints is None else self._keypoints[span]
+        shares = None if self._shares is None or points is None else self._shares[span]
+        return Objects(self._boxes[span], self._numbers[span], self._crowd[span], points, shares)
 
     def fingerprint(self, index: int) -> bytes:
         """Return the boxes, classes and crowds of a picture as bytes."""
         span = self._span(index)
-        return self._boxes[span].tobytes() + self._numbers[span].tobytes() + self._crowd[span].tobytes()
+        parts = [self._boxes[span], self._numbers[span], self._crowd[span]]
+        parts += [] if self._keypoints is None else [self._keypoints[span]]
+        return b"".join(part.tobytes() for part in parts)
 
 
 def _is_box(box: Any) -> bool:

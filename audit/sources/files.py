@@ -15,6 +15,7 @@ import stat
 import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 
 from audit.errors import DatasetError
 
@@ -77,17 +78,23 @@ class Names(Sequence[bytes]):
 
 def missing_path(path: str) -> DatasetError:
     """Return the error for a dataset that is not there."""
-    return DatasetError(f"There is no {printable(os.fsencode(path))}.", hint=nearest_path(path)).as_usage()
+    return DatasetError(
+        f"There is no file or folder {printable(os.fsencode(path))}.", hint=nearest_path(path)
+    ).as_usage()
 
 
-def nearest_path(path: str) -> str:
-    """Return a hint: the part of a path that exists, and similar names in it."""
+def nearest_path(path: str, ending: str = "") -> str:
+    """Return a hint: the part of a path that exists, and similar names in it that are folders or have this ending."""
     parent = os.path.abspath(path)
     missing = parent
     while not os.path.exists(parent):
         missing, parent = parent, os.path.dirname(parent)
     try:
-        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))
+        names = sorted(
+            name
+            for name in os.listdir(parent)
+            if not name.startswith(".") and (name.endswith(ending) or os.path.isdir(os.path.join(parent, name)))
+        )
     except OSError:
         return f"{printable(os.fsencode(parent))} cannot be listed."
     wanted = os.path.basename(missing)
@@ -110,17 +117,34 @@ _KINDS = (
 )
 
 
+#: Files there may wait, or never end, although they look like regular ones; shared memory is a place for data.
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
+_DATA = "/dev/shm/"
+
+
 def read_file(path: bytes) -> bytes:
     """Return all bytes of a regular file; raise OSError for anything else."""
+    with open_file(path) as file:
+        return file.readall()
+
+
+def open_file(path: bytes) -> FileIO:
+    """Open a regular file for reading, without waiting; raise OSError for anything else, and for files of the system."""
     if b"\0" in path:
         raise OSError(errno.EINVAL, "the name contains a NUL byte, which no file name can have", os.fsdecode(path))
     name = os.fsdecode(path)  # as text, since it is what the messages of OSError show
     _require_regular(os.stat(name).st_mode, path)
+    real = os.path.realpath(name)
+    if real.startswith(_SYSTEM) and not real.startswith(_DATA):
+        raise OSError(errno.EINVAL, "is a file of the system, not data", name)
     # The file may have been replaced since the first check, so open without blocking and check again.
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
-        _require_regular(os.fstat(descriptor).st_mode, path)
-        return file.readall()
+    file = FileIO(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    try:
+        _require_regular(os.fstat(file.fileno()).st_mode, path)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def size_of(path: bytes) -> int:

@@ -53,4 +53,6 @@ def nothing_found(spec: str, found: Scan) -> DatasetError:
     manifest = next((name for name in entries if name.lower().endswith(_MANIFESTS)), None)
     if manifest is not None:
         return DatasetError(message, hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, manifest)))}?")
+    if any(os.fsdecode(ending).lower() in (".heic", ".heif") for ending in ignored):
+        return DatasetError(message, hint="Pillow does not read HEIC by itself: convert the pictures to JPEG or PNG.")
     return DatasetError(message, hint="Pass a folder of pictures, or a .py file that builds the Dataset.")

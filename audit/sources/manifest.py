@@ -36,6 +36,10 @@ def open_source(spec: str, options: Options) -> FileDataset:
     """Return one sample for each row, in the table's order."""
     table = read_table(spec, (*PATH_COLUMNS, *LABEL_COLUMNS, *TEXT_COLUMNS, *SPLIT_COLUMNS))
     path, text = table.find(PATH_COLUMNS), table.find(TEXT_COLUMNS)
+    if not table.names:
+        raise DatasetError(
+            f"The manifest {table.shown} is empty.", hint="Give it a header and one row for each sample."
+        )
     if path is None and text is None:
         raise DatasetError(
             f"The manifest {table.shown} has no column of paths; its columns are: {', '.join(table.names) or 'none'}.",

@@ -7,6 +7,7 @@ further trust; what it raises is reported with its file and line.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import re
@@ -88,10 +89,14 @@ def _find(module: ModuleType, name: str | None, spec: str) -> Any:
         return vars(module)[made[0]]
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     listed = ", ".join(dict.fromkeys([*made, *own])) or "nothing"
-    raise DatasetError(
-        f"{printable(os.fsencode(spec))} has no {name or 'dataset'!r}; it defines {listed}.",
-        hint="Name the function that builds the Dataset `dataset`, or add :name.",
+    place = spec.removesuffix(f":{name}")
+    near = difflib.get_close_matches(name or "dataset", [*made, *own], n=1)
+    error = DatasetError(
+        f"{printable(os.fsencode(place))} has no {name or 'dataset'!r}; it defines {listed}.",
+        hint=(f"Did you mean {printable(os.fsencode(place))}:{near[0]}? " if near else "")
+        + "Name the function that builds the Dataset `dataset`, or add :name.",
     )
+    raise error.as_usage() if name else error
 
 
 def _dataset_names(module: ModuleType) -> list[str]:

@@ -36,7 +36,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
     try:
         place = parse_location(spec, "dataset")
     except UsageError as error:
-        raise DatasetError(error.message, hint=error.hint) from None
+        raise DatasetError(error.message, hint=error.hint).as_usage() from None
     sizes: dict[bytes, int] = {}
     found = _scan(place, sizes)
     if not any(directory.samples or directory.texts for directory in found.directories):

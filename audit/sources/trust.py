@@ -20,17 +20,18 @@ from typing import Any
 from audit import recording_key
 from audit.errors import CodeNotTrusted
 from audit.records import Run
-from audit.sources import class_folders, flat_folder, manifest, remote, tensors, text_file
+from audit.sources import class_folders, flat_folder, manifest, tensors, text_file
 from audit.sources.base import recognise_dataset
 from audit.sources.builder import builders_of, file_of
+from audit.store.bucket.location import is_remote
 from audit.usercode import is_code_name
 
 #: What a signature covers: every key of a recipe that says which code runs, and on what.
 _SIGNED = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", "code", "files")
 #: The keys of a recipe that may name code.
 NAMES = ("builders", "pipeline", "dataset", "model", "arch")
-#: Kinds of dataset that are opened by this package's own code, which executes nothing that it reads.
-_PLAIN = (remote, class_folders, flat_folder, manifest, text_file, tensors)
+#: Kinds of dataset that are opened by this package's own code, which executes nothing that it reads and contacts nobody.
+_PLAIN = (class_folders, flat_folder, manifest, text_file, tensors)
 
 
 class CodeChangedWarning(UserWarning):
@@ -114,9 +115,12 @@ def _refusal(run: Run, files: list[str], here: bool) -> CodeNotTrusted:
         why = f"and this user has no key to show that it recorded the run ({recording_key.key_path()})"
     else:
         why = "and the run was not recorded by this user on this machine"
+    contacts = all(is_remote(file) for file in files)
     return CodeNotTrusted(
-        f"This would execute {listed}, named by the run {run.run_id}, {why}.",
-        hint="Read the code first. If you trust it, add --trust, or trust=True in Python.",
+        f"This would {'contact' if contacts else 'execute'} {listed}, named by the run {run.run_id}, {why}.",
+        hint="If you trust the address, add --trust, or trust=True in Python."
+        if contacts
+        else "Read the code first. If you trust it, add --trust, or trust=True in Python.",
         files=list(dict.fromkeys(files)),
     )
 

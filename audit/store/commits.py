@@ -65,12 +65,17 @@ def seal(content: dict[str, Any]) -> tuple[bytes, str]:
     return body + _SEAL % digest.encode(), digest
 
 
-def unseal(data: bytes) -> tuple[dict[str, Any], str]:
-    """Return the content of a record or snapshot and its digest; ValueError where they do not belong together."""
-    body = data[:-_SEAL_LENGTH]
-    digest = hashlib.sha256(body).hexdigest()
+def check_seal(data: bytes) -> str:
+    """Return the digest that a record or snapshot ends with; ValueError where it is not that of its bytes."""
+    digest = hashlib.sha256(data[:-_SEAL_LENGTH]).hexdigest()
     if data[-_SEAL_LENGTH:] != _SEAL % digest.encode():
         raise ValueError("its bytes do not have the digest that it ends with")
+    return digest
+
+
+def unseal(data: bytes) -> tuple[dict[str, Any], str]:
+    """Return the content of a record or snapshot and its digest; ValueError where they do not belong together."""
+    digest = check_seal(data)
     content = json.loads(data)
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")

@@ -59,6 +59,15 @@ _MET = """
     FROM g JOIN c USING ({key}, nth)
 """
 
+# `alike` is made by who compares the pictures: it has the visits that show the same one.
+_ALIKE = """
+    SELECT g.index_a, g.visit_a, c.index_b, c.visit_b, g.source, c.source AS renamed_to, 'alike' AS how, g.label_a,
+           c.label_b, g.label_name_a, c.label_name_b, g.failed_a, c.failed_b, g.error_a, c.error_b,
+           g.digest IS NOT NULL AND c.digest IS NOT NULL AS comparable, g.digest <> c.digest AS other_bytes
+    FROM alike l JOIN gone2 g ON g.index_a = l.index_a AND g.visit_a = l.visit_a
+    JOIN come2 c ON c.index_b = l.index_b AND c.visit_b = l.visit_b
+"""
+
 _PAIRS = """
     SELECT * EXCLUDE (digest), NULL::VARCHAR AS renamed_to, 'source' AS how
     FROM faced WHERE index_a IS NOT NULL AND index_b IS NOT NULL
@@ -75,12 +84,12 @@ _ALONE = """
 """
 
 
-def matching_queries(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
+def matching_queries(a: str, b: str, *, nth: str = NTH, looks: bool = False) -> dict[str, str]:
     """Queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
 
     `a` and `b` are the conditions that a row belongs to the run and the epoch. A visit without a partner of the same
     source is matched by its bytes (`how` is `renamed`), then by the value that was loaded, then by its name without
-    the extension (`reencoded`).
+    the extension (`reencoded`). With `looks`, the table `alike` is read before names are compared (`alike`).
     """
     visits = [_VISITS.format(rows=rows, nth=nth, error=_ERROR) for rows in (a, b)]
     tables = {"faced": _FACED.format(a=visits[0], b=visits[1]), "gone": _GONE, "come": _COME}
@@ -89,10 +98,16 @@ def matching_queries(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
     loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
     tables["same_value"] = _MET.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
     tables |= _left("gone1", "come1", "same_value", "2")
-    stems = [_STEM.format(rows=rows) for rows in ("gone2", "come2")]
+    left = "2"
+    if looks:
+        tables["same_look"] = _ALIKE
+        tables |= _left("gone2", "come2", "same_look", "3")
+        left = "3"
+    stems = [_STEM.format(rows=rows) for rows in (f"gone{left}", f"come{left}")]
     tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
-    last = _left("gone2", "come2", "same_name", "3")
-    return tables | {"pairs": _PAIRS, "alone": _ALONE.format(gone=last["gone3"], come=last["come3"])}
+    gone, come = _left(f"gone{left}", f"come{left}", "same_name", "").values()
+    pairs = f"{_PAIRS} UNION ALL BY NAME FROM same_look" if looks else _PAIRS
+    return tables | {"pairs": pairs, "alone": _ALONE.format(gone=gone, come=come)}
 
 
 def _left(gone: str, come: str, met: str, number: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """Return the whole file, or FileNotFoundError."""
+        """Return the whole file, or FileNotFoundError; StoreError where it cannot be read."""
 
     def read_each(self, paths: Sequence[str]) -> Iterator[bytes | Exception]:
         """Return each file whole, or what kept it from being read, in this order."""

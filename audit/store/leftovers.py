@@ -82,6 +82,8 @@ def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned, *, keep_re
                 cleaned.folders += 1
             else:
                 cleaned.skipped[run_id] = "its run.json is missing, but it has parts"
+    except FileNotFoundError:
+        cleaned.skipped[run_id] = "another process has removed it"
     except StoreBusy:
         cleaned.skipped[run_id] = "another process is writing it"
     except StoreError as error:

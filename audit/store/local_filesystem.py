@@ -15,26 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from audit.errors import StoreBusy, StoreError, StoreReadOnly
+from audit.errors import StoreBusy, StoreDamaged, StoreError, StoreReadOnly
 from audit.store.filesystem import Filesystem, RandomReader
+from audit.store.regular_file import LocalReader, check_no_link, open_regular
 
 #: Set to 0, it lets a store be written on a file system that has no locks.
 LOCKS_VARIABLE = "AUDIT_LOCKS"
-
-
-class _LocalReader(RandomReader):
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._descriptor).st_size
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        return os.pread(self._descriptor, count, offset)
-
-    def close(self) -> None:
-        # Taken first: closing lets other threads run, and closing a number twice closes somebody else's file.
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+#: That of a run with about 700,000 parts; reading a larger one would take several gigabytes of memory.
+_LARGEST_MANIFEST = 256 * 2**20
 
 
 class LocalFilesystem(Filesystem):
@@ -47,22 +35,45 @@ class LocalFilesystem(Filesystem):
     def _at(self, path: str) -> Path:
         return self._root / path if path else self._root
 
+    def _for_change(self, path: str) -> Path:
+        """Return the path of something that is to be written or deleted, and that lies in the store itself."""
+        check_no_link(self._root, path)
+        return self._at(path)
+
     def exists(self, path: str) -> bool:
-        return self._at(path).exists()
+        try:
+            return self._at(path).exists()
+        except OSError as error:
+            raise _read_error(self.location, path, error) from error
 
     def is_folder(self, path: str) -> bool:
         return self._at(path).is_dir()
 
     def read(self, path: str) -> bytes:
         # Text, not a Path: of a thousand manifests that is a tenth of the time.
-        with open(f"{self.location}/{path}", "rb") as file:
-            return file.read()
+        try:
+            with open(f"{self.location}/{path}", "rb", opener=open_regular) as file:
+                if path.endswith(".json") and os.fstat(file.fileno()).st_size > _LARGEST_MANIFEST:
+                    raise StoreDamaged(
+                        f"{self.location}/{path} is larger than any manifest.",
+                        hint="Remove it, or do not use this store.",
+                    )
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise
+        except OSError as error:
+            raise _read_error(self.location, path, error) from error
 
     def open(self, path: str) -> RandomReader:
-        return _LocalReader(self._at(path))
+        return LocalReader(self._at(path))
 
     def size(self, path: str) -> int:
-        return self._at(path).stat().st_size
+        try:
+            return self._at(path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise _read_error(self.location, path, error) from error
 
     def stamp(self, path: str) -> tuple[int, ...] | None:
         status = os.stat(f"{self.location}/{path}")
@@ -79,9 +90,11 @@ class LocalFilesystem(Filesystem):
             return sorted(os.listdir(self._at(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise _read_error(self.location, path, error) from error
 
     def create(self, path: str, data: bytes | memoryview) -> None:
-        target = self._at(path)
+        target = self._for_change(path)
         with self._temporary(target, data) as temporary:
             # link, unlike rename, fails when the name is taken: check-then-rename loses commits.
             try:
@@ -92,7 +105,7 @@ class LocalFilesystem(Filesystem):
                 _rename_if_absent(temporary, target)
 
     def replace(self, path: str, data: bytes | memoryview) -> None:
-        target = self._at(path)
+        target = self._for_change(path)
         with self._temporary(target, data) as temporary:
             os.replace(temporary, target)
 
@@ -117,7 +130,7 @@ class LocalFilesystem(Filesystem):
                 os.unlink(temporary)
 
     def remove(self, path: str) -> None:
-        target = self._at(path)
+        target = self._for_change(path)
         try:
             if target.is_dir() and not target.is_symlink():
                 # Another process may be deleting the same folder.
@@ -129,7 +142,7 @@ class LocalFilesystem(Filesystem):
 
     def hide(self, path: str) -> str:
         """Give a file or folder a name that begins with a dot, in one step that survives a power cut; gives that name."""
-        target = self._at(path)
+        target = self._for_change(path)
         hidden = target.parent / f".removed-{target.name}-{secrets.token_hex(4)}"
         try:
             os.rename(target, hidden)
@@ -140,10 +153,10 @@ class LocalFilesystem(Filesystem):
 
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        target = self._at(path)
+        target = self._for_change(path)
         try:
             _make_folder(target.parent)
-            descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise _write_error(self.location, target, error) from error
         try:
@@ -175,8 +188,8 @@ class LocalFilesystem(Filesystem):
 
     def is_locked(self, path: str) -> bool:
         try:
-            descriptor = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+            descriptor = open_regular(self._at(path), os.O_NOFOLLOW)
+        except (OSError, StoreError):
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -245,6 +258,11 @@ def _flush_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _read_error(location: str, path: str, error: OSError) -> StoreError:
+    where = f"{location}/{path}" if path else location
+    return StoreError(f"{where} cannot be read: {error.strerror or error}.", hint="Check its permissions and the disk.")
 
 
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -14,11 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from audit.errors import NotAStore, NotFound, StoreDamaged, StoreError, StoreNotFound, StoreTooNew, UsageError
+from audit.errors import NotAStore, NotFound, StoreDamaged, StoreError, UsageError
 from audit.records import Part, Run, Status
 from audit.store.commits import (
     LOG_FOLDER,
     RUNS_FOLDER,
+    check_seal,
     log_path,
     logged_commits,
     manifest_path,
@@ -26,16 +27,19 @@ from audit.store.commits import (
     unseal,
 )
 from audit.store.filesystem import Filesystem
+from audit.store.index_set import INDICES_FOLDER, is_index_set
 from audit.store.local_filesystem import LocalFilesystem
-from audit.store.schema import FORMAT_NAME, FORMAT_VERSION, SCHEMAS
+from audit.store.marker import check_version
+from audit.store.schema import SCHEMAS
 
-MARKER = "audit.json"
 #: What the name of a part that a merge wrote begins with.
 MERGED = "merged-"
 #: A file in a run's folder that says: this run is being removed.
 TOMBSTONE = ".removed"
 #: How the name of a run's folder begins that is being removed, in a directory.
 HIDDEN = ".removed-"
+#: No part has more rows; a few bytes of Parquet can claim, and make a reader reserve memory for, any number.
+MOST_ROWS = 2**26
 #: How often a manifest is read again that is replaced while it is being read.
 _MOST_LOOKS = 50
 
@@ -63,12 +67,14 @@ class Manifest:
     def parse(cls, data: bytes, where: str) -> Manifest:
         """run.json read back; `where` is for the error. What a later minor version added is left aside."""
         with _readable(where):
-            stamp = _stamp(data)
+            # Read once: of a thousand runs, this is what opening a store takes.
+            content = json.loads(data)
+            stamp = _stamp(content)
             check_version(stamp, where)
             if stamp["version"] == 1:
-                content, digest, is_open = json.loads(data), hashlib.sha256(data).hexdigest(), False
+                digest, is_open = hashlib.sha256(data).hexdigest(), False
             else:
-                content, digest = unseal(data)
+                digest = check_seal(data)
                 is_open = content["run"]["status"] == "running"
             manifest = cls(
                 run=Run.from_json(content["run"]),
@@ -116,8 +122,8 @@ def _damaged(message: str) -> StoreDamaged:
     )
 
 
-def _stamp(data: bytes) -> dict[str, Any]:
-    stamp = json.loads(data)["format"]
+def _stamp(content: dict[str, Any]) -> dict[str, Any]:
+    stamp = content["format"]
     if not isinstance(stamp, dict):
         raise ValueError("it has no format")
     return stamp
@@ -152,73 +158,16 @@ def _part(row: dict[str, Any]) -> Part:
     found = _PART_FILE.fullmatch(part.file)
     if found is None or found[1] != part.table:
         raise ValueError(f"{part.file!r} is not a part of {part.table}")
+    if part.indices is not None and not is_index_set(part.indices):
+        raise ValueError(f"{part.indices!r} is not a file of indices")
+    if not 0 <= part.rows <= MOST_ROWS or part.bytes < 0:
+        raise ValueError(f"{part.file!r} cannot have {part.rows} rows in {part.bytes} bytes")
     return part
 
 
 def lock_path(run_id: str) -> str:
     """Return the lock that the one writer of a run holds."""
     return f"{run_folder(run_id)}/.writer.lock"
-
-
-def check_version(stamp: dict[str, Any], where: str) -> None:
-    """Refuse what a newer version wrote: reading it as if it were known could mislead."""
-    if stamp.get("name") != FORMAT_NAME:
-        raise NotAStore(f"{where} was not written by audit.", hint="Choose another store with --store.")
-    if type(stamp.get("version")) is not int or stamp["version"] < 1:
-        raise NotAStore(f"{where} has no format version.", hint="Choose another store with --store.")
-    if stamp["version"] > FORMAT_VERSION:
-        raise StoreTooNew(
-            f"{where} has format version {stamp['version']}; this version of audit knows up to {FORMAT_VERSION}.",
-            hint="Upgrade with: pip install --upgrade audit-lineage",
-        )
-
-
-def check_store(filesystem: Filesystem) -> None:
-    """Raise unless there is a store of a known version."""
-    location = filesystem.location
-    try:
-        data = filesystem.read(MARKER)
-    except FileNotFoundError:
-        if not filesystem.exists(""):
-            raise StoreNotFound(
-                f"There is no store at {location}.",
-                hint="Record a run first (audit run --dataset DIR), or say where the store is with --store.",
-            ) from None
-        raise NotAStore(
-            f"{location} is not an audit store: it has no {MARKER}.", hint="Choose another with --store."
-        ) from None
-    except (NotADirectoryError, IsADirectoryError):
-        raise NotAStore(f"{location} is not an audit store.", hint="Choose another with --store.") from None
-    except OSError as error:
-        raise NotAStore(f"The store {location} cannot be read: {error.strerror}.", hint="Check permissions.") from error
-    try:
-        stamp = json.loads(data)
-    except ValueError:
-        raise NotAStore(f"{location}/{MARKER} is not JSON.", hint="Choose another store with --store.") from None
-    check_version(stamp if isinstance(stamp, dict) else {}, f"{location}/{MARKER}")
-
-
-def create_store(filesystem: Filesystem) -> None:
-    """Make a store in an empty or missing place; an existing one is left as it is."""
-    if filesystem.exists(MARKER):
-        check_store(filesystem)
-        return
-    held = [name for name in filesystem.list("") if not name.startswith(".")]
-    if held and filesystem.exists(MARKER):
-        # Another process made the store between the two looks.
-        check_store(filesystem)
-        return
-    if held:
-        raise NotAStore(
-            f"{filesystem.location} is not empty and is not an audit store (it holds {held[0]}).",
-            hint="Choose an empty or new directory with --store.",
-        )
-    if filesystem.exists("") and not held and not filesystem.is_folder(""):
-        raise NotAStore(f"{filesystem.location} is a file.", hint="Choose a directory with --store.")
-    try:
-        filesystem.create(MARKER, json.dumps({"name": FORMAT_NAME, "version": FORMAT_VERSION}).encode())
-    except FileExistsError:
-        check_store(filesystem)
 
 
 def read_manifest(filesystem: Filesystem, run_id: str, data: bytes | Exception | None = None) -> Manifest:
@@ -331,6 +280,7 @@ def withdraw(filesystem: Filesystem, run_id: str, parts: Iterable[Part]) -> None
     Only where a lock is one. From an object store, a writer that has taken over meanwhile may list the same part.
     """
     if isinstance(filesystem, LocalFilesystem):
+        # Their file of indices stays for `clean`: an earlier commit of the same indices shares it.
         for part in parts:
             with suppress(StoreError, OSError):
                 filesystem.remove(f"{run_folder(run_id)}/{part.file}")
@@ -340,6 +290,7 @@ def unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> li
     """Return files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a killed
     writer or a lost attempt left behind. Only who holds the run's lock may delete them."""
     folder = run_folder(manifest.run.run_id)
-    listed = {f"{folder}/{part.file}" for part in manifest.parts}
-    found = [(f"{folder}/{table}/{name}", name) for table in SCHEMAS for name in filesystem.list(f"{folder}/{table}")]
+    listed = {f"{folder}/{file}" for part in manifest.parts for file in (part.file, part.indices) if file}
+    folders = (*SCHEMAS, INDICES_FOLDER)
+    found = [(f"{folder}/{table}/{name}", name) for table in folders for name in filesystem.list(f"{folder}/{table}")]
     return [path for path, name in found if path not in listed and name.lstrip(".").startswith(prefix)]

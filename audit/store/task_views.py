@@ -27,6 +27,22 @@ VIEWS: dict[str, str] = {
         JOIN runs r ON r.run_id = s.run_id WHERE r.task = 'regression' AND p.target IS NOT NULL
         ORDER BY p.loss DESC, s.index
     """,
+    # How well each output of a model did, where several have targets of their own. The first calls of each visit count.
+    "head_predictions": """
+        SELECT s.run_id, s.epoch, s.index, s.visit, s.split, s.source, p.model, p.head, p.call, p.label, p.predicted,
+               p.confidence, p.correct, p.target, p.output, p.loss,
+               CASE WHEN p.probabilities IS NULL
+                    THEN list_transform(list_zip(p.output, p.target), lambda x: x[1] - x[2]) END AS residual
+        FROM samples s JOIN (
+            SELECT *, row_number() OVER (PARTITION BY run_id, epoch, index, visit, model, head ORDER BY call) AS nth
+            FROM predictions WHERE head IS NOT NULL AND NOT coalesce(list_contains(operations, 'mix'), false)
+        ) p USING (run_id, epoch, index, visit) WHERE p.nth = 1 ORDER BY p.loss DESC, s.index
+    """,
+    "heads": """
+        SELECT run_id, epoch, model, head, count(*) AS samples, count(*) FILTER (loss IS NOT NULL) AS graded,
+               avg(correct::INT) AS accuracy, avg(loss) AS mean_loss
+        FROM head_predictions GROUP BY run_id, epoch, model, head ORDER BY run_id, epoch, model, head
+    """,
     # The target boxes at each stage that returns a picture together with them, in the pixels of that picture.
     "stage_boxes": """
         SELECT run_id, epoch, index, visit, stage, name, n - 1 AS box, classes[n] AS class,

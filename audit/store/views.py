@@ -29,6 +29,23 @@ VIEWS: dict[str, str] = {
         SELECT s.* EXCLUDE (source_raw) REPLACE (p.label AS label, p.label_name AS label_name), {_PREDICTED}
         FROM samples s JOIN graded_predictions p USING (run_id, epoch, index, visit) WHERE NOT p.correct
     """,
+    # Predictions of inputs that were mixed from several samples, with those samples. None of them is graded.
+    "mixed_predictions": """
+        WITH parent AS (
+            SELECT run_id, epoch, batch, position, number,
+                   list({'index': parent_index, 'weight': weight} ORDER BY weight DESC, parent_index) AS parents
+            FROM parents GROUP BY ALL
+        )
+        SELECT p.run_id, p.epoch, p.index, p.visit, p.batch, p.position, p.step, p.model, p.call, p.number, p.predicted,
+               p.predicted_name, p.confidence, p.logits, p.probabilities, p.output, p.operations,
+               coalesce(m.parents, c.parents) AS parents
+        FROM predictions p
+        LEFT JOIN parent m ON m.run_id = p.run_id AND m.epoch = p.epoch AND m.batch = p.batch AND m.position = p.position
+            AND m.number = p.number
+        LEFT JOIN parent c ON c.run_id = p.run_id AND c.epoch = p.epoch AND c.batch = p.batch AND c.position = p.position
+            AND c.number IS NULL
+        WHERE list_contains(p.operations, 'mix') ORDER BY p.run_id, p.epoch, p.batch, p.position, p.call
+    """,
     "failures": "SELECT * EXCLUDE (source_raw) FROM samples WHERE status = 'failed'",
     "confusion": """
         SELECT run_id, epoch, label, any_value(label_name) AS label_name, predicted,

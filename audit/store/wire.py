@@ -44,6 +44,14 @@ def _packed_schema(table: str) -> pa.Schema:
 PACKED = {table: _packed_schema(table) for table in ("samples", "sample_sources", "stage_outputs", "payloads", "rng")}
 
 
+def prepare() -> None:
+    """Let Arrow load now what it looks for before it converts its first list: pandas, where that is installed.
+
+    To be called before workers are forked, each of which would load it by itself, for most of a second.
+    """
+    pa.array([0])
+
+
 def columns(table: str) -> Columns:
     """Return an empty gatherer for one of the tables that a worker fills."""
     return Columns(tuple(PACKED[table].names))

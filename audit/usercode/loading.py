@@ -44,7 +44,19 @@ def import_named(name: str, failure: type[AuditError] = AuditError) -> ModuleTyp
     """Import the module of that dotted name, which may lie in the current directory; a local one as `load_module` does."""
     with importable(os.getcwd()), reporting(f"Importing {name}", failure), FINDER.lock:
         code = find_named_code(name)
+        if code is None and _has_no_module(name):
+            hint = "Install the package that has it, run the command from the folder that holds it, or pass FILE.py:function."
+            raise failure(f"There is no Python module {name!r}.", hint=hint).as_usage()
         return importlib.import_module(name) if code is None else _load(code, name)
+
+
+def _has_no_module(name: str) -> bool:
+    """Return whether the first part of a dotted name means nothing that can be imported."""
+    top = name.partition(".")[0]
+    try:
+        return top not in sys.modules and importlib.util.find_spec(top) is None
+    except ValueError:  # a module without a specification, such as __main__
+        return False
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from audit.records import DIGEST_VERSION
 from audit.values.array import ArrayKind
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind
+from audit.values.derived import derive, expand, source_digest
 from audit.values.dispatch import (
     KINDS,
     decode,
@@ -18,6 +19,7 @@ from audit.values.dispatch import (
     export,
     fingerprint,
     kind_of,
+    load_kinds,
     observe,
     preview,
     row_digests,
@@ -36,8 +38,8 @@ from audit.values.tv import as_form
 
 __all__ = [
     "DIGEST_VERSION", "KINDS", "Encoded", "Facts", "Preview", "Reading", "ValueKind",
-    "as_form", "decode", "describe_target", "digest", "encode", "encoded_digest", "export", "fingerprint", "following_digests", "kind_of",
-    "observe", "preview", "row_digests",
+    "as_form", "decode", "derive", "describe_target", "digest", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "load_kinds",
+    "observe", "preview", "row_digests", "source_digest",
 ]  # fmt: skip
 
 # In the order in which they are asked; `other` takes what is left.

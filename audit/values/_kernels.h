@@ -243,12 +243,11 @@ static void floats_begin(Floats *f) {
     for (int k = 0; k < LANES; k++) f->low[k] = INFINITY, f->high[k] = -INFINITY;
 }
 
-static void summarise(const uint8_t *src, size_t n, FloatsLoop loop, Summary *s) {
-    Floats f;
+/* What follows from the sums `f` of all elements. */
+static void summarise_floats(const uint8_t *src, size_t n, Floats *g, Summary *s) {
+    Floats f = *g;
     double sum = 0, squares = 0;
     memset(s, 0, sizeof *s);
-    floats_begin(&f);
-    loop(src, n, &f);
     for (int k = 0; k < LANES; k++) squares += f.squares[k];
     if (!isfinite(squares)) { /* squares of finite floats never overflow a double */
         floats_begin(&f);
@@ -271,4 +270,11 @@ static void summarise(const uint8_t *src, size_t n, FloatsLoop loop, Summary *s)
     double power = squares / (double)s->finite, variance = power - s->mean * s->mean;
     if (variance < 1e-6 * power) variance = spread(src, n, s->mean) / (double)s->finite;
     s->std = s->low == s->high ? 0.0 : sqrt(variance > 0 ? variance : 0);
+}
+
+static void summarise(const uint8_t *src, size_t n, FloatsLoop loop, Summary *s) {
+    Floats f;
+    floats_begin(&f);
+    loop(src, n, &f);
+    summarise_floats(src, n, &f, s);
 }

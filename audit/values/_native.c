@@ -7,9 +7,13 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <stdio.h>
 
 #include "_kernels.h"
 #include "_shapes.h"
+#include "_digest.h"
+#include "_facts.h"
+#include "_encode.h"
 
 /* ---- which loops ------------------------------------------------------------------------------------------- */
 
@@ -130,6 +134,198 @@ static PyObject *py_f32(PyObject *self, PyObject *from) {
     return Py_BuildValue("ddddKK", f.low, f.high, f.mean, f.std, zeros, nonfinite);
 }
 
+/* ---- facts: digest and statistics at once ------------------------------------------------------------------ */
+
+static Loops chosen_loops(void) { return (Loops){PICK(stripes), PICK(floats), PICK(bytes), PICK(rgbx)}; }
+
+/* `kind|dtype|d0,d1,...|`, as hashing.header gives it; the length, or 0 where it is too long. */
+static size_t write_header(char *to, const char *kind, const char *dtype, const Py_ssize_t *shape, Py_ssize_t axes) {
+    int at = snprintf(to, HEADER_MOST, "%s|%s|", kind, dtype);
+    for (Py_ssize_t i = 0; i < axes && at > 0 && at < HEADER_MOST; i++)
+        at += snprintf(to + at, (size_t)(HEADER_MOST - at), i ? ",%zd" : "%zd", shape[i]);
+    if (at > 0 && at < HEADER_MOST) at += snprintf(to + at, (size_t)(HEADER_MOST - at), "|");
+    return at > 0 && at < HEADER_MOST ? (size_t)at : 0;
+}
+
+static PyObject *new_ref(PyObject *o) {
+    Py_INCREF(o);
+    return o;
+}
+
+static PyObject *number_or_none(int is_known, double value) {
+    return is_known ? PyFloat_FromDouble(value) : new_ref(Py_None);
+}
+
+/* In the order of the fields of values.Facts. Takes the reference to `shape`. */
+static PyObject *facts_tuple(PyObject *kind, PyObject *dtype, PyObject *shape, PyObject *mode, const Facts *f,
+                             Py_ssize_t size) {
+    PyObject *parts[12] = {
+        new_ref(kind), new_ref(dtype), shape, new_ref(mode), PyUnicode_FromStringAndSize(f->digest, 32),
+        number_or_none(f->s.finite > 0, f->s.low), number_or_none(f->s.finite > 0, f->s.high),
+        number_or_none(f->s.finite > 0, f->s.mean), number_or_none(f->s.finite > 0, f->s.std),
+        PyLong_FromUnsignedLongLong(f->s.zeros), PyLong_FromUnsignedLongLong(f->s.nonfinite), PyLong_FromSsize_t(size),
+    };
+    PyObject *made = PyTuple_New(12);
+    for (int i = 0; i < 12; i++) {
+        if (made && parts[i]) PyTuple_SetItem(made, i, parts[i]);
+        else Py_XDECREF(parts[i]);
+        if (!parts[i] && made) Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* What the caller knows of torch: see values/tensor.py. */
+enum { TENSOR, FLOAT32, UINT8, STRIDED, KIND, FLOAT32_NAME, UINT8_NAME, DTYPE, IS_CPU, LAYOUT, IS_NESTED, IS_CONTIGUOUS,
+       IS_NEG, IS_ZERO, DATA_PTR, SHAPE, KNOWN };
+#define AXES_MOST 16
+
+typedef struct {
+    const uint8_t *data;
+    size_t width, count; /* bytes of an element, elements */
+    PyObject *shape;     /* a tuple of its own */
+    Py_ssize_t sides[AXES_MOST], axes;
+} TensorMemory;
+
+/* -1 for an error, 0 for no, 1 for yes. Steals nothing. */
+static int attribute_is(PyObject *of, PyObject *name, PyObject *wanted) {
+    PyObject *found = PyObject_GetAttr(of, name);
+    if (!found) return -1;
+    int is = found == wanted;
+    Py_DECREF(found);
+    return is;
+}
+
+static int method_gives(PyObject *of, PyObject *name, PyObject *wanted) {
+    PyObject *found = PyObject_CallMethodObjArgs(of, name, NULL);
+    if (!found) return -1;
+    int is = found == wanted;
+    Py_DECREF(found);
+    return is;
+}
+
+static int read_shape(PyObject *value, PyObject *name, TensorMemory *m) {
+    PyObject *shape = PyObject_GetAttr(value, name);
+    if (!shape) return -1;
+    m->shape = PySequence_Tuple(shape); /* torch.Size is a tuple of a class of its own */
+    Py_DECREF(shape);
+    if (!m->shape) return -1;
+    m->axes = PyTuple_Size(m->shape);
+    m->count = 1;
+    if (m->axes > AXES_MOST) return 0;
+    for (Py_ssize_t i = 0; i < m->axes; i++) {
+        m->sides[i] = PyLong_AsSsize_t(PyTuple_GetItem(m->shape, i));
+        if (m->sides[i] < 0) return PyErr_Occurred() ? -1 : 0;
+        m->count *= (size_t)m->sides[i];
+    }
+    return 1;
+}
+
+/* Whether a tensor is plain, contiguous and on the CPU, of float32 or uint8, and not empty; else 0. Raises nothing. */
+static int tensor_memory(PyObject *value, PyObject *known, TensorMemory *m) {
+    PyObject *k[KNOWN];
+    m->shape = NULL;
+    if (!PyTuple_Check(known) || PyTuple_Size(known) != KNOWN) return 0;
+    for (int i = 0; i < KNOWN; i++) k[i] = PyTuple_GetItem(known, i);
+    if ((PyObject *)Py_TYPE(value) != k[TENSOR]) return 0;
+    PyObject *dtype = PyObject_GetAttr(value, k[DTYPE]);
+    m->width = dtype == k[FLOAT32] ? 4 : dtype == k[UINT8] ? 1 : 0;
+    Py_XDECREF(dtype);
+    int good = m->width && attribute_is(value, k[IS_CPU], Py_True) == 1 &&
+               attribute_is(value, k[LAYOUT], k[STRIDED]) == 1 && attribute_is(value, k[IS_NESTED], Py_False) == 1 &&
+               method_gives(value, k[IS_CONTIGUOUS], Py_True) == 1 && method_gives(value, k[IS_NEG], Py_False) == 1 &&
+               method_gives(value, k[IS_ZERO], Py_False) == 1 && read_shape(value, k[SHAPE], m) == 1 && m->count;
+    if (good) {
+        PyObject *address = PyObject_CallMethodObjArgs(value, k[DATA_PTR], NULL);
+        m->data = address ? PyLong_AsVoidPtr(address) : NULL;
+        Py_XDECREF(address);
+        good = m->data != NULL;
+    }
+    if (good) return 1;
+    PyErr_Clear();
+    Py_CLEAR(m->shape);
+    return 0;
+}
+
+/* tensor(value, known) -> the facts of a plain float32 or uint8 tensor, or None for every other value. */
+static PyObject *py_tensor(PyObject *self, PyObject *args) {
+    PyObject *value, *known;
+    TensorMemory m;
+    Hash h;
+    Facts f;
+    char header[HEADER_MOST];
+    if (!PyArg_ParseTuple(args, "OO:tensor", &value, &known)) return NULL;
+    if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
+    size_t head = write_header(header, "tensor", m.width == 4 ? "float32" : "uint8", m.sides, m.axes);
+    if (!head || head + m.count * m.width < DIGEST_LEAST) return Py_DECREF(m.shape), new_ref(Py_None);
+    const Loops use = chosen_loops();
+    int good;
+    hash_begin(&h, use.stripes, header, head, m.count * m.width);
+    Py_BEGIN_ALLOW_THREADS
+    good = m.width == 4 ? facts_of_floats(&use, &h, m.data, m.count, &f) : facts_of_bytes(&use, &h, m.data, m.count, &f);
+    Py_END_ALLOW_THREADS
+    if (!good) return Py_DECREF(m.shape), new_ref(Py_None);
+    PyObject *dtype = PyTuple_GetItem(known, m.width == 4 ? FLOAT32_NAME : UINT8_NAME);
+    return facts_tuple(PyTuple_GetItem(known, KIND), dtype, m.shape, Py_None, &f, (Py_ssize_t)(m.count * m.width));
+}
+
+/* rows(value, known) -> the digest of each part of such a tensor along its first axis, or None. */
+static PyObject *py_rows(PyObject *self, PyObject *args) {
+    PyObject *value, *known, *made = NULL;
+    TensorMemory m;
+    char header[HEADER_MOST];
+    if (!PyArg_ParseTuple(args, "OO:rows", &value, &known)) return NULL;
+    if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
+    Py_DECREF(m.shape);
+    if (m.axes < 2) Py_RETURN_NONE;
+    size_t count = (size_t)m.sides[0], size = m.count / count * m.width;
+    size_t head = write_header(header, "tensor", m.width == 4 ? "float32" : "uint8", m.sides + 1, m.axes - 1);
+    if (!head || head + size < DIGEST_LEAST) Py_RETURN_NONE;
+    char *found = PyMem_Malloc(32 * count);
+    if (!found) return PyErr_NoMemory();
+    const StripesLoop stripes = PICK(stripes);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < count; i++) {
+        Hash h;
+        hash_begin(&h, stripes, header, head, size);
+        hash_feed(&h, m.data + i * size, size);
+        hash_finish(&h, found + 32 * i);
+    }
+    Py_END_ALLOW_THREADS
+    made = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; made && i < count; i++) {
+        PyObject *digest = PyUnicode_FromStringAndSize(found + 32 * i, 32);
+        if (!digest || PyList_SetItem(made, (Py_ssize_t)i, digest) < 0) Py_CLEAR(made);
+    }
+    PyMem_Free(found);
+    return made;
+}
+
+/* pixels(source, height, width, kind, dtype, mode) -> the facts of an RGB picture; None where they need another way. */
+static PyObject *py_pixels(PyObject *self, PyObject *args) {
+    PyObject *from, *kind, *dtype, *mode;
+    Source s;
+    Hash h;
+    Facts f;
+    Py_ssize_t sides[3] = {0, 0, 3};
+    char header[HEADER_MOST];
+    int good;
+    if (!PyArg_ParseTuple(args, "OnnUUU:pixels", &from, &sides[0], &sides[1], &kind, &dtype, &mode) || borrow(from, &s) < 0)
+        return NULL;
+    size_t head = write_header(header, "image", "RGB", sides, 3);
+    if (!head || s.size < DIGEST_LEAST || sides[0] < 1 || sides[1] < 1 || s.size / 4 / sides[0] != sides[1] ||
+        s.size != 4 * sides[0] * sides[1])
+        return let_go(&s), new_ref(Py_None);
+    const Loops use = chosen_loops();
+    hash_begin(&h, use.stripes, header, head, (size_t)s.size);
+    Py_BEGIN_ALLOW_THREADS
+    good = facts_of_pixels(&use, &h, s.data, (size_t)s.size / 4, &f);
+    Py_END_ALLOW_THREADS
+    let_go(&s);
+    if (!good) Py_RETURN_NONE;
+    PyObject *shape = Py_BuildValue("nnn", sides[0], sides[1], sides[2]);
+    return facts_tuple(kind, dtype, shape, mode, &f, 3 * sides[0] * sides[1]);
+}
+
 /* Divides rather than multiplies, so that no number given by a caller overflows. */
 static int fits(const Layout *l, Py_ssize_t size, size_t width) {
     size_t left = (size_t)size / width, sides[] = {l->planes, l->height, l->width, l->step};
@@ -246,6 +442,121 @@ static PyObject *py_rgb_rows(PyObject *self, PyObject *args) {
     return made;
 }
 
+/* ---- previews and exact bytes ------------------------------------------------------------------------------ */
+
+#define TINY_MOST 65000 /* bytes of all lines of an uncompressed PNG */
+
+/* Interleaved bytes of a small picture as a PNG; takes the memory of `pixels`. */
+static PyObject *png_of(uint8_t *pixels, size_t height, size_t width, size_t bands) {
+    size_t size = height * (width * bands + 1);
+    PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(size + PNG_FRAME));
+    if (made) write_png(pixels, height, width, bands, (uint8_t *)PyBytes_AsString(made));
+    PyMem_Free(pixels);
+    return made;
+}
+
+/* tiny(source, height, width) -> PNG of an RGB picture of four bytes a pixel; None where it is not tiny. */
+static PyObject *py_tiny(PyObject *self, PyObject *args) {
+    PyObject *from;
+    Source s;
+    Py_ssize_t height, width;
+    if (!PyArg_ParseTuple(args, "Onn:tiny", &from, &height, &width) || borrow(from, &s) < 0) return NULL;
+    if (height < 1 || width < 1 || s.size / 4 / height != width || s.size != 4 * height * width ||
+        height * (3 * width + 1) > TINY_MOST)
+        return let_go(&s), new_ref(Py_None);
+    uint8_t *pixels = PyMem_Malloc((size_t)(3 * height * width + 16));
+    if (pixels) PICK(pack)(s.data, (size_t)(height * width), pixels);
+    let_go(&s);
+    return pixels ? png_of(pixels, (size_t)height, (size_t)width, 3) : PyErr_NoMemory();
+}
+
+/* tiny_tensor(value, known, most) -> PNG of a tensor of at most so many elements that looks like a picture; else None. */
+static PyObject *py_tiny_tensor(PyObject *self, PyObject *args) {
+    PyObject *value, *known;
+    Py_ssize_t most;
+    TensorMemory m;
+    if (!PyArg_ParseTuple(args, "OOn:tiny_tensor", &value, &known, &most)) return NULL;
+    if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
+    Py_DECREF(m.shape);
+    if (m.axes < 2 || m.axes > 3 || m.count > (size_t)most || most > TINY_MOST / 2) Py_RETURN_NONE;
+    Py_ssize_t *d = m.sides, last = m.axes == 3 ? d[2] : 1;
+    int interleaved = m.axes == 2 || last == 1 || last == 3;
+    if (!interleaved && (last == 4 || (d[0] != 1 && d[0] != 3))) Py_RETURN_NONE; /* four bands need another way */
+    size_t bands = (size_t)(interleaved ? last : d[0]), height = (size_t)d[interleaved ? 0 : 1];
+    size_t width = (size_t)d[interleaved ? 1 : 2], area = height * width;
+    if (height < 2 || width < 2) Py_RETURN_NONE;
+    uint8_t *pixels = PyMem_Malloc(m.count), *planes = NULL;
+    float *floats = m.width == 4 ? PyMem_Malloc(4 * m.count) : NULL;
+    int good = pixels && (m.width == 1 || floats);
+    if (good && m.width == 4) {
+        memcpy(floats, m.data, 4 * m.count);
+        good = PICK(scale_to_bytes)(floats, m.count, pixels);
+    } else if (good) {
+        memcpy(pixels, m.data, m.count);
+    }
+    PyMem_Free(floats);
+    if (good && !interleaved && bands > 1 && (planes = PyMem_Malloc(m.count))) {
+        for (size_t b = 0; b < bands; b++)
+            for (size_t i = 0; i < area; i++) planes[i * bands + b] = pixels[b * area + i];
+        PyMem_Free(pixels);
+        pixels = planes;
+    }
+    if (good && (interleaved || bands == 1 || planes)) return png_of(pixels, height, width, bands);
+    PyMem_Free(pixels);
+    Py_RETURN_NONE;
+}
+
+/* bits(source, height, width) -> an RGB picture of four bytes a pixel as docs/FORMAT-values.md has it. */
+static PyObject *py_bits(PyObject *self, PyObject *args) {
+    PyObject *from, *made = NULL;
+    Source s;
+    Py_ssize_t height, width;
+    if (!PyArg_ParseTuple(args, "Onn:bits", &from, &height, &width) || borrow(from, &s) < 0) return NULL;
+    if (height < 1 || width < 1 || s.size / 4 / height != width || s.size != 4 * height * width) {
+        PyErr_SetString(PyExc_ValueError, "the size does not fit the bytes");
+        return let_go(&s), NULL;
+    }
+    size_t blocks = ((size_t)width + BITS_BLOCK - 1) / BITS_BLOCK, rows = 3 * (size_t)height * blocks, size = 0;
+    uint8_t *lines = PyMem_Malloc(7 * blocks * BITS_BLOCK), *out = PyMem_Malloc(rows * (BITS_BLOCK + 1) + 8);
+    if (lines && out) {
+        Py_BEGIN_ALLOW_THREADS
+        size = PICK(rgb_bits)(s.data, (size_t)height, (size_t)width, lines, out);
+        Py_END_ALLOW_THREADS
+        made = PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)size);
+    } else {
+        PyErr_NoMemory();
+    }
+    PyMem_Free(lines);
+    PyMem_Free(out);
+    let_go(&s);
+    return made;
+}
+
+/* tables(source, height, width, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them. */
+static PyObject *py_tables(PyObject *self, PyObject *args) {
+    PyObject *from, *value, *known;
+    Source s;
+    Py_ssize_t height, width;
+    TensorMemory m;
+    uint32_t tables[3 * 256];
+    int good = 1;
+    if (!PyArg_ParseTuple(args, "OnnOO:tables", &from, &height, &width, &value, &known)) return NULL;
+    if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
+    Py_DECREF(m.shape);
+    if (m.width != 4 || m.axes != 3 || m.sides[0] != 3 || m.sides[1] != height || m.sides[2] != width) Py_RETURN_NONE;
+    if (borrow(from, &s) < 0) return NULL;
+    size_t n = m.count / 3;
+    if ((size_t)s.size != 4 * n) return let_go(&s), new_ref(Py_None);
+    memset(tables, 255, sizeof tables);
+    Py_BEGIN_ALLOW_THREADS
+    for (int band = 0; good && band < 3; band++)
+        good = PICK(table_of)(s.data, m.data + 4 * n * (size_t)band, n, band, tables + 256 * band);
+    Py_END_ALLOW_THREADS
+    let_go(&s);
+    if (!good) Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)tables, sizeof tables);
+}
+
 /* Memory at addresses that the caller has proved to be a generator's: pairs of address and size, as 64-bit numbers. */
 static int walk_memory(PyObject *args, const char *format, int writes) {
     Py_buffer places, bytes;
@@ -279,13 +590,43 @@ static PyObject *py_copy_memory(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* same_holders(holders, sizes, empty): whether each container has its length, and each (dict, key) holds None. */
+static PyObject *py_same_holders(PyObject *self, PyObject *args) {
+    PyObject *holders, *sizes, *empty;
+    if (!PyArg_ParseTuple(args, "O!O!O!:same_holders", &PyList_Type, &holders, &PyList_Type, &sizes, &PyList_Type, &empty))
+        return NULL;
+    Py_ssize_t count = PyList_Size(holders), places = PyList_Size(empty);
+    if (PyList_Size(sizes) != count) Py_RETURN_FALSE;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t size = PyObject_Size(PyList_GetItem(holders, i));
+        if (size < 0) return NULL;
+        if (size != PyLong_AsSsize_t(PyList_GetItem(sizes, i))) Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t i = 0; i < places; i++) {
+        PyObject *pair = PyList_GetItem(empty, i);
+        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) Py_RETURN_FALSE;
+        PyObject *holder = PyTuple_GetItem(pair, 0);
+        if (!PyDict_Check(holder)) Py_RETURN_FALSE;
+        PyObject *found = PyDict_GetItemWithError(holder, PyTuple_GetItem(pair, 1));
+        if (!found && PyErr_Occurred()) return NULL;
+        if (found && found != Py_None) Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
+static int has_wide_loops(void) {
+#if HAVE_AVX2
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+#else
+    return 0;
+#endif
+}
+
 static PyObject *py_loops(PyObject *self, PyObject *args) {
     int wanted = -1;
     if (!PyArg_ParseTuple(args, "|p:loops", &wanted)) return NULL;
     int before = wide_loops;
-#if HAVE_AVX2
-    if (wanted >= 0) wide_loops = wanted && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#endif
+    if (wanted >= 0) wide_loops = wanted && has_wide_loops();
     return PyBool_FromLong(before);
 }
 
@@ -293,12 +634,20 @@ static PyMethodDef methods[] = {
     {"rgbx", py_rgbx, METH_VARARGS, "Copy pixels with padding 255; (min, max, sum, sum of squares, zeros)."},
     {"u8", py_u8, METH_O, "(min, max, sum, sum of squares, zeros) of bytes."},
     {"f32", py_f32, METH_O, "(min, max, mean, std, zeros, nonfinite) of float32."},
+    {"tensor", py_tensor, METH_VARARGS, "The facts of a plain tensor of float32 or uint8; else None."},
+    {"rows", py_rows, METH_VARARGS, "The digests of the rows of such a tensor; else None."},
+    {"pixels", py_pixels, METH_VARARGS, "The facts of an RGB picture of four bytes a pixel."},
     {"shrink", py_shrink, METH_VARARGS, "Means of boxes, as bytes."},
     {"unit", py_unit, METH_VARARGS, "Whether all float32 are k/255; the k are written."},
     {"palette", py_palette, METH_VARARGS, "Table of at most 256 float32; their levels are written. Else None."},
     {"rgb_rows", py_rgb_rows, METH_VARARGS, "R, G, B minus the row above."},
     {"same_memory", py_same_memory, METH_VARARGS, "Whether the memory at (address, size) pairs equals these bytes."},
     {"copy_memory", py_copy_memory, METH_VARARGS, "Copy the memory at (address, size) pairs."},
+    {"tiny", py_tiny, METH_VARARGS, "A tiny RGB picture as an uncompressed PNG; else None."},
+    {"tiny_tensor", py_tiny_tensor, METH_VARARGS, "A tiny tensor that looks like a picture as a PNG; else None."},
+    {"bits", py_bits, METH_VARARGS, "An RGB picture in as few bits as its rows need."},
+    {"tables", py_tables, METH_VARARGS, "What each byte of a picture stands for in a float tensor; else None."},
+    {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
     {"loops", py_loops, METH_VARARGS, "Whether the wide loops are in use; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
 };
@@ -306,8 +655,9 @@ static PyMethodDef methods[] = {
 static int prepare(PyObject *module) {
 #if HAVE_AVX2
     __builtin_cpu_init();
-    wide_loops = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
+    wide_loops = has_wide_loops();
+    fill_crc_tables();
     return 0;
 }
 

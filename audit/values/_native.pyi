@@ -11,6 +11,15 @@ def u8(source: Any, /) -> tuple[int, int, int, int, int]:
 def f32(source: Any, /) -> tuple[float, float, float, float, int, int] | tuple[None, None, None, None, int, int]:
     """(min, max, mean, std, zeros, nonfinite) of float32."""
 
+def tensor(value: Any, known: tuple[Any, ...], /) -> tuple[Any, ...] | None:
+    """The fields of `Facts` of a plain float32 or uint8 tensor, in one pass; None for every other value."""
+
+def rows(value: Any, known: tuple[Any, ...], /) -> list[str] | None:
+    """The digest of each part of such a tensor along its first axis; None for every other value."""
+
+def pixels(source: Any, height: int, width: int, kind: str, dtype: str, mode: str, /) -> tuple[Any, ...] | None:
+    """The fields of `Facts` of an RGB picture with four bytes a pixel; None where the loops cannot give them."""
+
 def shrink(
     source: Any, is_float: bool, planes: int, height: int, width: int, step: int, bands: int, factor: int, /
 ) -> bytes | None:
@@ -27,6 +36,27 @@ def palette(source: Any, levels: Any, /) -> bytes | None:
 
 def rgb_rows(source: Any, height: int, width: int, /) -> bytes:
     """R, G, B of pixels of four bytes, each minus the one in the row above."""
+
+def tiny(source: Any, height: int, width: int, /) -> bytes | None:
+    """An RGB picture with four bytes a pixel as an uncompressed PNG; None where it is not tiny."""
+
+def tiny_tensor(value: Any, known: tuple[Any, ...], most: int, /) -> bytes | None:
+    """A float32 or uint8 tensor of at most `most` elements that looks like a picture, as a PNG; else None."""
+
+def bits(source: Any, height: int, width: int, /) -> bytes:
+    """An RGB picture with four bytes a pixel in as few bits as its rows need (see bits.py)."""
+
+def tables(source: Any, height: int, width: int, value: Any, known: tuple[Any, ...], /) -> bytes | None:
+    """Three tables of 256 float32 that make a tensor (3, height, width) of the picture's bytes; None where none do."""
+
+def same_memory(places: bytes, content: Any, /) -> bool:
+    """Whether the memory at (address, size) pairs equals `content`."""
+
+def copy_memory(places: bytes, content: Any, /) -> None:
+    """Copy the memory at (address, size) pairs to `content`."""
+
+def same_holders(holders: list[Any], sizes: list[int], empty: list[tuple[dict[Any, Any], Any]], /) -> bool:
+    """Whether each container has its length, and each (dict, key) holds None or nothing."""
 
 def loops(wide: bool = ..., /) -> bool:
     """Whether the wide loops were in use; an argument chooses, where the processor has them."""

@@ -1,7 +1,7 @@
 """What a stage output is to the rest of audit: facts, a preview, exact bytes, and files.
 
-Every kind of value implements `ValueKind`; nothing outside this package asks what type a value has. The contract refuses
-three things: changing the value, drawing random numbers, and keeping a reference to the value.
+Every kind of value implements `ValueKind`; nothing outside this package asks what type a value has. An
+implementation must not change the value, draw random numbers, or keep a reference to the value.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from audit.errors import StoreDamaged
 
 EXCERPT = 500  # characters of a text preview
 
 
-@dataclass(slots=True)
-class Facts:
-    """What table `stage_outputs` keeps of a value."""
+class Facts(NamedTuple):
+    """What table `stage_outputs` keeps of a value. The compiled loops give the same values in the same order."""
 
     kind: str
     dtype: str | None = None
@@ -67,7 +66,8 @@ class ValueKind(ABC):
     name: ClassVar[str]
     # True when the type alone decides, so that the answer of `matches` may be remembered for the type.
     by_type: ClassVar[bool] = False
-    # True when no kind asked before this one takes any value of a type that this one takes, so that it is asked first.
+    # True when the kinds before this one in the table never take a value of a type that this one takes. After the first value
+    # of that type, this kind is asked before all others.
     sole: ClassVar[bool] = False
 
     @abstractmethod
@@ -88,7 +88,7 @@ class ValueKind(ABC):
 
     @abstractmethod
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
-        """Digest (None where equal ones would prove nothing) and size in bytes, without the cost of statistics."""
+        """Digest (None if equal digests would not mean equal values) and size in bytes, without the cost of statistics."""
 
     @abstractmethod
     def preview(self, value: Any) -> Preview | None:

@@ -83,10 +83,9 @@ def facts_of(
 ) -> Facts:
     """Return the facts of a composite value. If it is a picture with its target, the statistics are the picture's."""
     facts = Facts(kind, None, shape, mode, digest, bytes=size)
-    if picture is not None:
-        for name in ("dtype", "min", "max", "mean", "std", "zeros", "nonfinite"):
-            setattr(facts, name, getattr(picture, name))
-    return facts
+    if picture is None:
+        return facts
+    return picture._replace(kind=kind, shape=shape, mode=mode, digest=digest, bytes=size)
 
 
 def outline(value: object, depth: int = 2) -> str:

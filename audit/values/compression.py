@@ -25,6 +25,11 @@ def _codec() -> Any:
     return pyarrow.Codec("zstd", compression_level=LEVEL)
 
 
+#: zstd makes 128 KiB of equal bytes into four; no value of a stage is larger than 4 GiB.
+_MOST_TIMES = 65_536
+_LARGEST = 2**32
+
+
 def compress(data: Any) -> bytes:
     """One zstd frame."""
     return bytes(_codec().compress(data, asbytes=True))
@@ -34,6 +39,9 @@ def decompress(data: Any, size: int) -> bytes:
     """The `size` bytes in a zstd frame."""
     if size == 0:
         return b""
+    # A store may come from anybody: memory is not reserved for more than such a frame can hold.
+    if not 0 < size <= min(_LARGEST, 4096 + _MOST_TIMES * len(data)):
+        raise damaged(f"{len(data)} bytes cannot hold a value of {size}")
     try:
         out: bytes = _codec().decompress(data, decompressed_size=size, asbytes=True)
     except OSError as error:

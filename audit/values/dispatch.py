@@ -31,6 +31,11 @@ def kind_of(value: object) -> ValueKind:
     return KINDS.get("other")
 
 
+def load_kinds() -> None:
+    """Look for the kinds of plugins now, which opens a file of every installed package, instead of at the first value."""
+    KINDS.values()
+
+
 def observe(value: object) -> Facts:
     """The facts of any value; never raises, never changes it."""
     try:

@@ -46,14 +46,3 @@ def of(kind: str, dtype: str, shape: tuple[int, ...], *parts: Any) -> str:
     for part in parts:
         state.update(part)
     return state.hexdigest()
-
-
-def of_rows(kind: str, dtype: str, shape: tuple[int, ...], raw: memoryview, count: int) -> list[str]:
-    """The digests of `count` values of one shape that lie one after the other."""
-    head, size = header(kind, dtype, shape), raw.nbytes // count
-    found = []
-    for start in range(0, count * size, size):
-        state = xxhash.xxh3_128(head)
-        state.update(raw[start : start + size])
-        found.append(state.hexdigest())
-    return found

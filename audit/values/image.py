@@ -7,6 +7,7 @@ because the source file has it. A picture that was opened but not yet read is re
 from __future__ import annotations
 
 import base64
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from PIL import Image
 from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
+from audit.values.bits import unpack_rgb
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
 _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 _WIDTHS = {"I": 4, "F": 4}
+_new: Any = tuple.__new__
 
 
 class ImageKind(ValueKind):
@@ -38,13 +41,15 @@ class ImageKind(ValueKind):
     def observe(self, value: Any) -> Facts:
         if value.mode == "RGB":
             width, height = value.size
+            if loops.native is not None and width and height:
+                found = loops.native.pixels(raw_rgb(value), height, width, "image", "uint8", "RGB")
+                if found is not None:
+                    facts: Facts = _new(Facts, found)
+                    return facts
             shape, size = (height, width, 3), 3 * width * height
             words, sums = summed_rgb(value)
             digest = hashing.of(self.name, "RGB", shape, words)
-            if sums is not None:
-                stats = statistics.of_sums(size, sums)
-            else:
-                stats = _statistics(value)
+            stats = statistics.of_sums(size, sums) if sums is not None else _statistics(value)
             return Facts(self.name, "uint8", shape, "RGB", digest, *stats, size)
         digest, stats = self._digest(value), _statistics(value)
         dtype = _DTYPES.get(value.mode) or ("uint16" if value.mode.startswith("I;16") else "uint8")
@@ -56,6 +61,16 @@ class ImageKind(ValueKind):
         return thumbnail.of_image(value)
 
     def encode(self, value: Any) -> Encoded:
+        if (
+            loops.native is not None
+            and value.mode == "RGB"
+            and 0 not in value.size
+            and "transparency" not in value.info
+        ):
+            body = loops.native.bits(raw_rgb(value), value.height, value.width)
+            if len(body) < 3 * value.width * value.height:
+                return Encoded("bits", b"".join((_rgb_head(value.size), body)))
+            return Encoded("raw", b"".join((_rgb_head(value.size), value.tobytes())))
         header: dict[str, Any] = {"mode": value.mode, "size": value.size}
         palette = _palette(value)
         if palette is not None:
@@ -65,10 +80,6 @@ class ImageKind(ValueKind):
             header["transparency"] = base64.b64encode(transparency).decode()
         elif isinstance(transparency, (int, tuple)):
             header["transparency"] = transparency
-        if loops.native is not None and value.mode == "RGB" and 0 not in value.size:
-            rows = loops.native.rgb_rows(raw_rgb(value), value.height, value.width)
-            encoding, body = compression.smallest(value.tobytes, len(rows), "rows+zstd", rows)
-            return Encoded(encoding, pack(header, body))
         raw = value.tobytes()
         row = len(raw) // value.height if value.height else 0
         if value.mode in _BYTE_MODES and row:
@@ -84,6 +95,8 @@ class ImageKind(ValueKind):
         size = _raw_size(mode, width, height)
         if encoded.encoding == "raw":
             raw = bytes(body)
+        elif encoded.encoding == "bits":
+            raw = unpack_rgb(body, width, height).tobytes()
         elif encoded.encoding == "zstd":
             raw = compression.decompress(body, size)
         elif encoded.encoding == "rows+zstd":
@@ -125,6 +138,11 @@ class ImageKind(ValueKind):
         if palette is None:
             return hashing.of(self.name, image.mode, shape, raw)
         return hashing.of(self.name, image.mode, shape, raw, palette[0].encode(), palette[1])
+
+
+@functools.lru_cache(64)
+def _rgb_head(size: tuple[int, int]) -> bytes:
+    return pack({"mode": "RGB", "size": size}, b"")
 
 
 def _shape(image: Image.Image) -> tuple[int, ...]:

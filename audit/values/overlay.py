@@ -54,6 +54,12 @@ def _draw_box(
     if not np.isfinite(corners).all() or corners[2] < corners[0] or corners[3] < corners[1]:
         return  # such a box is in the table, and cannot be drawn
     pen.rectangle(corners, outline=colour, width=2 if named else 1)
+    points = np.asarray(row.get("keypoints") or (), dtype=np.float64).reshape(-1, 3)
+    for x, y, seen in points[np.isfinite(points).all(axis=1)]:
+        if seen > 0:
+            radius = 3 if named else 1
+            place = (x * factor - radius, y * factor - radius, x * factor + radius, y * factor + radius)
+            pen.ellipse(place, fill=colour)
     if not named:
         return
     name = row.get("class_name") or row.get("class", row.get("class_"))

@@ -67,25 +67,17 @@ class TensorKind(ValueKind):
 
     def observe_fast(self, value: Any) -> Facts | None:
         """Return the facts of a plain float32 or uint8 tensor in memory of its own; None for every other tensor."""
-        raw = _simple_memory(value)
-        if raw is None:
+        if loops.native is None or (_fast is None and not _find_torch()):
             return None
-        shape = tuple(value.shape)
-        if value.dtype is _fast.float32:
-            digest = hashing.of("tensor", "float32", shape, raw)
-            numbers = statistics.Statistics._make(loops.native.f32(raw))  # type: ignore[union-attr]
-            return Facts("tensor", "float32", shape, None, digest, *numbers, len(raw))
-        digest = hashing.of("tensor", "uint8", shape, raw)
-        stats = statistics.of_sums(len(raw), loops.native.u8(raw))  # type: ignore[union-attr]
-        return Facts("tensor", "uint8", shape, None, digest, *stats, len(raw))
+        found = loops.native.tensor(value, _fast)
+        return None if found is None else _new(Facts, found)
 
     def row_digests(self, value: Any) -> list[str] | None:
-        """Return the digest of each row of a strided tensor; None for every other tensor."""
-        raw = _simple_memory(value)
-        shape = tuple(value.shape)
-        if raw is None or len(shape) < 2:
+        """Return the digest of each row of a plain float32 or uint8 tensor; None for every other tensor."""
+        if loops.native is None or (_fast is None and not _find_torch()):
             return None
-        return hashing.of_rows("tensor", _dtype(value), shape[1:], memoryview(raw), shape[0])
+        found: list[str] | None = loops.native.rows(value, _fast)
+        return found
 
     def _observe_parts(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
@@ -97,6 +89,8 @@ class TensorKind(ValueKind):
         if _is_in_parts(value):
             head, _ = tensor_parts.take_apart(value)
             return excerpt(f"{head['layout']} tensor of {head['dtype']} {head.get('shape', '')}".rstrip())
+        if loops.native is not None and (tiny := loops.native.tiny_tensor(value, torch_names(), thumbnail.TINY)):
+            return Preview("image/png", tiny)
         values = _as_array(_plain(value))
         return thumbnail.of_array(values) or array.describe(values)
 
@@ -140,41 +134,29 @@ class TensorKind(ValueKind):
         return array.export_array(_as_array(_plain(value)), stem)
 
 
-class _Fast:
-    """torch's own objects that the fast way compares with, looked up once."""
-
-    tensor: Any = None
-    strided: Any = None
-    float32: Any = None
-    uint8: Any = None
-
-    def find(self) -> bool:
-        torch: Any = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "uint8"):
-            return False
-        self.strided, self.float32, self.uint8, self.tensor = torch.strided, torch.float32, torch.uint8, torch.Tensor
-        return True
+#: What the compiled loops compare a tensor's attributes with, and the names of those; looked up once. The order is theirs.
+_fast: tuple[Any, ...] | None = None
+_new: Any = tuple.__new__
 
 
-_fast = _Fast()
+def _find_torch() -> bool:
+    global _fast
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "uint8"):
+        return False
+    _fast = (
+        *(torch.Tensor, torch.float32, torch.uint8, torch.strided),
+        *("tensor", "float32", "uint8"),
+        *("dtype", "is_cpu", "layout", "is_nested", "is_contiguous", "is_neg", "_is_zerotensor", "data_ptr", "shape"),
+    )
+    return True
 
 
-def _simple_memory(value: Any) -> Any:
-    """The memory of a tensor that is plain, contiguous and on the CPU, of float32 or uint8; else None.
-
-    The tensor must live as long as the view.
-    """
-    if loops.native is None or (_fast.tensor is None and not _fast.find()) or type(value) is not _fast.tensor:
-        return None
-    width = 4 if value.dtype is _fast.float32 else 1 if value.dtype is _fast.uint8 else 0
-    if not width or not value.is_cpu or value.layout is not _fast.strided or value.is_nested:
-        return None
-    if not value.is_contiguous() or value.is_neg() or value._is_zerotensor():
-        return None
-    size, address = value.numel() * width, value.data_ptr()
-    if not size or not address:
-        return None
-    return (ctypes.c_uint8 * size).from_address(address)
+def torch_names() -> tuple[Any, ...]:
+    """Return what the compiled loops must know of torch, which is loaded."""
+    if _fast is None and not _find_torch():
+        return ()
+    return _fast or ()
 
 
 def _is_in_parts(value: Any) -> bool:
@@ -299,15 +281,15 @@ def _expanded(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
         return (levels.astype(np.float32) / np.float32(255)).view(np.uint8)
     if encoding == "palette+rows+zstd":
         return _from_palette(header, body, count)
+    if encoding not in ("rows+zstd", "bytes+zstd", "zstd"):
+        raise damaged(f"a tensor has no encoding {encoding!r} of its own")
     size = count * _width(header["dtype"])
     flat = np.frombuffer(compression.decompress(body, size), np.uint8)
     if encoding == "rows+zstd":
         return compression.add_rows(flat, shape[-1])
     if encoding == "bytes+zstd":
         return compression.join_bytes(flat, size // count)
-    if encoding == "zstd":
-        return flat
-    raise damaged(f"a tensor has no encoding {encoding!r}")
+    return flat
 
 
 def _from_palette(header: dict[str, Any], body: memoryview, count: int) -> Any:

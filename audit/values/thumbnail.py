@@ -26,15 +26,15 @@ _ROOM = 1 << 16  # bytes given to the encoder at a time
 _FACTOR = 256  # a box of more does not fit the sums
 _BANDS = (1, 3, 4)
 #: Pictures of no more bytes are kept as they are: 32 by 32 pixels in colour.
-_TINY = 4096
+TINY = 4096
 
 
 def of_image(image: Image.Image) -> Preview:
     """A picture whose longer side is at most `SIDE`: a JPEG, or a PNG where it is tiny."""
     factor = -(-max(image.size) // SIDE)
     width, height = image.size
-    if image.mode == "RGB" and 3 * width * height <= _TINY and loops.native is not None:
-        return _png(loops.native.shrink(raw_rgb(image), False, 1, height, width, 4, 3, 1), height, width, 3)
+    if image.mode == "RGB" and 3 * width * height <= TINY and loops.native is not None:
+        return Preview("image/png", loops.native.tiny(raw_rgb(image), height, width))
     if factor > 1:
         if image.mode == "RGB" and loops.native is not None and factor <= _FACTOR:
             small = loops.native.shrink(raw_rgb(image), False, 1, height, width, 4, 3, factor)
@@ -124,7 +124,7 @@ def _tiny(values: Any, bands: Any) -> Preview | None:
     """A PNG of a float32 or uint8 picture of a few pixels; None for every other one."""
     height, width, count = bands.shape
     floats = values.dtype == np.float32
-    if height * width * count > _TINY or count == 4 or not (floats or values.dtype == np.uint8):
+    if height * width * count > TINY or count == 4 or not (floats or values.dtype == np.uint8):
         return None
     if loops.native is None or not values.flags.c_contiguous or not values.dtype.isnative:
         return None
@@ -173,7 +173,7 @@ def _levels(values: Any) -> Any:
 
 
 def _png(pixels: bytes, height: int, width: int, bands: int) -> Preview:
-    """Uncompressed: for a few pixels that takes a fraction of a JPEG encoder's time, and `_TINY` bytes of room at most."""
+    """Uncompressed: for a few pixels that takes a fraction of a JPEG encoder's time, and `TINY` bytes of room at most."""
     lines = np.zeros((height, 1 + width * bands), np.uint8)  # a filter before each line: none
     lines[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(height, width * bands)
     return Preview(

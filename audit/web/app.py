@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from audit.report.html.environment import style
 from audit.web.guard import HEADERS, LOOPBACK, Guard
-from audit.web.pages import checks, compare, curate, curves, gallery, run, runs, sql, trace, training, value
+from audit.web.pages import checks, compare, curate, curves, gallery, overlay, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
 from audit.web.respond import STATIC, Page, form_page, page, respond, warm
 from audit.web.state import AppState
@@ -52,6 +52,8 @@ ROUTES = [
     Route("/run/{run}/value/{index:int}/{stage:int}", page(value.value)),
     Route("/run/{run}/value/{index:int}/{stage:int}", page(value.derive), methods=["POST"]),
     Route("/run/{run}/source/{index:int}", page(trace.source)),
+    Route("/run/{run}/overlay/{index:int}/{stage:int}", page(overlay.overlay)),
+    Route("/run/{run}/heat/{index:int}/{number:int}", page(overlay.heat)),
     Route("/run/{run}/map", page(map_page.sample_map)),
     Route("/run/{run}/map/points", page(map_page.points)),
     Route("/run/{run}/trace/{index:int}/similar", page(map_page.similar)),

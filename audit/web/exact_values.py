@@ -41,6 +41,13 @@ def picture_values(value: object) -> Values:
     return found
 
 
+def as_levels(values: Values) -> Values:
+    """Return floats from 0 to 1 as levels up to 255, so that a picture does not look brighter once it is scaled."""
+    if values.dtype.kind != "f" or not np.isfinite(values).all() or values.min() < 0 or not 0.05 < values.max() <= 1:
+        return values
+    return np.round(values.astype(np.float32) * 255).astype(np.uint8)
+
+
 def pack(values: Values) -> bytes:
     """Return the values as bytes: the length of a JSON header, the header, the numbers, little-endian."""
     name = values.dtype.name if values.dtype.name in _TYPES else _WIDER.get(values.dtype.name, "float64")

@@ -6,13 +6,11 @@ somebody sent, can be made to show another file.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 
-from audit.lineage.source_state import read_source
 from audit.lineage.trace import Trace
 from audit.report.html.previews import Encoded, encode_bytes
 from audit.sources.files import size_of
@@ -71,9 +69,6 @@ def source_picture(trace: Trace) -> Encoded | None:
     if max(trace.sample["source_bytes"] or 0, size_of(path)) > _LARGEST_SOURCE:
         return None
     try:
-        data = read_source(trace.sample)
+        return encode_bytes(trace.read_source())
     except OSError:
         return None
-    if hashlib.sha256(data).hexdigest() != trace.sample["source_digest"]:
-        return None
-    return encode_bytes(data)

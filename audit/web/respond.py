@@ -99,7 +99,7 @@ def respond(request: Request, answer: Page) -> Response:
 def warm() -> None:
     """Compile every template, those that pages share with reports too, so that the first visitor does not wait for it."""
     made = environment(TEMPLATES)
-    for name in made.list_templates(extensions=["html"]):
+    for name in made.list_templates(extensions=["html", "svg"]):
         made.get_template(name)
     for path in STATIC.rglob("*.*"):
         asset(path.relative_to(STATIC).as_posix())

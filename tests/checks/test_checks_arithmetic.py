@@ -17,6 +17,7 @@ from audit.checks.context import Context
 from audit.checks.model.label_issues import label_issues
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import dhash, near_pairs
+from audit.checks.shared.label_surprise import judge_labels, surprise_of
 from audit.checks.shared_facts import RunFacts
 from audit.store.read.reader import Reader
 
@@ -125,7 +126,7 @@ def test_doubtful_labels_are_those_that_cleanlab_doubts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_flipped_labels_of_the_digits_are_found(tmp_path: Path) -> None:
-    """3 % of the labels flipped: at least 80 % of them among the first 1.5 times as many, whatever the seed."""
+    """3 % of the labels flipped: most of them are reported, and most of what is reported was flipped, whatever the seed."""
     from audit.api import run
 
     store = tmp_path / "lineage"
@@ -145,8 +146,28 @@ def test_flipped_labels_of_the_digits_are_found(tmp_path: Path) -> None:
         made.run.samples = made.run.graded = made.run.wrong = 0
         flipped = _flip(made, seed)
         found = [f.index for f in outcome_of(made.write(tmp_path / f"{seed}"), "label_issues").findings]
-        first = found[: round(1.5 * len(flipped))]
-        assert len(flipped & set(first)) >= 0.8 * len(flipped), (seed, len(flipped), len(found))
+        assert len(flipped & set(found)) >= 0.7 * max(len(flipped), len(found)), (seed, len(flipped), len(found))
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_model_that_errs_casts_no_doubt_on_right_labels(classes: int) -> None:
+    """Labels are drawn from the probabilities; the model is too confident. With 5 % of them replaced, most doubts are right."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(0, 1, (2_000, classes)) * 2.5
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (chances.cumsum(axis=1) > rng.random((2_000, 1))).argmax(axis=1)
+    sharp = np.exp(1.5 * logits) / np.exp(1.5 * logits).sum(axis=1, keepdims=True)
+    assert not judge_labels(sharp, labels, 0.7, 2_000).sure or classes == 2
+    assert judge_labels(sharp, labels, 0.7, 2_000).most <= 5
+    if classes == 10:
+        wrong = rng.choice(2_000, 100, replace=False)
+        labels[wrong] = (labels[wrong] + rng.integers(1, classes, 100)) % classes
+        doubt = judge_labels(sharp, labels, 0.7, 2_000)
+        surprise = surprise_of(sharp, labels, doubt.temperature)
+        listed = np.argsort(-surprise)[: min(doubt.most, int((surprise >= doubt.least_surprise).sum()))]
+        assert doubt.sure
+        assert len(listed) >= 15
+        assert np.isin(listed, wrong).mean() >= 0.6
 
 
 def _flip(made: World, seed: int) -> set[int]:

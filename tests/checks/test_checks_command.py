@@ -1,4 +1,4 @@
-"""`audit check` and `audit baseline` as commands, what they leave in the store, and the commands of docs/CI.md."""
+"""`audit check` and `audit baseline` as commands, what they leave in the store, and the commands of docs/howto/ci.md."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from checks_world import CLASSES, World, world
 from click.testing import CliRunner, Result
+from warm_programs import warm_folder
 
 from audit.checks.baseline import export_baseline, read_baseline
 from audit.checks.documentation import checks_page
@@ -265,10 +266,10 @@ def _blocks(page: str, language: str) -> list[str]:
 
 
 def _commands(place: str) -> list[str]:
-    """The lines of docs/CI.md that one of its recipes would run."""
+    """The lines of docs/howto/ci.md that one of its recipes would run."""
     import yaml
 
-    blocks = [yaml.safe_load(text) for text in _blocks("CI.md", "yaml")]
+    blocks = [yaml.safe_load(text) for text in _blocks("howto/ci.md", "yaml")]
     if place == "steps":
         steps = next(block for block in blocks if isinstance(block, list))
         lines = [line for step in steps for line in step.get("run", "").splitlines()]
@@ -284,7 +285,7 @@ def _commands(place: str) -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path, digits: Path) -> Path:
-    """A repository as docs/CI.md has it: data/test, model.pt, pipeline.py, baseline.json."""
+    """A repository as docs/howto/ci.md has it: data/test, model.pt, pipeline.py, baseline.json."""
     shutil.copytree(digits.parent / "test", tmp_path / "data/test")
     shutil.copy(ROOT / "fixtures/digits.pt", tmp_path / "model.pt")
     shutil.copy(ROOT / "pipelines/digits.py", tmp_path / "pipeline.py")
@@ -332,24 +333,19 @@ def _action_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
 @pytest.mark.workers
 def test_the_scripts_of_the_action_run(project: Path) -> None:
     import subprocess
-    import sys
 
     import yaml
 
     used = next(
         step["with"]
-        for text in _blocks("CI.md", "yaml")
+        for text in _blocks("howto/ci.md", "yaml")
         if "jobs" in (content := yaml.safe_load(text))
         for step in content["jobs"]["audit"]["steps"]
         if step["uses" if "uses" in step else "name"].startswith("OWNER/audit@")
     )
-    (project / "bin").mkdir()
-    command = project / "bin/audit"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m audit "$@"\n')
-    command.chmod(0o755)
     output, summary = project / "output", project / "summary.md"
     environment = os.environ | {
-        "PATH": f"{project / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+        "PATH": f"{warm_folder()}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
         "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "HOME": str(project),
     }  # fmt: skip
     codes = []

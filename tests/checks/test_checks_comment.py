@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import re
 from pathlib import Path
@@ -36,12 +37,15 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
 
     def made(name: str) -> World:
-        return world(name=name, root=str(tmp_path / "data"))
+        found = world(name=name, root=str(tmp_path / "data"))
+        for row in found.tables["samples"]:
+            file = tmp_path / "data" / row["source"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            picture(row["index"]).save(file)
+            data = file.read_bytes()
+            row["source_digest"], row["source_bytes"] = hashlib.sha256(data).hexdigest(), len(data)
+        return found
 
-    for row in made("x").tables["samples"]:
-        file = tmp_path / "data" / row["source"]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        picture(row["index"]).save(file)
     made("before").write(tmp_path / "lineage")
     now = made("now")
     for rank, index in enumerate((0, 3, 6, 12, 15, 18, 21, 24)):

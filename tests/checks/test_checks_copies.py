@@ -79,6 +79,19 @@ def test_different_digits_of_one_kind_are_no_copies() -> None:
     assert len(find_lookalikes(np.stack([thumbnail(digit) for digit in digits]))) <= 2
 
 
+def test_copies_of_digits_are_found_among_digits_that_are_alike() -> None:
+    """A higher contrast cuts levels off, which no linear change explains; and different ones must not take all places."""
+    from sklearn.datasets import load_digits
+
+    digits = [Image.fromarray((image * 15.9).astype(np.uint8)).resize((28, 28)) for image in load_digits().images]
+    copies = [CHANGES["contrast"](digit) for digit in digits[::9]]
+    found = find_lookalikes(np.stack([thumbnail(digit) for digit in [*digits, *copies]]))
+    planted = {(9 * place, len(digits) + place) for place in range(len(copies))}
+    right = {(pair.first, pair.second) for pair in found} & planted
+    assert len(right) >= 0.95 * len(planted)
+    assert len(found) - len(right) <= 2
+
+
 def _split(folder: Path, name: str, seeds: range) -> None:
     (folder / name).mkdir(parents=True)
     for seed in seeds:

@@ -38,9 +38,9 @@ def pytest_in(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def folder(planted: Callable[..., Path], tmp_path: Path) -> Path:
-    """A test file as docs/CI.md has it, and a run with one fault."""
+    """A test file as docs/howto/ci.md has it, and a run with one fault."""
     planted(lambda w: w.output(9, 2).update(nonfinite=12))
-    text = (ROOT / "docs/CI.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/howto/ci.md").read_text(encoding="utf-8")
     example = next(code for code in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if "audit_run" in code)
     (tmp_path / "test_example.py").write_text(
         example + "\n\ndef test_other(audit_run):\n    audit_run.assert_passes('blank', 'coverage')\n"

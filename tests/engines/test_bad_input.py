@@ -193,6 +193,7 @@ def test_a_worker_that_dies_with_a_batch_in_its_hands(
     pipeline = write_pipeline(
         f"import os, signal, time\n"
         f"def deadly(value):\n"
+        f"    time.sleep(0.1)\n"  # it is still making a batch when the loop begins to wait
         f"    if os.path.exists({str(marker)!r}) and not os.path.exists({str(died)!r}):\n"
         f"        time.sleep(1)\n"
         f"        open({str(died)!r}, 'w').close()\n"

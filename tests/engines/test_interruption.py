@@ -6,13 +6,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_programs import warm_audit
 
 import audit
 from audit.engines.local import resume
@@ -46,7 +46,7 @@ def rows_of(store: Path, run: str | None = None) -> dict[str, list[Any]]:
 
 
 def start(images: Path, pipeline: Path, store: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "audit", "run", "--dataset", str(images), "--pipeline", str(pipeline)]
+    command = [warm_audit(), "run", "--dataset", str(images), "--pipeline", str(pipeline)]
     options = ["--store", str(store), "--workers", "1", "--batch-size", "2", "--commit-every", "0.1"]
     return subprocess.Popen(
         [*command, *options, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -114,7 +114,7 @@ def test_an_interrupted_run_is_readable_and_resumes(
         assert 0 < run.samples < 60
         assert store.sql("SELECT count(*) FROM samples").fetchone() == (run.samples,)
     done = subprocess.run(
-        [sys.executable, "-m", "audit", "run", "--resume", "last", "--store", str(tmp_path / "lineage"), "--json"],
+        [warm_audit(), "run", "--resume", "last", "--store", str(tmp_path / "lineage"), "--json"],
         capture_output=True,
         check=True,
     )

@@ -70,10 +70,11 @@ def test_digits_equal_a_plain_loop(tmp_path: Path, workers: int, start_method: s
             assert samples[index]["source"] == str(Path(path).relative_to(DIGITS))
             assert samples[index]["label"] == label
             value.load()
+            trace = store.trace(index=index)
             for stage, transform in enumerate([None, *digits.transform.transforms]):
                 value = transform(value) if transform else value
                 assert rows[index, stage]["digest"] == values.digest(value)
-                stored = store.trace(index=index).value(stage)
+                stored = trace.value(stage)
                 if isinstance(value, torch.Tensor):
                     assert type(stored) is type(value)
                     assert torch.equal(stored, value)

@@ -100,10 +100,16 @@ def test_an_idle_worker_that_is_stopped_does_not_hang_the_run(
     pipeline = write_pipeline("import time\ndef wait(v):\n    time.sleep(0.05)\n    return v\ntransform = [wait]\n")
     stopped: list[int] = []
 
+    def children() -> set[int]:
+        listed = Path(f"/proc/{os.getpid()}/task/{threading.main_thread().native_id}/children").read_text()
+        return {int(number) for number in listed.split()}
+
+    others = children()  # what other tests have started and still use
+
     def stop_one(progress: Progress) -> None:
-        children = Path(f"/proc/{os.getpid()}/task/{threading.main_thread().native_id}/children").read_text().split()
-        if progress.doing == "recording" and not stopped and children:
-            stopped.append(int(children[0]))
+        workers = children() - others
+        if progress.doing == "recording" and not stopped and workers:
+            stopped.append(min(workers))
             os.kill(stopped[0], signal.SIGSTOP)
 
     recorded = audit.run(

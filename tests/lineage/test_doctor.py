@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from click.testing import CliRunner
 from dataset_shapes import Arithmetic, NamedAttribute, Stream
+from torch.utils.data import Dataset
 
 import audit
 from audit.cli.main import cli
+from audit.report.doctor_text import doctor_text
 
 _FILE = """
 import torch
@@ -62,6 +65,41 @@ def test_an_iterable_is_not_replayed() -> None:
     found = audit.doctor(Stream(), samples=2)
     assert (found.samples, found.identical) == (2, None)
     assert [name for _, name in found.stages][1:] == ["RandomCrop", "RandomHorizontalFlip", "ToTensor"]
+
+
+class Odd(Dataset):  # type: ignore[type-arg]
+    """A dataset without a length."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index > 2:
+            raise IndexError(index)
+        return torch.full((3,), float(index)), index % 2
+
+
+class Failing(Odd):
+    def __getitem__(self, index: int) -> Any:
+        raise OSError("no disk")
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Empty(Odd):
+    def __len__(self) -> int:
+        return 0
+
+
+def test_odd_datasets() -> None:
+    without_length = audit.doctor(Odd(), samples=2)
+    assert (without_length.samples, without_length.identical, without_length.is_complete) == (2, 2, True)
+    failing = audit.doctor(Failing())
+    assert (failing.samples, failing.identical, failing.is_complete) == (2, None, False)
+    assert "OSError: no disk" in failing.failures[0]
+    empty = audit.doctor(Empty())
+    assert (empty.samples, empty.is_complete) == (0, False)
+    assert "gave no sample" in doctor_text(empty)
+    keyed: Any = {"a": 1}
+    assert "KeyError" in audit.doctor(keyed).failures[0]
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import pytest
+from places import DIGITS, PIPELINE
+
+import audit
+from audit.errors import QueryError
 from audit.lineage.selection import _COLUMNS, SelectedSample, as_text, write_selection
 
 
@@ -33,3 +40,31 @@ def test_the_folder_of_a_class_stays_inside(tmp_path: Path) -> None:
     assert len(links) == len(names)
     assert all((tmp_path / "in" / "out") in path.parents for path in links)
     assert {path.parent.parent for path in links} == {tmp_path / "in" / "out"}
+
+
+def test_an_error_in_the_condition_shows_the_condition(tmp_path: Path) -> None:
+    audit.run(DIGITS, pipeline=PIPELINE, store=tmp_path / "lineage", workers=0, limit=3)
+    with audit.open(tmp_path / "lineage") as store:
+        for ask in (
+            lambda: store.select(str(tmp_path / "a.csv"), where="NOT corect"),
+            lambda: store.sql("\n   SELECT 1 FROM lineage WHERE\nNOT corect").fetchall(),
+        ):
+            with pytest.raises(QueryError) as caught:
+                ask()
+            line, marks = caught.value.message.splitlines()[-2:]
+            assert line.endswith(": NOT corect")
+            assert line[marks.index("^") : marks.rindex("^") + 1] == "corect"
+
+
+def test_names_that_are_not_text_are_read_back(tmp_path: Path, pictures: Callable[..., Path]) -> None:
+    images = pictures(count=5, classes=1)
+    odd = [b"new\nline.png", b"\xff\xfe.png", b'"quoted".png', b"\x1b[31mred.png"]
+    for path, name in zip(sorted(images.rglob("*.png")), odd, strict=False):
+        os.rename(path, os.path.join(os.fsencode(path.parent), name))
+    audit.run(images, pipeline=PIPELINE, store=tmp_path / "lineage", workers=0)
+    with audit.open(tmp_path / "lineage") as store:
+        for form in ("csv", "jsonl"):
+            assert store.select(str(tmp_path / f"chosen.{form}")) == 5
+            again = audit.run(tmp_path / f"chosen.{form}", pipeline=PIPELINE, store=tmp_path / "again", workers=0)
+            assert (again.samples, again.failed) == (5, 0)
+        assert store.select(str(tmp_path / "links")) == 5

@@ -14,6 +14,7 @@ from torchvision.models import GoogLeNetOutputs, InceptionOutputs
 
 from audit.errors import UnclearOutput
 from audit.models.outputs import logits_of, probabilities_of
+from audit.models.task_outputs import is_losses
 
 LOGITS = torch.arange(12.0).reshape(4, 3)
 
@@ -115,3 +116,18 @@ def test_single_logit_is_a_sigmoid_pair(values: list[float], column: bool) -> No
 
 def test_non_finite_logits_are_not_repaired() -> None:
     assert probabilities_of(torch.tensor([[float("nan"), 1.0]])).isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ({"loss_a": torch.ones(()), "loss_b": torch.ones(1)}, True),
+        ({"bbox_regression": torch.ones(()), "classification": torch.ones(())}, True),
+        ({"a": torch.ones(1), "b": torch.ones(1)}, False),
+        ({"loss": torch.ones(3)}, False),
+        ({}, False),
+        (torch.ones(()), False),
+    ],
+)
+def test_losses_are_numbers_of_the_whole_batch(output: object, expected: bool) -> None:
+    assert is_losses(output) == expected

@@ -236,7 +236,7 @@ def test_devices(weights: Path) -> None:
         ("import sys; sys.exit(3)", "net.py:model", "SystemExit"),
         ("def model(size): return size", "net.py:model", "TypeError"),
         ("", "missing.py:model", "there is no file"),
-        ("", "no_such_module_here:model", "ModuleNotFoundError"),
+        ("", "no_such_module_here:model", "There is no Python module"),
     ],
 )
 def test_functions_that_build_no_model(code: str, spec: str, said: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_name_that_is_not_utf8_is_read_from_a_manifest(tmp_path: Path) -> None
     ("name", "content", "message"),
     [
         ("m.csv", "id,label\n1,2\n", "no column of paths; its columns are: id, label"),
-        ("m.csv", "", "its columns are: none"),
+        ("m.csv", "", "is empty"),
         ("m.csv", "path,label\n", "has no rows"),
         ("m.csv", "path,label\na.png,1\nb.png\n", "Line 3 of .* has 1 cells, the header 2"),
         ("m.csv", "path,label\na,b.png,1\n", "Line 2 of .* has 3 cells"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 from pathlib import Path
 
 import pytest
 
+from audit.errors import AuditError
 from bench.campaign import power_cuts
+from bench.campaign.calls import watched
+from bench.campaign.errnos import Fault
+from bench.campaign.stores import BATCH, fresh, lost, write_run
 from bench.campaign.trial import Trial
+from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -28,3 +34,34 @@ def test_a_commit_that_is_not_flushed_is_found(tmp_path: Path, monkeypatch: pyte
     trial = Trial(7, 60.0, 12, tmp_path)
     power_cuts.run(trial)
     assert trial.bad > 0
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT], ids=errno.errorcode.get)
+@pytest.mark.parametrize("what", UPKEEP)
+def test_every_call_of_an_upkeep_may_fail(tmp_path: Path, what: str, code: int) -> None:
+    run_id = write_run(fresh(tmp_path / "template"), commits=2)
+    place, said = tmp_path / "s", []
+    for at in range(60):
+        fault = Fault(code, at, lasts=False)
+        with watched(str(fresh(place, tmp_path / "template")), fault, reads=True):
+            try:
+                keep_up(what, place, run_id)
+            except AuditError as error:
+                said.append(error.message)
+        if not fault.met:
+            assert all(message.endswith(".") for message in said)
+            return
+        assert lost(place, {} if what == REMOVE else {run_id: 2 * BATCH}) is None
+    pytest.fail("it makes more than 60 calls")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.workers
+@pytest.mark.parametrize(
+    ("member", "tries"), [("writer_kills", 12), ("engine_kills", 3), ("memory_kills", 1), ("full_places", 3)]
+)
+def test_nothing_bad_happens_to_processes(folder_on_disk: Path, member: str, tries: int) -> None:
+    trial = Trial(7, 120.0, tries, folder_on_disk)
+    importlib.import_module(f"bench.campaign.{member}").run(trial)
+    assert trial.bad == 0
+    assert trial.tried == tries or trial.counts["cannot mount here"]

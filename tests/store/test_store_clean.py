@@ -70,7 +70,7 @@ def test_the_next_writer_cleans_after_a_dead_one(tmp_path: Path) -> None:
     dead.append(visit_tables(dead.run.run_id, [0, 1]))
     dead.flush()
     left = leave_leftovers(tmp_path / "s" / "runs" / dead.run.run_id)
-    dead._held.close()
+    dead._locks.close()
     RunWriter.create(str(tmp_path / "s")).finish("complete")
     assert not any(path.exists() for path in left)
     with audit.open(tmp_path / "s") as store:

@@ -147,12 +147,12 @@ def _(w: World) -> None:
     w.fail(44, "Resize", "ValueError: height and width must be > 0")
 
 
-@fault("stage_coverage", "a change that no stage explains", says="Pictures.make (data.py:31)", severity="warning")
+@fault("stage_coverage", "a change that no stage explains", says="Pictures.make (data.py:31)", severity="error")
 def _(world: World) -> None:
     world.run.unrecorded = ["Pictures: no stage was seen; Pictures.make (data.py:31): torch.from_numpy (line 33)"]
 
 
-@fault("stage_coverage", "load is the finished tensor", says="Of 60 visits", stage=0, severity="warning")
+@fault("stage_coverage", "load is the finished tensor", says="Of 60 visits", stage=0, severity="error")
 def _(world: World) -> None:
     world.tables["stage_outputs"] = [row for row in world.tables["stage_outputs"] if row["stage"] == 0]
     for row in world.tables["stage_outputs"]:
@@ -284,6 +284,15 @@ def _(w: World) -> None:
     w.tables["stages"].append(w.stage(3) | {"stage": 4, "path": "4"})
     again = [row | {"stage": 4, "min": -10.0, "max": 6.0} for row in w.outputs(3)]
     w.tables["stage_outputs"] += again
+
+
+@fault("scale", "normalised again by a function", stage=4, says="subtracts 0.5 and divides by 0.25")
+def _(w: World) -> None:
+    w.tables["stages"].append(w.stage(3) | {"stage": 4, "path": "4", "name": "standardise", "parameters": "{}"})
+    w.tables["stage_outputs"] += [
+        row | {"stage": 4, "name": "standardise", "mean": (row["mean"] - 0.5) / 0.25, "std": row["std"] / 0.25}
+        for row in w.outputs(3)
+    ]
 
 
 def state_input(w: World, says: str = "the checkpoint", **more: Any) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from dataset_shapes import SHAPES, Shape
 from torch.utils.data import IterableDataset
 from torchvision_datasets import CASES, Case
+from torchvision_flow_datasets import FLOWS
+from torchvision_packed_datasets import NOT_BUILT, PACKED
 
 PAGE = Path(__file__).parents[2] / "docs" / "DATASETS.md"
 _INTRODUCTION = """# Datasets
@@ -29,17 +31,24 @@ The *sources* of a sample are the files that it was read from. audit takes them 
 `samples`, or a method `source(index)` that returns a path, a list of paths, or a mapping by role. Otherwise it observes which files
 are opened while the item is made, also by `cv2.imread` and `torchvision.io`. `run.loader(loader, source=…)` names them from outside:
 a function of the index (or of the index and the item), or a mapping by index. All files are in the table `sample_sources`.
+A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
+Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
 
 If a transform runs twice in one visit, each call has its own output: `1` and `1#2`.
 
 ## Stages outside the dataset
 
 A **collate function** of your own is the stage `batch.collate`: each sample's output is its part of the batch, with the padding. audit compares the batch with the
-items, so that a function that sorts or drops samples is recorded truthfully. A function that changes the values (it normalises or tokenises) leaves nothing to compare:
-audit then reports it as not recorded. Put `@audit.stage` above it if row n of the batch is sample n. `list` and `zip` are not stages, nor is torch's own `default_collate`.
+items: a row is a sample's if it holds the sample's values as they are, in another precision, padded, cut off, or scaled and shifted, and no other sample's. So functions that
+sort, drop, stack, pad or normalise are recorded truthfully, and so are torchvision's MixUp and CutMix in a collate function. `list` and `zip` are not stages, nor is torch's own `default_collate`.
+
+A function that changes the values in another way (it tokenises text, masks tokens, or mixes samples by code of its own) leaves nothing to compare. audit then stores neither its output nor
+predictions for its batches: `runs.unrecorded`, a warning and `calls.reason` name the function. If row n of the batch is sample n, say so: put `@audit.stage` above the function, or give
+`collate_fn=audit.stage(collator)`.
 
 A **transform of whole batches** after the loader (torchvision's v2 or kornia on tensors) is recorded if you name it:
 
+<!-- not run: a part of a loop -->
 ```python
 augment = run.stage(kornia.augmentation.RandomHorizontalFlip())
 for x, y in loader:
@@ -59,7 +68,7 @@ These are recorded in a loop of your own (`run.loader`, `run.dataset`). The firs
 _TORCHVISION = """
 ## Datasets of torchvision
 
-Each is built from a few small files, with `transform=ToTensor()`. Files are those of one sample; the first is its source.
+Each is built from a few small files, with `transform=ToTensor()` where it takes one. Files are those of one sample; the first is its source.
 
 | class | stages | files | replay |
 | --- | --- | --- | --- |
@@ -69,12 +78,14 @@ Each is built from a few small files, with `transform=ToTensor()`. Files are tho
 def datasets_page() -> str:
     """Return the whole page."""
     shapes = "".join(f"{_row(shape)}\n" for shape in SHAPES)
-    return _INTRODUCTION + shapes + _TORCHVISION + "".join(f"{_torchvision_row(case)}\n" for case in CASES)
+    classes = "".join(f"{_torchvision_row(case)}\n" for case in [*CASES, *PACKED, *FLOWS])
+    missing = "".join(f"- {names}: {reason}.\n" for names, reason in NOT_BUILT.items())
+    return f"{_INTRODUCTION}{shapes}{_TORCHVISION}{classes}\nNot tested:\n\n{missing}"
 
 
 def _torchvision_row(case: Case) -> str:
     files = ", ".join(f"`{name}`" for name in case.sources) or "none: it is kept in memory"
-    return f"| {case.name} | {', '.join(case.stages)} | {files} | identical |"
+    return f"| {case.name} | {', '.join(case.stages) or '–'} | {files} | identical |"
 
 
 def _row(shape: Shape) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
+import sysconfig
 from pathlib import Path
 
 from places import REPOSITORY
+from warm_programs import warm_folder
 
 
 def page_sessions(text: str) -> list[tuple[str, str]]:
@@ -22,21 +23,15 @@ def page_sessions(text: str) -> list[tuple[str, str]]:
 
 
 def run_session(command: str, folder: Path) -> tuple[str, int]:
-    """Run a command as a shell would in that folder, with `audit` and `python` of this environment."""
-    programs = folder / ".programs"
-    if not programs.exists():
-        programs.mkdir()
-        (programs / "audit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m audit "$@"\n')
-        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-        for program in programs.iterdir():
-            program.chmod(0o755)
+    """Run a command as a shell would in that folder, with the programs of this environment (`torchrun`), activated or not."""
     environment = os.environ | {
         "COLUMNS": "120",
         "OMP_NUM_THREADS": "1",
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(warm_folder()), sysconfig.get_path("scripts"), os.environ["PATH"]]),
         "PYTHONPATH": str(REPOSITORY),
     }
-    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True, env=environment)
+    words = ["sh", "-c", command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment, timeout=300)
     return done.stdout + done.stderr, done.returncode
 
 

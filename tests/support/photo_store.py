@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from warm_programs import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,8 +58,8 @@ def record_photos(folder: Path) -> Path:
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     place = folder / "lineage"
-    cut = [sys.executable, "fixtures/make_photos.py", str(folder / "photos")]
+    cut = [warm_python(), "fixtures/make_photos.py", str(folder / "photos")]
     subprocess.run(cut, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    command = [sys.executable, "-c", _RECORD, str(folder), str(place)]
+    command = [warm_python(), "-c", _RECORD, str(folder), str(place)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=240)
     return place

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-import audit
+from audit.store.read.freshness import Current
+from audit.store.read.reader import Reader
 
 WIDTH = 6
 
@@ -51,20 +52,26 @@ class Asked:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._current: Current[Reader] | None = None
+
+    @property
+    def _reader(self) -> Reader:
+        """The store as it is now; opened again only if something was committed."""
+        if self._current is None:
+            self._current = Current(Reader, str(self.path), interval=0)
+        self._current.expire()
+        return self._current.reader()
 
     def __call__(self, query: str) -> list[Any]:
-        with audit.open(self.path) as store:
-            return list(store.sql(query).fetchall())
+        return list(self._reader.sql(query).fetchall())
 
     @property
     def warnings(self) -> list[str]:
-        with audit.open(self.path) as store:
-            return list(store.runs()[-1].warnings)
+        return list(self._reader.runs()[-1].warnings)
 
     @property
     def status(self) -> str:
-        with audit.open(self.path) as store:
-            return str(store.runs()[-1].status)
+        return str(self._reader.runs()[-1].status)
 
 
 Recorded = Callable[..., Asked]

@@ -9,12 +9,12 @@ import io
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from warm_programs import warm_python
 
 from audit.records import Run
 from audit.store.wire import table_of
@@ -35,7 +35,7 @@ def record_digits(place: Path, *runs: dict[str, Any]) -> None:
         "workers": 0,
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, json.dumps([{**common, **run} for run in runs])]
+    command = [warm_python(), "-c", code, json.dumps([{**common, **run} for run in runs])]
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=120)
 
 

@@ -18,6 +18,10 @@ _DTYPES = [torch.float32, torch.uint8, torch.float64, torch.int64, torch.bool, t
 @st.composite
 def _tensors(draw: st.DrawFn) -> torch.Tensor:
     shape = draw(st.lists(st.integers(0, 5), max_size=4))
+    if shape and draw(st.booleans()):
+        shape[-1] *= draw(
+            st.sampled_from([7, 64, 4096])
+        )  # beyond a block of the digest, and beyond a piece of one pass
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
     tensor = (torch.rand(shape, generator=generator) * 300 - 20).to(draw(st.sampled_from(_DTYPES)))
     if tensor.dim() > 1 and draw(st.booleans()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from value_contracts import check_kind
 
 from audit import values
+from audit.columns import columns_of
+from audit.tables import StageOutputRow
 
 quick = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 CASES = [
@@ -23,7 +26,12 @@ CASES = [
 
 
 def test_every_registered_kind_has_examples() -> None:
-    assert set(values.KINDS) == set(make.EXAMPLES)
+    assert set(values.KINDS) == set(make.EXAMPLES), "add examples to EXAMPLES of support/value_strategies.py"
+
+
+def test_every_registered_kind_is_documented() -> None:
+    listed = re.findall(r"`(\w+)`", columns_of(StageOutputRow)["kind"].meaning)
+    assert set(listed) == set(values.KINDS), "list it in the column `kind` of StageOutputRow, in audit/tables.py"
 
 
 @pytest.mark.slow

@@ -87,7 +87,8 @@ def test_a_training_shows_its_last_epoch_and_the_others(page: Any, gallery_site:
     page.get_by_label("epoch").select_option("0")
     page.wait_for_url(re.compile("of=0"))
     page.get_by_text("120 samples").wait_for()
-    assert "epoch 0" in page.locator(".tile").first.inner_text()
+    page.locator(".tile", has_text="epoch 0").first.wait_for()
+    assert page.locator(".tile", has_text="epoch 2").count() == 0
     page.get_by_label("epoch").select_option("all")
     page.get_by_text("360 samples").wait_for()
 

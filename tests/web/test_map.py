@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from web_server import served
-from webstores import begin, rows
+from webstores import begin
 
 from audit.api import Store
 from audit.cli.main import cli
@@ -21,6 +21,8 @@ from audit.errors import NotFound, UsageError
 from audit.lineage.embed import principal_components
 from audit.store.maintain.embeddings import write_embeddings
 from audit.store.read.reader import Reader
+from audit.store.wire import table_of
+from bench.map_frames import DRAG
 
 pytestmark = pytest.mark.browser
 
@@ -31,7 +33,7 @@ def runs(site: str) -> dict[str, str]:
 
 
 def lasso(page: Any, *corners: tuple[float, float]) -> None:
-    box = page.locator("#map canvas").bounding_box()
+    box = page.locator("#map canvas").first.bounding_box()
     places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
     page.mouse.move(*places[0])
     page.mouse.down()
@@ -64,7 +66,7 @@ def test_a_layer_of_the_model_becomes_a_map_and_a_gallery(page: Any, gallery_sit
     page.goto(f"{gallery_site}run/{run}/trace/28")
     page.get_by_role("heading", name="Similar samples").scroll_into_view_if_needed()
     page.locator(".near .tile").first.wait_for()
-    near = page.locator(".near .tile .names").all_inner_texts()
+    near = page.locator(".near").first.locator(".tile .names").all_inner_texts()
     assert len(near) == 12
     assert sum(text.startswith("cat") for text in near[:8]) >= 6
     page.locator(".near .tile").first.click()
@@ -99,27 +101,31 @@ def test_principal_components_are_those_of_a_singular_value_decomposition() -> N
 
 
 def test_a_hundred_thousand_points_are_fluent(page: Any, tmp_path: Path) -> None:
+    """Moving the map, and drawing a lasso, take at most 33 ms for a frame; the gallery has exactly what the lasso has."""
     place, count = tmp_path / "lineage", 100_000
-    drawn = np.random.default_rng(3)
     writer = begin(place, "many", classes=["a", "b", "c"])
     keys = np.stack([np.zeros(count), np.arange(count), np.zeros(count)], 1).astype(np.int64)
-    writer.append(
-        {
-            "samples": rows(
-                "samples", [{"run_id": writer.run.run_id, "epoch": 0, "index": 0, "visit": 0, "status": "ok"}]
-            )
-        }
-    )
+    named = dict(zip(("epoch", "index", "visit"), keys.T, strict=True))
+    columns = {"run_id": [writer.run.run_id] * count, **named, "split": ["train", "test"] * (count // 2)}
+    writer.append({"samples": table_of("samples", {**columns, "status": ["ok"] * count})})
     run = writer.finish("complete").run_id
     with Reader(str(place)) as reader:
-        vectors = drawn.normal(size=(count, 4)).astype(np.float32)
+        vectors = np.random.default_rng(3).normal(size=(count, 4)).astype(np.float32)
         write_embeddings(reader, run, "logits", "pca", keys, vectors[:, :2], vectors)
     with served(place) as address:
         page.goto(f"{address}run/{run}/map")
         page.locator("#map[data-ready='100000']").wait_for()
-        took = page.evaluate("""() => { const begun = performance.now(), canvas = document.querySelector('#map canvas');
-            for (let n = 0; n < 5; n += 1) canvas.dispatchEvent(new WheelEvent('wheel', { deltaY: -1, clientX: 400, clientY: 400 }));
-            return (performance.now() - begun) / 5; }""")
-        assert took < 250, f"{took:.0f} ms to draw"
-        lasso(page, (0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
-        page.get_by_text("with all in the rectangle around them").wait_for()
+        page.get_by_label("coloured by").select_option("split")
+        page.get_by_text("train (50,000)").wait_for()
+        page.get_by_title("zoom in (+)").click()
+        moved = page.evaluate(DRAG, [True, 40])
+        drawn = page.evaluate(DRAG, [False, 40])
+        # A lasso draws next to nothing: on a busy machine its frames say how late frames are anyway.
+        middle, least = moved[len(moved) // 2], drawn[len(drawn) // 2]
+        assert middle <= max(34, 2.5 * least), f"{middle:.0f} ms for a frame while moving, {least:.0f} of a lasso"
+        link = page.locator("#map-chosen")
+        chosen = link.inner_text().split()[0]
+        assert 1_000 < int(chosen.replace(",", "")) < count
+        link.click()
+        page.get_by_text(f"{chosen} samples").wait_for()
+        page.goto("about:blank")  # before the server ends: what the page still loads would fail

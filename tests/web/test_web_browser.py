@@ -327,7 +327,7 @@ def test_nothing_injected_runs(page: Any, hostile: tuple[Path, str, str]) -> Non
             page.wait_for_load_state("networkidle" if number < slow else "load")
             for selector in (".tile", "main a:visible", "main td:visible") if number < slow else ():
                 for element in page.locator(selector).all()[:1]:
-                    element.hover(timeout=1000, force=True)
+                    element.hover(timeout=10_000, force=True)
             assert page.locator("script:not([src])").count() == 0, path
             assert (
                 page.locator(
@@ -356,6 +356,12 @@ def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], dig
         assert page.evaluate("getComputedStyle(document.querySelector('.strip')).display") == "flex"
         # Every picture is there without scrolling, so that it can be printed; from the gallery to its film strip.
         assert page.evaluate("[...document.images].every(i => i.loading != 'lazy')")
+    shown = page.locator(".strip .zoom").first
+    before = shown.locator("img").bounding_box()
+    shown.click()
+    assert shown.locator("img").bounding_box()["width"] > 2 * before["width"]
+    shown.click()
+    assert shown.locator("img").bounding_box()["width"] == before["width"]
     last = page.locator(".worst a").last
     last.click()
     page.wait_for_function("() => [...document.querySelectorAll('details.mistake')].at(-1).open")

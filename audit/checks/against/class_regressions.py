@@ -25,8 +25,6 @@ class _Class:
 class ClassRegressions(Check):
     """Test each class with McNemar's exact test on the same samples, corrected for the number of classes (Holm)."""
 
-    name = "class_regressions"
-    group = "against"
     description = "No class has become worse than in the baseline by more than chance explains."
     needs = ("model", "labels", "baseline")
     options = settings(
@@ -65,6 +63,3 @@ class ClassRegressions(Check):
                     sql=f"SELECT index, source, predicted_name, confidence FROM lineage WHERE run_id = "
                     f"{literal(context.run.run_id)} AND label = {label} AND NOT correct ORDER BY confidence DESC",
                 )
-
-
-CHECK = ClassRegressions

@@ -13,8 +13,6 @@ from audit.store.sql_literal import literal
 class DatasetChanged(Check):
     """Report added, removed and changed sources separately, because a dataset may grow."""
 
-    name = "dataset_changed"
-    group = "against"
     description = "Sources that were added, removed, or have other bytes or another label than in the baseline."
     severity = "warning"
     needs = ("baseline",)
@@ -53,6 +51,3 @@ class DatasetChanged(Check):
                 sql="SELECT run_id, index, source, source_digest, label FROM samples "
                 f"WHERE run_id IN ({runs}) AND source = {literal(source)}",
             )
-
-
-CHECK = DatasetChanged

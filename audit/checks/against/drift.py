@@ -17,8 +17,6 @@ Comparison = tuple[bool, float, Finding]
 class Drift(Check):
     """Report a change only if it is statistically significant and large enough to matter."""
 
-    name = "drift"
-    group = "against"
     description = (
         "Labels, predictions, confidence and stage statistics are distributed as in the baseline "
         "(population stability, Kolmogorov–Smirnov)."
@@ -96,6 +94,3 @@ def _key(row: Distribution) -> tuple[int | None, str, str]:
 
 def _share(counts: dict[str, int], key: str) -> float:
     return counts.get(key, 0) / max(1, sum(counts.values()))
-
-
-CHECK = Drift

@@ -27,8 +27,6 @@ class RankSums(TypedDict):
 class Losses(Check):
     """Test the differences of paired losses with Wilcoxon's signed-rank test: few large losses do not decide it."""
 
-    name = "losses"
-    group = "against"
     description = "The losses of the same samples are not systematically higher than in the baseline run (Wilcoxon)."
     severity = "warning"
     needs = ("model", "labels", "baseline")
@@ -88,6 +86,3 @@ def _query(context: Context, before: str) -> str:
         "sum(first + (equal - 1) / 2) FILTER (d > 0)::DOUBLE AS upper, sum(equal * equal - 1)::DOUBLE AS ties, "
         "(SELECT avg(before) FROM paired) AS before, (SELECT avg(now) FROM paired) AS now FROM ranked"
     )
-
-
-CHECK = Losses

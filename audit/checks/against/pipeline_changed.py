@@ -17,8 +17,6 @@ from audit.records import Stage
 class PipelineChanged(Check):
     """Report the stage and the parameter that differ, with both values."""
 
-    name = "pipeline_changed"
-    group = "against"
     description = "The pipeline's stages, parameters and code are those of the baseline; every difference is reported."
     needs = ("baseline",)
     options = settings(code=Option(True, "Also report changed code: of stages, and of the pipeline's own files."))
@@ -90,6 +88,3 @@ def _setting_text(parameters: JsonObject, key: str) -> str:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-CHECK = PipelineChanged

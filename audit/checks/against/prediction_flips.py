@@ -14,8 +14,6 @@ from audit.store.sql_literal import literal
 class PredictionFlips(Check):
     """Compare the runs source by source, because an unchanged mean can hide as many losses as gains."""
 
-    name = "prediction_flips"
-    group = "against"
     description = (
         "Samples that were right in the baseline and are wrong or fail now (with `any`: every prediction that differs)."
     )
@@ -95,6 +93,3 @@ def _confidences(context: Context, indices: list[int]) -> dict[int, float]:
 def _class(number: int | None, classes: list[str] | None) -> str | int | None:
     """Return a class's name if it has one, because runs with different class lists number it differently."""
     return classes[number] if number is not None and classes and 0 <= number < len(classes) else number
-
-
-CHECK = PredictionFlips

@@ -46,8 +46,6 @@ class AlphaLoss(SourceFile):
 class AlphaDropped(Check):
     """Ignore a dropped alpha channel if the file shows that it had no transparent pixel."""
 
-    name = "alpha_dropped"
-    group = "data"
     description = "Pictures with transparent parts whose alpha channel was dropped instead of being composed."
     severity = "warning"
     needs = ("pictures",)
@@ -132,6 +130,3 @@ def _finding(context: Context, index: int, source: str, stage: int, mode: str) -
         stage=stage,
         sql=context.evidence("stage_outputs", index),
     )
-
-
-CHECK = AlphaDropped

@@ -12,8 +12,6 @@ from audit.store.sql_literal import literal
 class ClassBalance(Check):
     """Compare each class with the largest one, split by split."""
 
-    name = "class_balance"
-    group = "data"
     description = "Classes with far fewer samples than the largest one."
     severity = "warning"
     needs = ("labels",)
@@ -40,6 +38,3 @@ class ClassBalance(Check):
                 threshold=ratio,
                 sql=f"FROM ({query}) WHERE split IS NOT DISTINCT FROM {literal(row['split'])} ORDER BY samples",
             )
-
-
-CHECK = ClassBalance

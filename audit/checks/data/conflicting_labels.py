@@ -14,8 +14,6 @@ _SEVERAL = "min(label) <> max(label)"
 class ConflictingLabels(Check):
     """Report samples that share content but not labels: at least one of the labels is wrong."""
 
-    name = "conflicting_labels"
-    group = "data"
     description = "Samples with the same content but different labels."
     needs = ("labels",)
 
@@ -41,6 +39,3 @@ class ConflictingLabels(Check):
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({row['first']}, {row['index']})",
             )
-
-
-CHECK = ConflictingLabels

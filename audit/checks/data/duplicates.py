@@ -12,8 +12,6 @@ from audit.checks.shared.content import alike
 class Duplicates(Check):
     """Report every copy but the first, with the name of the first."""
 
-    name = "duplicates"
-    group = "data"
     description = "Samples with exactly the same content as another."
     severity = "warning"
 
@@ -30,6 +28,3 @@ class Duplicates(Check):
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({row['first']}, {row['index']})",
             )
-
-
-CHECK = Duplicates

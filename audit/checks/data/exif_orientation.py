@@ -19,8 +19,6 @@ _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "tu
 class ExifOrientation(Check):
     """Decode a file without its orientation: if the result is the recorded stage 0, the orientation was ignored."""
 
-    name = "exif_orientation"
-    group = "data"
     description = "Pictures whose EXIF orientation was ignored, so that the model sees them turned or mirrored."
     severity = "warning"
     needs = ("pictures", "files")
@@ -62,6 +60,3 @@ class ExifOrientation(Check):
         rows = context.reader.rows(StageOutputRow, context.run.run_id, index=index, where="stage = 0")
         made = {row["mode"]: row["digest"] for row in rows if row["mode"]}
         return any(values.digest(image.convert(mode)) == digest for mode, digest in made.items())
-
-
-CHECK = ExifOrientation

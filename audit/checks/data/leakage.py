@@ -15,8 +15,6 @@ from audit.checks.shared_facts import RunFacts
 class Leakage(Check):
     """Report content that is both in training data and in evaluation data."""
 
-    name = "leakage"
-    group = "data"
     description = (
         "Content that is in several splits, or also in another run (such as the one on training data); "
         "pictures that are changed copies are warnings."
@@ -124,6 +122,3 @@ def _other(context: Context, other: str) -> Iterable[Finding]:
             stage=0,
             sql=query,
         )
-
-
-CHECK = Leakage

@@ -35,8 +35,6 @@ _STEPS = """
 class LostBoxes(Check):
     """Compare the target boxes before and after each stage that takes them together with the picture."""
 
-    name = "lost_boxes"
-    group = "data"
     severity = "warning"
     description = "Crops and other joint transforms keep the objects of a picture, and most of each."
     options = settings(
@@ -64,6 +62,3 @@ class LostBoxes(Check):
                 threshold=context.options["share"],
                 sql=f"FROM ({query}) WHERE stage = {int(row['stage'])} AND lost + cut > 0",
             )
-
-
-CHECK = LostBoxes

@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class MissingClasses(Check):
     """Compare the labels with the run's class names, and the splits with each other."""
 
-    name = "missing_classes"
-    group = "data"
     description = "Classes that no usable sample has, in the whole run or in one of its splits."
     needs = ("labels",)
     options = settings(may_miss=Option([], "Classes that may have no sample."))
@@ -51,6 +49,3 @@ def _left_out(context: Context, classes: list[str]) -> list[str]:
     """Classes that the configuration does not look at."""
     wanted = context.narrowing.classes
     return [name for n, name in enumerate(classes) if wanted and name not in wanted and str(n) not in wanted]
-
-
-CHECK = MissingClasses

@@ -13,8 +13,6 @@ from audit.store.sql_literal import literal
 class NearDuplicates(Check):
     """Compare small grey pictures, aligned with each other. Pictures without detail are skipped."""
 
-    name = "near_duplicates"
-    group = "data"
     description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored."
     severity = "warning"
     needs = ("pictures",)
@@ -54,6 +52,3 @@ def splits_of(context: Context, found: list[Copy]) -> dict[str, str | None]:
         f"WHERE source IN ({', '.join(map(literal, sorted(sources)))}) GROUP BY source"
     )
     return {row["source"]: row["split"] for row in rows}
-
-
-CHECK = NearDuplicates

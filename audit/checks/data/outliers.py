@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,25 +15,28 @@ from audit.checks.shared.copies import signatures
 Array = np.ndarray[Any, Any]
 
 #: A spread below this counts as this: where nearly all pictures have no black at all, a little of it is not far away.
-_LEAST = np.array([5.0, 3.0, 0.05, 0.05, 0.05, 0.15])
+_LEAST = np.array([5.0, 3.0, 0.05, 0.05, 0.05, 0.15, 0.2, 0.2, 0.2, 0.2, 0.3, 0.1, 0.05])
+#: Bands of spatial frequency, in periods over the width of a thumbnail.
+_BANDS = ((0.5, 2), (2, 4), (4, 8), (8, 23))
+#: Of recorded embeddings, the distance to this many neighbours is measured.
+_NEIGHBOURS = 5
 
 
 class Outliers(Check):
-    """Measure how far each picture lies from the centre of all, in brightness, contrast, detail and extremes."""
+    """Measure how far each picture lies from the centre of all, or from its neighbours in a recorded embedding."""
 
-    name = "outliers"
-    group = "data"
     description = (
-        "Pictures far from all others in brightness, contrast, sharpness, fine detail and share of black or white."
+        "Pictures far from all others in levels, detail, texture and palette, or in the embedding of `audit embed`."
     )
     severity = "warning"
     needs = ("pictures",)
     options = settings(
         factor=Option(
-            3.0, "Report a picture beyond the median distance by this many times the way to the 95 % quantile."
+            2.5,
+            "Report a picture beyond the median distance by this many times the way to the 95 % quantile (20 % more among 300 or 10,000).",
         ),
         share=Option(0.02, "Report nothing if more than this share is far away: they are a group of their own."),
-        samples=Option(100, "Check only if there are at least this many pictures."),
+        samples=Option(300, "Check only if there are at least this many pictures."),
         pictures=Option(10_000, "Measure at most this many pictures, evenly chosen; 0 measures all."),
     )
 
@@ -41,7 +45,11 @@ class Outliers(Check):
         count, needed = len(given.pictures), context.options["samples"]
         if count < needed:
             raise Skip(f"the run has {count} pictures with enough detail; at least {needed} are needed")
-        far = outlying(measures(given.thumbnails), context.options["factor"])
+        factor = context.options["factor"] * _widening(count)
+        far = outlying(measures(given.thumbnails), factor)
+        embedded = _embedded(context, [picture.index for picture in given.pictures], factor)
+        if embedded is not None:
+            far = np.maximum(far, embedded)
         chosen = np.flatnonzero(far > 1)
         context.note(f"{len(chosen):,} of {count:,} pictures lie far from the others")
         if len(chosen) > max(2, context.options["share"] * count):
@@ -60,6 +68,12 @@ class Outliers(Check):
             )
 
 
+def _widening(count: int) -> float:
+    """Return how much wider the limit is than among 1,000: of more, more lie far out by chance; of fewer, less is known."""
+    decades = math.log10(count / 1_000)
+    return 1 + (0.2 * decades if decades > 0 else -0.5 * decades)
+
+
 def measures(thumbnails: Array) -> Array:
     """Return for each picture: brightness, contrast, detail, its finest part, and the share of black or white."""
     grey = thumbnails.astype(np.float32)
@@ -70,17 +84,52 @@ def measures(thumbnails: Array) -> Array:
     )
     contrast = grey.std(axis=(1, 2))
     extreme = ((grey < 8) | (grey > 247)).mean(axis=(1, 2))
-    return np.stack(
-        [
-            grey.mean(axis=(1, 2)),
-            contrast,
-            np.log1p(detail),
-            np.log1p(fine.mean(axis=(1, 2))) - np.log1p(detail),
-            np.log1p(detail) - np.log1p(contrast),
-            np.sqrt(extreme),
-        ],
-        axis=1,
-    )
+    levels = [
+        grey.mean(axis=(1, 2)),
+        contrast,
+        np.log1p(detail),
+        np.log1p(fine.mean(axis=(1, 2))) - np.log1p(detail),
+        np.log1p(detail) - np.log1p(contrast),
+        np.sqrt(extreme),
+    ]
+    return np.stack([*levels, *_texture(grey), *_palette(thumbnails)], axis=1)
+
+
+def _texture(grey: Array) -> list[Array]:
+    """Return the share of each band of spatial frequencies, and how much more of it is vertical than horizontal."""
+    power = np.abs(np.fft.fft2(grey - grey.mean(axis=(1, 2), keepdims=True))) ** 2
+    down, across = (np.abs(np.fft.fftfreq(side)) * side for side in grey.shape[1:])
+    radius = np.hypot(down[:, None], across[None])
+    whole = power.sum(axis=(1, 2)) + 1e-3
+    bands = [power[:, (radius >= low) & (radius < high)].sum(axis=1) / whole for low, high in _BANDS]
+    ways = [power[:, down[:, None] > across[None]].sum(axis=1), power[:, down[:, None] < across[None]].sum(axis=1)]
+    return [*(np.log(band + 1e-4) for band in bands), np.log(ways[0] + 1) - np.log(ways[1] + 1)]
+
+
+def _palette(thumbnails: Array) -> list[Array]:
+    """Return how evenly 32 grey levels are used (entropy), and the share of the commonest."""
+    counts = np.stack([np.bincount(one.ravel() >> 3, minlength=32) for one in thumbnails])
+    share = counts / counts.sum(axis=1, keepdims=True)
+    return [-(share * np.log(share + 1e-9)).sum(axis=1), np.sqrt(share.max(axis=1))]
+
+
+def _embedded(context: Context, indices: list[int], factor: float) -> Array | None:
+    """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to the limit."""
+    if not context.facts.counts.get("embeddings"):
+        return None
+    rows = context.rows(f"SELECT index, vector FROM embeddings WHERE run_id = {context.run_literal} ORDER BY index")
+    known = {row["index"]: row["vector"] for row in rows}
+    if len(known) < len(indices) or any(index not in known for index in indices):
+        context.note("the embedding does not have all pictures, and was not used")
+        return None
+    vectors = np.array([known[index] for index in indices], np.float32)
+    lengths = (vectors**2).sum(axis=1)
+    distances = np.empty(len(vectors))
+    for start in range(0, len(vectors), 1_000):
+        table = lengths[start : start + 1_000, None] + lengths - 2 * vectors[start : start + 1_000] @ vectors.T
+        distances[start : start + 1_000] = np.partition(table, _NEIGHBOURS, axis=1)[:, _NEIGHBOURS]
+    context.note("pictures were also compared by their recorded embedding")
+    return _beyond(np.sqrt(np.maximum(distances, 0)), factor)
 
 
 def outlying(facts: Array, factor: float) -> Array:
@@ -92,9 +141,11 @@ def outlying(facts: Array, factor: float) -> Array:
     inner = standard[(standard**2).sum(axis=1) <= np.percentile((standard**2).sum(axis=1), 75)]
     shape = np.cov(inner, rowvar=False) + 0.05 * np.eye(standard.shape[1])
     distance = np.sqrt(np.einsum("nd,de,ne->n", standard, np.linalg.inv(shape), standard))
+    return _beyond(distance, factor)
+
+
+def _beyond(distance: Array, factor: float) -> Array:
+    """Return distances relative to the limit: the median, and `factor` times the way from it to the 95 % quantile."""
     middle, edge = np.percentile(distance, [50, 95])
     relative: Array = distance / (middle + factor * max(edge - middle, 1e-6))
     return relative
-
-
-CHECK = Outliers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypedDict
@@ -11,6 +12,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.copies import signatures
 from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.checks.shared.statistics import wilson
 from audit.sources.decode import open_picture
 from audit.store.read.rows import QueryRow
 
@@ -37,7 +39,13 @@ _FACTS = {
     "file_name": (_NAME, "the pattern of the name"),
 }
 #: Properties of the pixels, measured on decoded pictures: place among `looks`, and words for messages.
-_LOOKS = ("the amount of red", "the amount of blue", "the brightness of the border", "the variation of the border")
+_LOOKS = (
+    *("the amount of red", "the amount of blue", "the brightness of the border", "the variation of the border"),
+    *(f"the {colour} of the {corner} corner"
+      for corner in ("top left", "top right", "bottom left", "bottom right") for colour in ("red", "green", "blue")),
+)  # fmt: skip
+#: A property betrays one class if it names at least this share of its samples, and is right at least so often (intervals).
+_NAMED, _RIGHT = 0.75, 0.85
 _BINS = 10
 
 
@@ -51,8 +59,6 @@ class FileHeader(TypedDict):
 class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
-    name = "shortcuts"
-    group = "data"
     description = (
         "The size, format, compression, brightness, colour, border, metadata or name pattern of the files does not predict "
         "their labels."
@@ -82,14 +88,17 @@ class Shortcuts(Check):
             return
         # Properties that go together have one cause.
         (_, best), *others = sorted(found, key=lambda pair: -(pair[1].value or 0))
-        beneath = f" So do {', '.join(called for called, _ in others)}." if others else ""
+        beneath = (
+            f" So {'does' if len(others) == 1 else 'do'} {', '.join(called for called, _ in others)}." if others else ""
+        )
         yield replace(best, message=best.message + beneath)
 
     def _judge(
         self, context: Context, facts: Facts, labels: list[int], halves: list[bool], query: str
     ) -> Iterable[Shortcut]:
         for name, (values, called) in facts.items():
-            right, guessed = _predict(_assign_bins(values), labels, halves)
+            bins = _assign_bins(values)
+            right, guessed = _predict(bins, labels, halves)
             # Wider than one interval, because there are many properties.
             spread = 3 * math.sqrt(right * (1 - right) / len(labels))
             explained = (right - spread - guessed) / (1 - guessed) if guessed < 1 else 0.0
@@ -102,6 +111,21 @@ class Shortcuts(Check):
                         stage=0,
                         value=right,
                         threshold=guessed,
+                        sql=_evidence(name, query),
+                    ),
+                )
+            elif betrayed := _betrayed_class(_set_apart(values, bins), labels, halves):
+                label, hits, named, samples = betrayed
+                classes = context.run.classes or []
+                shown = classes[label] if 0 <= label < len(classes) else label
+                yield (
+                    called,
+                    Finding(
+                        f"{called[0].upper()}{called[1:]} alone names {hits:,} of the {samples:,} samples of the class {shown}, "
+                        f"and is right in {hits:,} of {named:,} cases: a model may learn that instead of the picture.",
+                        stage=0,
+                        value=hits / samples,
+                        threshold=_NAMED,
                         sql=_evidence(name, query),
                     ),
                 )
@@ -196,6 +220,20 @@ def _assign_bins(values: list[Any]) -> list[Any]:
     return [None if value is None else sum(value >= edge for edge in edges) for value in values]
 
 
+def _set_apart(values: list[Any], bins: list[Any]) -> list[Any]:
+    """Return the bins, but with numbers that many samples share, within 1 % of the range, in bins of their own."""
+    numbers = [value for value in values if isinstance(value, (int, float)) and value == value]
+    if bins is values or not numbers or (width := (max(numbers) - min(numbers)) / 100) == 0:
+        return bins
+    rounded = [None if value is None or value != value else round(value / width) for value in values]
+    counts = Counter(rounded)
+    most = max(5, 0.03 * len(values))
+    return [
+        ("=", near) if near is not None and counts[near] >= most else usual
+        for near, usual in zip(rounded, bins, strict=True)
+    ]
+
+
 def _predict(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[float, float]:
     """Return the accuracy of each value's commonest label, learned on the other half, and of the commonest label."""
     right = guessed = 0
@@ -216,4 +254,24 @@ def _predict(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[
     return right / len(labels), guessed / len(labels)
 
 
-CHECK = Shortcuts
+def _betrayed_class(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[int, int, int, int] | None:
+    """Return the class that single values name, learned on the other half: label, hits, names, samples; None if none."""
+    hits: dict[int, int] = {}
+    named: dict[int, int] = {}
+    for learn in (True, False):
+        counts: dict[Any, dict[int, int]] = {}
+        for value, label, half in zip(values, labels, halves, strict=True):
+            if half == learn and value is not None:
+                of_value = counts.setdefault(value, {})
+                of_value[label] = of_value.get(label, 0) + 1
+        best = {value: max(found, key=lambda one: (found[one], -one)) for value, found in counts.items()}
+        pure = {v: n for v, n in best.items() if counts[v][n] >= 5 and counts[v][n] >= 0.8 * sum(counts[v].values())}
+        for value, label, half in zip(values, labels, halves, strict=True):
+            if half != learn and value in pure:
+                named[pure[value]] = named.get(pure[value], 0) + 1
+                hits[label] = hits.get(label, 0) + (pure[value] == label)
+    for label, right in sorted(hits.items(), key=lambda pair: -pair[1]):
+        samples = labels.count(label)
+        if right and wilson(right, samples, 3)[0] >= _NAMED and wilson(right, named[label])[0] >= _RIGHT:
+            return label, right, named[label], samples
+    return None

@@ -18,8 +18,6 @@ _QUANTILES = 101
 class SplitDrift(Check):
     """Compare each split with the largest one: labels by chi-square, loaded values by Kolmogorov–Smirnov."""
 
-    name = "split_drift"
-    group = "data"
     description = "Labels, brightness and contrast are distributed in every split as in the largest one."
     severity = "warning"
     options = settings(
@@ -97,6 +95,3 @@ class SplitDrift(Check):
                     sql=query,
                 ),
             )
-
-
-CHECK = SplitDrift

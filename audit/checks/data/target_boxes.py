@@ -28,8 +28,6 @@ _BOXES = """
 class TargetBoxes(Check):
     """Compare target boxes with the size of the picture that the model was given."""
 
-    name = "target_boxes"
-    group = "data"
     description = "Target boxes have a size, lie inside their picture, and are x1, y1, x2, y2."
     options = settings(
         slack=Option(1.0, "Let a box reach this many pixels over the border."),
@@ -70,6 +68,3 @@ class TargetBoxes(Check):
                     source=row["source"],
                     sql=chosen,
                 )
-
-
-CHECK = TargetBoxes

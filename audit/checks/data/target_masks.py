@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class TargetMasks(Check):
     """Compare target masks with the predicted ones and with the list of classes."""
 
-    name = "target_masks"
-    group = "data"
     description = "Target masks have the size of the model's output, and only classes that exist."
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -58,6 +56,3 @@ class TargetMasks(Check):
                 threshold=known - 1,
                 sql=query,
             )
-
-
-CHECK = TargetMasks

@@ -16,8 +16,6 @@ _ENOUGH, _STRETCH = 1_000_000, 16
 class Alignment(Check):
     """Recompute what can be recomputed, and look for a shift by one row where neighbours have other labels."""
 
-    name = "alignment"
-    group = "integrity"
     description = (
         "A prediction's input is its sample's last stage; labels, logits and predictions agree and are not "
         "shifted against each other."
@@ -145,6 +143,3 @@ def _find_shift(context: Context) -> Iterable[Finding]:
                 threshold=row["now"],
                 sql=query,
             )
-
-
-CHECK = Alignment

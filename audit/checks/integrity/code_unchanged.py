@@ -13,8 +13,6 @@ from audit.usercode import changed_files
 class CodeUnchanged(Check):
     """Compare the files with the digests of the executed bytes; run nothing."""
 
-    name = "code_unchanged"
-    group = "integrity"
     description = "The pipeline's own code files, with the helpers they import, are those that were executed."
     severity = "warning"
     options = settings(gone=Option(False, "Also report files that no longer exist."))
@@ -31,6 +29,3 @@ class CodeUnchanged(Check):
         for one in recorded if context.options["gone"] else ():
             if one.get("file") and not os.path.exists(str(one["file"])):
                 yield Finding(f"{one['file']} no longer exists.", sql=sql)
-
-
-CHECK = CodeUnchanged

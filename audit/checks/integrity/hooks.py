@@ -15,8 +15,6 @@ _SILENT = re.compile(r"hook on layer (.+) never fired")
 class Hooks(Check):
     """Find hooks that did not run: compilation or data parallelism can drop them silently."""
 
-    name = "hooks"
-    group = "integrity"
     description = "The hook of every requested layer ran in every recorded step."
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -50,6 +48,3 @@ class Hooks(Check):
                     sql=f"SELECT DISTINCT epoch, step FROM activations WHERE run_id = {context.run_literal} "
                     f"AND layer = {literal(row['layer'])} AND direction = {literal(row['direction'])}",
                 )
-
-
-CHECK = Hooks

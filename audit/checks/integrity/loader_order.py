@@ -32,8 +32,6 @@ class MovedSources(TypedDict):
 class LoaderOrder(Check):
     """Compare fingerprints of the order, epoch by epoch, and the indices of the sources with those of the baseline."""
 
-    name = "loader_order"
-    group = "integrity"
     description = (
         "A shuffling loader draws another order in each epoch, and the dataset lists its samples in the same order as "
         "in the baseline run."
@@ -113,6 +111,3 @@ def _shuffles(context: Context, split: str | None) -> bool:
     loaders = context.run.recipe.get("loaders") or []
     names = [str(one.get("sampler")) for one in loaders if one.get("split") == split]
     return bool(names) and all("Random" in name or "Distributed" in name for name in names)
-
-
-CHECK = LoaderOrder

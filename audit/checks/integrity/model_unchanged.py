@@ -13,8 +13,6 @@ from audit.models.files import digest_of
 class ModelUnchanged(Check):
     """Compare the file's bytes with the recorded digest; load nothing."""
 
-    name = "model_unchanged"
-    group = "integrity"
     description = "The checkpoint still has the bytes that were recorded."
     severity = "warning"
     needs = ("model",)
@@ -41,6 +39,3 @@ class ModelUnchanged(Check):
                 f"and was {context.run.model_digest[:16]}….",
                 sql=sql,
             )
-
-
-CHECK = ModelUnchanged

@@ -15,8 +15,6 @@ from audit.sources.trust import is_derivable
 class Reproducible(Check):
     """Run the pipeline again on a few visits spread over the run. The only check that needs torch."""
 
-    name = "reproducible"
-    group = "integrity"
     description = "Replaying a few visits from their sources gives exactly the recorded stage outputs."
     options = settings(visits=Option(3, "Replay this many samples, evenly chosen."))
 
@@ -74,6 +72,3 @@ class Reproducible(Check):
             f"WHERE place % greatest(1, total // {wanted}) = 0 ORDER BY place LIMIT {wanted}"
         )
         return [row["index"] for row in rows]
-
-
-CHECK = Reproducible

@@ -14,8 +14,6 @@ from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 class SourceUnchanged(Check):
     """Read the files again; in large datasets only some of them, with a note."""
 
-    name = "source_unchanged"
-    group = "integrity"
     description = "The source files still have the bytes that were recorded."
     needs = ("files",)
     options = settings(files=Option(2_000, "Read at most this many files, evenly chosen; 0 reads all."))
@@ -49,6 +47,3 @@ def _differs(file: SourceFile, found: Opened | OSError) -> str | None:
     return "has other bytes than were recorded " + (
         f"(still {size:,} of them)" if size == before else f"({size:,} instead of {before:,})"
     )
-
-
-CHECK = SourceUnchanged

@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class StableLoad(Check):
     """Find samples that a stage changed in place in memory. Random loading is not checked."""
 
-    name = "stable_load"
-    group = "integrity"
     description = "A sample loads to the same value at every visit, unless it draws random numbers."
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -43,6 +41,3 @@ class StableLoad(Check):
                 threshold=1,
                 sql=context.evidence("stage_outputs", row["index"], "stage = 0"),
             )
-
-
-CHECK = StableLoad

@@ -13,9 +13,6 @@ _PICTURES = r"(?i)\.(png|jpe?g|bmp|gif|webp|tiff?|ppm)$"
 class StageCoverage(Check):
     """A trace that begins with the finished tensor explains nothing."""
 
-    name = "stage_coverage"
-    group = "integrity"
-    severity = "warning"
     description = "Every change of a value between its source and the model was seen as a stage."
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -42,6 +39,3 @@ class StageCoverage(Check):
                 stage=0,
                 value=row["visits"],
             )
-
-
-CHECK = StageCoverage

@@ -12,13 +12,8 @@ from audit.store.maintain.verify import verify
 class StoreIntegrity(Check):
     """Compare each part with its digest, because DuckDB does not detect a changed byte."""
 
-    name = "store"
-    group = "integrity"
     description = "Every part of the run has the digest, size and row count that its manifest says."
 
     def run(self, context: Context) -> Iterable[Finding]:
         for damage in verify(context.reader, context.run.run_id):
             yield Finding(f"{damage.file} {damage.problem}.")
-
-
-CHECK = StoreIntegrity

@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class Unreadable(Check):
     """Report each failed sample with the stage where it failed."""
 
-    name = "unreadable"
-    group = "integrity"
     description = "Samples that could not be read or transformed, with the stage and the error."
     options = settings(max_failed=Option(0, "How many samples may fail."))
 
@@ -35,6 +33,3 @@ class Unreadable(Check):
                 stage=numbers.get(row["failed_stage"]),
                 sql=context.evidence("failures", row["index"]),
             )
-
-
-CHECK = Unreadable

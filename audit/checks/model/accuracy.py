@@ -15,8 +15,6 @@ from audit.lineage.diff.mcnemar import p_value
 class Accuracy(Check):
     """Compare the accuracy with the minimum, the baseline and always guessing the commonest class."""
 
-    name = "accuracy"
-    group = "model"
     description = "The accuracy is not below `min`, not far below the baseline's, and above always guessing one class."
     needs = ("model", "labels")
     options = settings(
@@ -76,6 +74,3 @@ class Accuracy(Check):
 
 def _below(accuracy: float, threshold: float, said: str, query: str) -> Finding:
     return Finding(f"The accuracy is {accuracy:.2%}, {said}.", value=accuracy, threshold=threshold, sql=query)
-
-
-CHECK = Accuracy

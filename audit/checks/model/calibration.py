@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TypedDict
 
-from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.statistics import holm, normal_tails
 
@@ -28,10 +28,9 @@ class ClassCalibration(TypedDict):
 class Calibration(Check):
     """Compute the expected calibration error over equal bins, less the error that chance alone causes."""
 
-    name = "calibration"
-    group = "model"
     description = "Of predictions with 90 % confidence, 90 % should be right: the expected calibration error is small."
     severity = "warning"
+    follows = CAUSES_OF_ERRORS
     needs = ("model", "labels")
     options = settings(
         max=Option(0.1, "The largest expected calibration error that is allowed."),
@@ -95,6 +94,3 @@ class Calibration(Check):
                     threshold=context.options["max_class"],
                     sql=query,
                 )
-
-
-CHECK = Calibration

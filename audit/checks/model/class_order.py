@@ -24,8 +24,6 @@ class PredictedClass(TypedDict):
 class ClassOrder(Check):
     """Look for class names sorted as text, and for a permutation of classes that explains the predictions."""
 
-    name = "class_order"
-    group = "model"
     description = (
         "Class names that are numbers in text order, or a permutation of classes that raises accuracy sharply."
     )
@@ -174,6 +172,3 @@ def _best_order(rows: list[PredictedClass], size: int) -> dict[int, int]:
 
 def _name(classes: list[str], number: int) -> str:
     return classes[number] if 0 <= number < len(classes) else str(number)
-
-
-CHECK = ClassOrder

@@ -12,8 +12,6 @@ from audit.store.sql_literal import literal
 class DeadLayers(Check):
     """Check all recorded steps together: a layer that is zero in one step is not dead."""
 
-    name = "dead_layers"
-    group = "model"
     description = "Layers whose outputs are zero or constant in every recorded step, or whose gradients are all zero."
     needs = ("activations",)
     options = settings(
@@ -48,6 +46,3 @@ class DeadLayers(Check):
                 sql=f"FROM activations WHERE run_id = {context.run_literal} AND layer = {literal(row['layer'])} "
                 f"AND direction = {literal(row['direction'])}",
             )
-
-
-CHECK = DeadLayers

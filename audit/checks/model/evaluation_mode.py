@@ -25,8 +25,6 @@ class ModesOfSplit(TypedDict):
 class EvaluationMode(Check):
     """In training mode dropout draws and batch normalisation uses the batch: results depend on chance and batch size."""
 
-    name = "evaluation_mode"
-    group = "model"
     description = (
         "The model, with all its layers, was in evaluation mode where an evaluation split was predicted, or where "
         "nothing was trained."
@@ -87,6 +85,3 @@ class EvaluationMode(Check):
             f"FROM {context.all_predictions} p JOIN {context.samples} s USING (epoch, index, visit) {joined} "
             "GROUP BY s.split, p.epoch ORDER BY s.split, p.epoch"
         )
-
-
-CHECK = EvaluationMode

@@ -12,8 +12,6 @@ from audit.store.sql_literal import literal
 class ExplodingLayers(Check):
     """Report each layer with the first step at which it explodes."""
 
-    name = "exploding_layers"
-    group = "model"
     description = "Layers whose activations or gradients are NaN, infinite, very large, or have grown strongly."
     needs = ("activations",)
     options = settings(
@@ -49,6 +47,3 @@ class ExplodingLayers(Check):
                 sql=f"FROM activations WHERE run_id = {context.run_literal} AND layer = {literal(row['layer'])} "
                 f"AND direction = {literal(row['direction'])} ORDER BY epoch, step",
             )
-
-
-CHECK = ExplodingLayers

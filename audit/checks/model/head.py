@@ -12,8 +12,6 @@ from audit.checks.context import Context
 class Head(Check):
     """Count the recorded outputs; do not read the checkpoint."""
 
-    name = "head"
-    group = "model"
     description = "The model has one output for each class, and does not predict one class for nearly everything."
     needs = ("model",)
     options = settings(
@@ -70,6 +68,3 @@ class Head(Check):
                 threshold=context.options["share"],
                 sql=query,
             )
-
-
-CHECK = Head

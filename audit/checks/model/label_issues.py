@@ -2,7 +2,8 @@
 
 Confident learning (Northcutt et al., 2021) over what was recorded: a class's threshold is the mean probability that
 its samples are given for it; a sample whose probability for another class passes that class's threshold, and passes
-its own label's, is counted there. The tests compare this with the package cleanlab, which needs pandas and
+its own label's, is counted there. Of those, only so many are reported that most of them are expected to be wrong (see
+label_surprise.py). The tests compare this with the package cleanlab, which needs pandas and
 scikit-learn and some gigabytes for a million samples; this is two passes over batches of them.
 """
 
@@ -13,27 +14,32 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import EVALUATION, Context
+from audit.checks.shared.files import evenly
+from audit.checks.shared.label_surprise import LabelDoubt, judge_labels, surprise_of
 
 Array = np.ndarray[Any, Any]
 
 #: A class's threshold needs at least this many predictions.
 _FEWEST = 20
 _VISIT = ("epoch", "index", "visit", "label")
+_FOUND = ("suggested", "own", "other", "surprise")
+#: What to expect of the labels is estimated from at most this many samples.
+_MOST_JUDGED = 50_000
 
 
 class LabelIssues(Check):
     """Report doubtful labels as warnings, because a confidently wrong model looks the same as a wrong label."""
 
-    name = "label_issues"
-    group = "model"
     description = "Labels that are probably wrong, by confident learning on the recorded probabilities; worst first."
     severity = "warning"
+    follows = CAUSES_OF_ERRORS
     needs = ("model", "labels")
     options = settings(
         min_confidence=Option(0.7, "Report a label if another class has at least this probability."),
         margin=Option(0.6, "A label is always doubtful if another class's probability is higher by this much."),
+        precision=Option(0.7, "Report only so many labels that at least this share of them is expected to be wrong."),
         min_accuracy=Option(0.6, "Check only if the model's predictions agree with at least this share of the labels."),
     )
 
@@ -41,9 +47,16 @@ class LabelIssues(Check):
         agreed = context.value(f"SELECT avg(correct::INT) FROM {context.predictions} WHERE correct IS NOT NULL")
         if agreed is None or agreed < context.options["min_accuracy"]:
             raise Skip(f"the model agrees with only {agreed or 0:.0%} of the labels, which is too few to check them")
-        ranked = label_issues(context, context.options["margin"])
-        strong = np.flatnonzero(ranked["other"] >= context.options["min_confidence"])
-        context.note(f"{len(ranked['other']):,} labels are doubtful, {len(strong):,} of them strongly")
+        doubt = _judge(context, context.options["precision"])
+        if doubt is None:
+            raise Skip(f"the run has too few predictions; at least {_FEWEST} with probabilities are needed")
+        ranked = label_issues(context, context.options["margin"], doubt.temperature)
+        strong = np.flatnonzero(
+            (ranked["other"] >= context.options["min_confidence"]) & (ranked["surprise"] >= doubt.least_surprise)
+        )[: doubt.most]
+        context.note(f"the model contradicts {len(ranked['other']):,} labels")
+        if len(strong):
+            context.note(f"about {doubt.precision:.0%} of the {len(strong):,} reported labels are expected to be wrong")
         if len(ranked["other"]):
             _note_sample(context)
         context.unlisted += max(0, len(strong) - context.most)
@@ -61,6 +74,7 @@ class LabelIssues(Check):
                 value=row["own"],
                 threshold=row["other"],
                 sql=context.evidence("predictions", row["index"]),
+                severity=None if doubt.sure else "info",
             )
 
 
@@ -79,28 +93,52 @@ def _note_sample(context: Context) -> None:
         context.note("audit did not see whether the model was trained on these samples; if so, wrong labels are missed")
 
 
-def label_issues(context: Context, margin: float = 2.0) -> dict[str, Array]:
-    """Return every doubtful label, most doubtful first: its visit, label, suggested label, and both probabilities.
-
-    A margin above 1 disables the margin rule, so only confident learning applies.
-    """
-    judged = (
+def _judged(context: Context) -> str:
+    return (
         f"(FROM {context.predictions} WHERE label >= 0 AND label < len(probabilities) "
         "AND isfinite(list_sum(probabilities)))"
     )
+
+
+def _judge(context: Context, precision: float) -> LabelDoubt | None:
+    """Return when a label is doubtful, or None if there are too few predictions of one width."""
+    rows = context.rows(
+        f"SELECT count(*) AS total, max(len(probabilities)) AS most, min(len(probabilities)) AS least FROM {_judged(context)}"
+    )[0]
+    if rows["total"] < _FEWEST or rows["most"] != rows["least"]:
+        return None
+    chosen = evenly(_MOST_JUDGED, rows["total"]) if rows["total"] > _MOST_JUDGED else "true"
+    query = f"SELECT label, probabilities FROM {_judged(context)} WHERE {chosen}"
+    batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
+    labels = np.concatenate([batch["label"].to_numpy() for batch in batches])
+    return judge_labels(np.concatenate([_table(batch) for batch in batches]), labels, precision, rows["total"])
+
+
+def _table(batch: Any) -> Array:
+    """Return the probabilities of an Arrow batch, one row for each sample."""
+    flat: Array = batch["probabilities"].flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(batch.num_rows, -1)
+
+
+def label_issues(context: Context, margin: float = 2.0, temperature: float = 1.0) -> dict[str, Array]:
+    """Return every doubtful label, most doubtful first: its visit, label, suggested label, both probabilities, surprise.
+
+    A margin above 1 disables the margin rule, so only confident learning applies.
+    """
+    judged = _judged(context)
     classes = context.rows(
         "SELECT label, count(*) AS samples, avg(probabilities[label + 1]) AS mean, "
         f"min(len(probabilities)) AS fewest, max(len(probabilities)) AS most FROM {judged} GROUP BY label"
     )
     widths = {row[end] for row in classes for end in ("fewest", "most")}
     if len(widths) != 1 or sum(row["samples"] for row in classes) < _FEWEST:
-        return {name: np.empty(0, np.int64) for name in (*_VISIT, "suggested", "own", "other")}
+        return {name: np.empty(0, np.int64) for name in (*_VISIT, *_FOUND)}
     # A class without samples has no threshold, so no sample can be assigned to it.
     thresholds = np.full(widths.pop(), np.inf, np.float32)
     thresholds[[row["label"] for row in classes]] = [row["mean"] for row in classes]
     wanted = f"SELECT {', '.join(_VISIT)}, probabilities FROM {judged}"
     batches = context.reader.sql(wanted, run=[context.run.run_id]).arrow_batches()
-    found = [_doubtful(batch, thresholds, margin) for batch in batches]
+    found = [_doubtful(batch, thresholds, margin, temperature) for batch in batches]
     doubts = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
     # By the ratio, not the difference: a confident model's mistakes are at 0.95, its wrong labels at 0.9999.
     ratio = np.maximum(doubts["own"], np.float32(1e-12)) / doubts["other"]
@@ -108,11 +146,11 @@ def label_issues(context: Context, margin: float = 2.0) -> dict[str, Array]:
     return {name: column[order] for name, column in doubts.items()}
 
 
-def _doubtful(batch: Any, thresholds: Array, margin: float) -> dict[str, Array]:
+def _doubtful(batch: Any, thresholds: Array, margin: float, temperature: float) -> dict[str, Array]:
     """Return the doubtful labels of one Arrow batch."""
     labels = batch["label"].to_numpy()
     rows = np.arange(len(labels))
-    given = batch["probabilities"].flatten().to_numpy(zero_copy_only=False).reshape(len(labels), len(thresholds))
+    given = _table(batch)
     own = given[rows, labels]
     confident = np.where(given >= thresholds, given, -1.0)
     suggested = confident.argmax(axis=1)
@@ -122,7 +160,6 @@ def _doubtful(batch: Any, thresholds: Array, margin: float) -> dict[str, Array]:
     suggested = np.where(apart, best, suggested)
     chosen = np.flatnonzero(((confident[rows, suggested] > 0) | apart) & (suggested != labels))
     visits = {name: batch[name].to_numpy()[chosen] for name in _VISIT}
-    return visits | {"suggested": suggested[chosen], "own": own[chosen], "other": given[chosen, suggested[chosen]]}
-
-
-CHECK = LabelIssues
+    surprise = surprise_of(given[chosen], labels[chosen], temperature)
+    found = (suggested[chosen], own[chosen], given[chosen, suggested[chosen]], surprise)
+    return visits | dict(zip(_FOUND, found, strict=True))

@@ -12,8 +12,6 @@ from audit.errors import UsageError
 class LabelRange(Check):
     """Check that labels are between 0 and the number of classes, and that no sample lacks one if most have one."""
 
-    name = "label_range"
-    group = "model"
     description = "Labels below 0, or not below the number of classes or model outputs; samples without one among many."
     needs = ("labels",)
     options = settings(ignore=Option([], "Label numbers outside the range that are intended, such as -100."))
@@ -59,6 +57,3 @@ def _find_unlabelled(context: Context) -> Iterable[Finding]:
             source=found["source"],
             sql=context.evidence("samples", found["index"]),
         )
-
-
-CHECK = LabelRange

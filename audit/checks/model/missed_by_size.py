@@ -20,8 +20,6 @@ _SIZES = """
 class MissedBySize(Check):
     """Compare how often objects are missed, by COCO's sizes: below 32², below 96², and larger."""
 
-    name = "missed_by_size"
-    group = "model"
     severity = "warning"
     description = "A detector does not miss objects of one size far more often than the others."
     needs = ("model",)
@@ -49,6 +47,3 @@ class MissedBySize(Check):
                 threshold=context.options["difference"],
                 sql=_SIZES,
             )
-
-
-CHECK = MissedBySize

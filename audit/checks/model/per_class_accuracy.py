@@ -6,17 +6,16 @@ import math
 from collections.abc import Iterable
 from statistics import NormalDist
 
-from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, settings
 from audit.checks.context import Context
 
 
 class PerClassAccuracy(Check):
     """Report a class if even the upper end of its 95 % confidence interval is too low."""
 
-    name = "per_class_accuracy"
-    group = "model"
     description = "Classes whose accuracy is below `min`, or far below the accuracy of all."
     severity = "warning"
+    follows = CAUSES_OF_ERRORS
     needs = ("model", "labels")
     options = settings(
         min=Option(None, "The accuracy of every class must be at least this.", kind=float),
@@ -53,6 +52,3 @@ def _upper(share: float, count: int, z: float) -> float:
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return (centre + spread) / (1 + z * z / count)
-
-
-CHECK = PerClassAccuracy

@@ -32,11 +32,13 @@ class GradedVisit(TypedDict):
     predicted: int | None
 
 
+#: Gains that differ by less than this are equal.
+_EQUAL = 0.02
+
+
 class ProbeCheck(Check):
     """Predict a few hundred samples again, with one thing changed at a time; runs the pipeline's code and the model."""
 
-    name = "probe"
-    group = "model"
     description = (
         "With --probe: no other channel order, normalisation, aspect, orientation, mode or class order makes the "
         "model right far more often."
@@ -109,12 +111,15 @@ class ProbeCheck(Check):
         if not gains:
             return
         gains.sort(key=_gain, reverse=True)
-        best, others = gains[0], gains[1:]
+        # Of changes that gain about as much, the one that says most: a network may take any scale for the right one.
+        equal = [one for one in gains if _gain(one) >= _gain(gains[0]) - _EQUAL]
+        best = min(equal, key=lambda one: (one.said.startswith("as 0 to"), -_gain(one)))
+        others = [one for one in gains if one is not best]
         before = found.correct / found.samples
         if best is found.evaluation:
             before = (found.correct - best.fixed + best.broken) / found.samples
         low, high = _interval(best)
-        beneath = f" Less gain: {'; '.join(one.said for one in others[:3])}." if others else ""
+        beneath = f" Others that help: {'; '.join(one.said for one in others[:3])}." if others else ""
         yield Finding(
             f"{best.said[0].upper()}{best.said[1:]}, the model is right in {before + _gain(best):.1%} of "
             f"{best.samples} samples instead of {before:.1%}: {best.fixed} turn right and {best.broken} wrong "
@@ -142,6 +147,3 @@ def _interval(one: Counterfactual) -> tuple[float, float]:
     flips, n = one.fixed + one.broken, max(1, one.samples)
     spread = 1.96 * math.sqrt(max(0.0, flips - (one.fixed - one.broken) ** 2 / n)) / n
     return _gain(one) - spread, _gain(one) + spread
-
-
-CHECK = ProbeCheck

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.statistics import holm, two_rates, wilson
 
@@ -23,12 +23,11 @@ _PARTS = 4
 class WeakSegments(Check):
     """Compare each quarter of each property with all other samples, corrected for the number of tests (Holm)."""
 
-    name = "weak_segments"
-    group = "model"
     description = (
         "No quarter of the samples by brightness, contrast, width, aspect or file size is predicted much worse."
     )
     severity = "warning"
+    follows = CAUSES_OF_ERRORS
     needs = ("model", "labels", "pictures")
     options = settings(
         gap=Option(0.15, "Report a segment whose accuracy is lower than that of the others by at least this."),
@@ -77,6 +76,3 @@ def _query(context: Context, name: str) -> str:
         "sum(sum(correct::INT)) OVER ()::BIGINT AS all_hits "
         f"FROM ({ranked}) GROUP BY least(floor(rank * {_PARTS}), {_PARTS - 1}) ORDER BY low"
     )
-
-
-CHECK = WeakSegments

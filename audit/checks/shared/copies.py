@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array, dhash
-from audit.checks.shared.lookalikes import SIDE, Lookalike, find_lookalikes, thumbnail
+from audit.checks.shared.lookalikes import Lookalike, find_lookalikes, thumbnail
+from audit.checks.shared.picture_alignment import SIDE
 from audit.checks.shared.pictures import Picture, pictures
 
 #: A picture whose levels vary less than this has no detail to compare.
@@ -23,7 +25,7 @@ class Signatures:
     pictures: list[Picture]
     thumbnails: Array
     hashes: Array
-    #: Of each: how much red and blue exceed green, and the level and the variation of the border.
+    #: Of each: how much red and blue exceed green, the level and the variation of the border, and the colours of the corners.
     looks: Array
 
 
@@ -54,7 +56,7 @@ def signatures(context: Context, most: int) -> Signatures:
         seen.sort(key=lambda found: found[0].index)
         thumbs = np.stack([found[1] for found in seen]) if seen else np.empty((0, SIDE, SIDE), np.uint8)
         hashes = np.array([found[2] for found in seen], dtype=np.uint64)
-        looks = np.array([found[3] for found in seen], dtype=np.float32).reshape(len(seen), 4)
+        looks = np.array([found[3] for found in seen], dtype=np.float32).reshape(len(seen), 16)
         context.facts.cache[key] = Signatures([found[0] for found in seen], thumbs, hashes, looks)
     found: Signatures = context.facts.cache[key]
     return found
@@ -64,7 +66,17 @@ def _looks(image: Any) -> tuple[float, ...]:
     small = np.asarray(image.convert("RGB").resize((16, 16)), dtype=np.float32)
     red, green, blue = small.mean(axis=(0, 1))
     border = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
-    return float(red - green), float(blue - green), float(border.mean()), float(border.std())
+    shown = (red - green, blue - green, border.mean(), border.std())
+    return *(float(value) for value in shown), *_corners(image)
+
+
+def _corners(image: Any) -> Iterator[float]:
+    """Yield the mean red, green and blue of each corner, a sixteenth of the width and height."""
+    wide, high = max(1, image.width // 16), max(1, image.height // 16)
+    for top in (0, image.height - high):
+        for left in (0, image.width - wide):
+            corner = image.crop((left, top, left + wide, top + high)).convert("RGB")
+            yield from np.asarray(corner, dtype=np.float32).mean(axis=(0, 1)).tolist()
 
 
 def copies(context: Context, most: int, distance: int = 3) -> list[Copy]:

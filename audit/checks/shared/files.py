@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from audit.checks.context import Context
 from audit.lineage.source_state import SourceFields, read_source, source_path
+from audit.sources.files import open_file
 from audit.store.bucket.location import is_remote
 from audit.store.read.rows import field_names
 
@@ -41,7 +42,7 @@ class SourceFile:
         """Open the file for reading; raise OSError if it no longer exists."""
         path = source_path(self._place)
         if path is not None and os.path.isfile(path):
-            return open(path, "rb")
+            return io.BufferedReader(open_file(path))
         return io.BytesIO(self.read())
 
 

@@ -19,8 +19,6 @@ _NEAR = 0.05
 class Augmentation(Check):
     """Check each random stage over all visits; too few visits to exclude chance are not checked."""
 
-    name = "augmentation"
-    group = "values"
     description = (
         "Random stages act as often as configured, draw new values in each worker and epoch, and are off in evaluation."
     )
@@ -33,9 +31,10 @@ class Augmentation(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        random = [stage for stage in context.facts.stages if stage.random and stage.stage in context.stage_numbers]
-        for stage in random:
+        for stage in context.facts.stages:
             rows = f"(FROM {context.outputs} WHERE stage = {stage.stage})"
+            if stage.stage not in context.stage_numbers or not (stage.random or _acts_sometimes(context, stage, rows)):
+                continue
             yield from self._check_rate(context, stage, rows)
             yield from self._check_workers(context, stage, rows)
             yield from self._check_epochs(context, stage, rows)
@@ -128,6 +127,14 @@ class Augmentation(Check):
             )
 
 
+def _acts_sometimes(context: Context, stage: Stage, rows: str) -> bool:
+    """Return whether a class of the user's own has a probability `p` and changes some of its inputs, but not all."""
+    if _probability(stage.parameters) is None:
+        return False
+    found = context.rows(f"SELECT bool_or(changed) AS some, bool_and(changed) AS every FROM {rows}")[0]
+    return bool(found["some"]) and not found["every"]
+
+
 def _said_of_rate(fired: int, visits: int, p: float) -> str | None:
     """Return what to say if the 99.99 % interval of the rate is far from p."""
     low, high = wilson(fired, visits, z=3.89)
@@ -143,6 +150,3 @@ def _probability(parameters: str | None) -> float | None:
     except ValueError:
         return None
     return float(p) if isinstance(p, (int, float)) and 0 < p < 1 else None
-
-
-CHECK = Augmentation

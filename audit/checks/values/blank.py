@@ -11,8 +11,6 @@ from audit.checks.context import GRIDS, Context
 class Blank(Check):
     """Report constant outputs with the first stage where they are constant."""
 
-    name = "blank"
-    group = "values"
     description = "Pictures and tensors whose values are all equal; the stage that made them so is reported."
     options = settings(elements=Option(16, "Check only outputs with at least this many values."))
 
@@ -36,6 +34,3 @@ class Blank(Check):
                 value=row["value"],
                 sql=context.evidence("stage_outputs", row["index"], "min = max"),
             )
-
-
-CHECK = Blank

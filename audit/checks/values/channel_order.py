@@ -24,8 +24,6 @@ class StageDigest(TypedDict):
 class ChannelOrder(Check):
     """Decode a few files and compare the digests of both orders with those of the recorded stages; run nothing."""
 
-    name = "channel_order"
-    group = "values"
     description = "The last stage that still shows the file's own pixels has them as red, green, blue, not reversed."
     severity = "warning"
     needs = ("files",)
@@ -104,6 +102,3 @@ def _digests(file: Any) -> Iterator[tuple[str | None, Order]]:
                 raw = np.frombuffer(form.tobytes(), np.uint8)
                 yield hashing.of("tensor", str(form.dtype), form.shape, raw, tv.meaning(kept)), order
         yield values.digest(Image.fromarray(array)), order
-
-
-CHECK = ChannelOrder

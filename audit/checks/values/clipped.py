@@ -13,8 +13,6 @@ from audit.sources.decode import open_picture
 class Clipped(Check):
     """Compare a stage's output with the one before it, so that a picture that was already white is not reported."""
 
-    name = "clipped"
-    group = "values"
     description = "A stage moved nearly all values to the end of their range, such as a 16-bit picture turned white."
     options = settings(
         share=Option(0.95, "An output is saturated if its mean is at least this share of the full range."),
@@ -100,6 +98,3 @@ def _is_wide(found: Opened | OSError) -> bool:
             return image.mode.startswith("I")
     except Exception:
         return False
-
-
-CHECK = Clipped

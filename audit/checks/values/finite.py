@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class Finite(Check):
     """Report the first stage at which a sample is not finite."""
 
-    name = "finite"
-    group = "values"
     description = "No stage output, logit or loss is NaN or infinite; the first stage where one appears is reported."
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -51,6 +49,3 @@ def _predictions(context: Context) -> Iterable[Finding]:
             source=row["source"],
             sql=context.evidence("predictions", row["index"]),
         )
-
-
-CHECK = Finite

@@ -28,8 +28,6 @@ class Squeeze(TypedDict):
 class Preprocessing(Check):
     """Compare recorded parameters and value ranges with the stated normalisation; run nothing."""
 
-    name = "preprocessing"
-    group = "values"
     description = (
         "The pipeline normalises as the checkpoint, or the published preset of its architecture, states, and keeps the "
         "aspect of the pictures if the preset does."
@@ -153,6 +151,3 @@ def _listed(values: list[float]) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-CHECK = Preprocessing

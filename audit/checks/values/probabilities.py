@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class Probabilities(Check):
     """Check sums and ranges, and report a second softmax after a model that ends in one."""
 
-    name = "probabilities"
-    group = "values"
     description = "Probabilities lie in 0–1 and add up to 1, confidence is the largest, and softmax was applied once."
     needs = ("model",)
     options = settings(tolerance=Option(0.001, "How far a sum may be from 1."))
@@ -63,6 +61,3 @@ def _twice(context: Context) -> Iterable[Finding]:
             value=row["share"],
             sql=query,
         )
-
-
-CHECK = Probabilities

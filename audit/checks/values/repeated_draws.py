@@ -11,8 +11,6 @@ from audit.checks.context import Context
 class RepeatedDraws(Check):
     """Compare the generator states that visits drew from: two states are never equal by chance."""
 
-    name = "repeated_draws"
-    group = "values"
     description = "No two visits drew from the same state of a random generator, in any worker or epoch."
     options = settings(
         share=Option(
@@ -82,6 +80,3 @@ class RepeatedDraws(Check):
                     sql=f"FROM ({states}) WHERE epochs > 1",
                     severity="warning",
                 )
-
-
-CHECK = RepeatedDraws

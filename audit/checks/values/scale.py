@@ -11,12 +11,13 @@ from audit.checks.context import Context, OutputProfile
 from audit.config import Settings
 from audit.records import Stage
 
+#: The mean and standard deviation of usual normalisations, over the channels: ImageNet, CIFAR-10, MNIST, one half.
+_USUAL = ((0.449, 0.226), (0.473, 0.251), (0.131, 0.308), (0.5, 0.5))
+
 
 class Scale(Check):
     """Check the value range of stage outputs, and of the input of a normalising stage."""
 
-    name = "scale"
-    group = "values"
     description = "The model's input has the scale it was trained on: not 0–255 instead of 0–1, and normalised once."
     needs = ("pictures",)
     options = settings(
@@ -43,6 +44,8 @@ def judge_pipeline(context: Context, pipeline: list[Stage], limits: Settings | N
         if "normalize" in stage.name.lower():
             normalising = True
             yield from _judge_normalised(context, before.stage, stage, query, limits["negative"])
+        elif normalising:
+            yield from _judge_function(context, pipeline, before.stage, stage)
     big = given["middle_max"] is not None and given["middle_max"] > limits["largest_input"]
     if big and not normalising:
         yield Finding(
@@ -90,6 +93,30 @@ def _judge_normalised(context: Context, number: int, stage: Stage, query: str, n
         )
 
 
+def _judge_function(context: Context, pipeline: list[Stage], number: int, stage: Stage) -> Iterable[Finding]:
+    """Report a stage of any name that subtracts a usual mean and divides by a usual std after a normalising stage."""
+    query = (
+        "SELECT regr_slope(o.mean, i.mean) AS slope, regr_intercept(o.mean, i.mean) AS intercept, "
+        "regr_r2(o.mean, i.mean) AS fit, median(o.std / nullif(i.std, 0)) AS ratio FROM "
+        f"(FROM {context.outputs} WHERE stage = {number} AND kind = 'tensor') i JOIN "
+        f"(FROM {context.outputs} WHERE stage = {stage.stage} AND kind = 'tensor') o USING (epoch, index, visit)"
+    )
+    row = context.rows(query)[0]
+    slope, ratio = row["slope"], row["ratio"]
+    if slope is None or ratio is None or slope <= 1.2 or row["fit"] < 0.99 or abs(ratio / slope - 1) > 0.03:
+        return
+    mean, std = -row["intercept"] / slope, 1 / slope
+    own = [(parameter_list(one.parameters, "mean"), parameter_list(one.parameters, "std")) for one in pipeline]
+    known = [*_USUAL, *((sum(m) / len(m), sum(s) / len(s)) for m, s in own if m and s)]
+    if any(abs(mean - m) < 0.03 and abs(std / s - 1) < 0.05 for m, s in known):
+        yield Finding(
+            f"{stage.name} subtracts {mean:.3g} and divides by {std:.3g}, but its input was already normalised.",
+            stage=stage.stage,
+            value=std,
+            sql=query,
+        )
+
+
 def _known_architecture(context: Context) -> bool:
     """Return whether the architecture is a published one, whose normalisation is not known to `preprocessing`."""
     recipe = context.run.recipe
@@ -115,6 +142,3 @@ def parameter_list(parameters: str | None, key: str) -> list[float]:
         return []
     values = found if isinstance(found, list) else [found]
     return [float(value) for value in values if isinstance(value, (int, float))]
-
-
-CHECK = Scale

@@ -19,8 +19,6 @@ _KEYS = {"kind": str, "dtype": str, "mode": str, "shape": list, "min": (int, flo
 class StageContract(Check):
     """Compare outputs with declared rules, or with rules that nearly all visits of the run meet."""
 
-    name = "stage_contract"
-    group = "values"
     description = (
         "Kind, dtype, shape and range of each stage are as declared; without a declaration, "
         "outputs that differ from nearly all others of the stage are found."
@@ -170,6 +168,3 @@ def _find_offending(
 
 def _times(shape: list[int]) -> str:
     return "×".join(str(length) for length in shape) or "none"
-
-
-CHECK = StageContract

@@ -14,8 +14,6 @@ from audit.store.read.rows import QueryRow
 class Sql(Check):
     """Use the columns index, source, stage, value and message for the finding; show the others as text."""
 
-    name = "sql"
-    group = "yours"
     description = "Your own query, which must return no rows, or one value between min and max. It sees only this run."
     default = False
     options = settings(
@@ -71,6 +69,3 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
-
-
-CHECK = Sql

@@ -20,6 +20,7 @@ from audit.engines.forward import ONLY_PIPELINE
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
 from audit.engines.ray.cluster import Cluster, ClusterCapacity, connect_cluster
+from audit.engines.ray.unobserved import describe_unobserved
 from audit.engines.ray.work import Job, Share, TaskResult
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
@@ -80,6 +81,9 @@ class RayRun(RunExecutor):
 
     def record(self) -> None:
         self._write_stages()
+        if len(self.plan.indices) and not self.request.recipe().get("observed_calls"):
+            first = int(self.plan.indices[0])
+            self._add_unrecorded(describe_unobserved(self.assembly, first, self.request.seed))
         decision = self._decide()
         self.writer.run.capture = str(decision)
         job = self._job(decision.level)

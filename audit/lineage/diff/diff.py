@@ -1,7 +1,8 @@
-"""Two runs side by side: was it the data, the preprocessing or the model?
+"""Compares two runs, and says whether the data, the preprocessing or the model made them differ.
 
-Samples are matched, pipelines aligned, each pair's first divergent stage found and each flipped prediction given a
-cause. Of a run with several epochs the last is compared. All counting is done in DuckDB; only what is shown comes here.
+Samples of the two runs are matched in pairs, and the stages of their pipelines aligned. For each pair the first stage with
+different outputs is found, and for each flipped prediction a cause. If a run has several epochs, its last is compared.
+DuckDB does all counting; only the rows that are shown are fetched.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from audit.display import Printable
 from audit.errors import UsageError
 from audit.lineage.diff.alignment import AlignmentStep, align
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
@@ -18,13 +20,12 @@ from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match_visits, side_of
 from audit.lineage.diff.model_calls import call_changes
 from audit.lineage.diff.pairs_table import compare_pairs
-from audit.notebook_view import NotebookView
 from audit.plainjson import JsonObject
 from audit.records import Progress
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch, TempTable
 
-#: How many rows of each list are fetched unless asked otherwise; counts are always whole.
+#: How many rows of each list are fetched by default. Counts are always of all rows.
 DEFAULT_ROWS = 10_000
 
 _CHANGED = """
@@ -35,7 +36,7 @@ _LISTS = {
     "source_changed": "source_changed",
     "label_changed": "label_changed",
     "renamed": "how = 'renamed'",
-    "reencoded": "how = 'reencoded'",
+    "reencoded": "how IN ('reencoded', 'alike')",
     "newly_failed": "failed_b AND NOT failed_a",
     "no_longer_failed": "failed_a AND NOT failed_b",
     "failed_in_both": "failed_a AND failed_b",
@@ -43,7 +44,7 @@ _LISTS = {
 
 
 class ChangedSample(TypedDict):
-    """A matched sample whose source, label, name or failure is not what it was."""
+    """A matched sample whose content, label, file name or failure differs between the runs."""
 
     source: str
     source_b: str
@@ -65,18 +66,23 @@ class LoneSample(TypedDict):
 
 
 @dataclass(slots=True)
-class Diff(NotebookView):
+class Diff(Printable):
     """What differs between two runs. Made by `Store.diff`."""
 
     a: Side
     b: Side
+    #: How many pairs of samples there are, how many of them have a stage with different outputs, and how many failed
+    #: alike in both runs.
     matched: int
     divergent: int
     same_failure: int
+    #: The whole length of each list below, by its name.
     counts: dict[str, int]
     lists: dict[str, list[ChangedSample]]
+    #: Samples that only `b` has, and those that only `a` has.
     added: list[LoneSample]
     removed: list[LoneSample]
+    #: The stages of both pipelines, aligned.
     steps: list[AlignmentStep]
     divergences: list[Divergence]
     flips: Flips
@@ -87,23 +93,23 @@ class Diff(NotebookView):
 
     @property
     def regressions(self) -> int:
-        """How many samples were right and are wrong, or fail."""
+        """How many samples are right in `a`, and wrong or failed in `b`."""
         return self.flips.total("regressions")
 
     @property
     def fixes(self) -> int:
-        """How many samples were wrong, or failed, and are right."""
+        """How many samples are wrong or failed in `a`, and right in `b`."""
         return self.flips.total("fixes")
 
     @property
     def same(self) -> bool:
-        """Whether something was compared and nothing differs: no sample, no output, no prediction."""
+        """Whether at least one sample was compared, and no sample, output or prediction differs."""
         changes = (count for name, count in self.counts.items() if name != "failed_in_both")
         return self.matched > 0 and not self.divergent and not any(changes)
 
     @property
     def identical(self) -> int:
-        """How many matched samples went through every stage alike, to the end."""
+        """How many matched samples have equal outputs at every stage, and did not fail."""
         return self.matched - self.divergent - self.same_failure
 
     @property
@@ -115,7 +121,7 @@ class Diff(NotebookView):
         return found
 
     def exceeded(self, *, max_regressions: int | None = None, max_divergent: int | None = None) -> list[str]:
-        """Return one sentence for each limit that is passed, and one when nothing was compared, whatever the limits."""
+        """Return one sentence for each limit that is exceeded, and one if no sample was compared, even without limits."""
         broken = []
         if not self.matched:
             broken.append("no sample of one run is in the other, so nothing was compared")
@@ -165,14 +171,6 @@ class Diff(NotebookView):
             "notes": self.notes,
         }
 
-    def show(self) -> None:
-        """Print the diff."""
-        from rich.console import Console
-
-        from audit.report.diff.text import diff_text
-
-        Console(highlight=False).print(diff_text(self))
-
 
 def diff(
     reader: Reader,
@@ -184,54 +182,56 @@ def diff(
     trust: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Diff:
-    """Compare run `a` with run `b`; left out, they are the newest complete run but one, and the newest.
+    """Compare run `a` (by default the second newest complete run) with run `b` (by default the newest).
 
-    Lists hold at most `rows` entries (None: all). `derive=False` measures differences only where outputs are stored;
-    `trust` allows deriving by code that this machine did not record.
+    Lists hold at most `rows` entries (None: all). To measure how far outputs differ, those that are not stored are made
+    again, also by code that this machine did not record if `trust` is set; `derive=False` measures only stored ones.
     """
     if rows is not None and rows < 0:
         raise UsageError(f"rows is {rows}.", hint="Give a whole number from 0 up.")
 
-    def tell(doing: str) -> None:
+    def report_progress(doing: str) -> None:
         if progress is not None:
             progress(Progress(doing=doing))
 
     runs = reader.run(a or "latest~1"), reader.run(b)
     with Scratch(reader, [run.run_id for run in runs]) as scratch:
-        tell("matching samples")
-        ours, theirs = (side_of(scratch, run) for run in runs)
-        steps = align(ours.stages, theirs.stages) if ours.stages and theirs.stages else []
-        visits = match_visits(scratch, ours, theirs)
-        tell("comparing stages and predictions")
-        compared = compare_pairs(scratch, visits.pairs, ours, theirs, steps)
-        measured = measure_causes(reader, scratch, compared, ours, theirs, trust=trust) if derive else None
+        report_progress("matching samples")
+        side_a, side_b = (side_of(scratch, run) for run in runs)
+        steps = align(side_a.stages, side_b.stages) if side_a.stages and side_b.stages else []
+        visits = match_visits(scratch, side_a, side_b)
+        report_progress("comparing stages and predictions")
+        compared = compare_pairs(scratch, visits.pairs, side_a, side_b, steps)
+        measured = measure_causes(reader, scratch, compared, side_a, side_b, trust=trust) if derive else None
         most = 2**62 if rows is None else rows
         counts = _count(scratch, compared, visits.alone)
         lists = _list_changed(scratch, compared, counts, most)
         added = _list_alone(scratch, visits.alone, "index_b", most)
         removed = _list_alone(scratch, visits.alone, "index_a", most)
         matched, divergent = counts.pop("matched"), counts.pop("divergent")
-        same_failure = counts.pop("same_failure")
-        flips = find_flips(scratch, compared, ours, theirs, most)
-        calls = call_changes(scratch, ours, theirs)
-        tell("measuring differences")
-        divergences = find_divergences(reader, scratch, compared, ours, theirs, steps, derive=derive, trust=trust)
+        same_failure, alike = counts.pop("same_failure"), counts.pop("alike")
+        flips = find_flips(scratch, compared, side_a, side_b, most)
+        calls = call_changes(scratch, side_a, side_b)
+        report_progress("measuring differences")
+        divergences = find_divergences(reader, scratch, compared, side_a, side_b, steps, derive=derive, trust=trust)
     counts |= {kind: flips.total(kind) for kind in flips.counts}
     found = Diff(
-        ours, theirs, matched, divergent, same_failure, counts, lists, added, removed, steps, divergences, flips
+        side_a, side_b, matched, divergent, same_failure, counts, lists, added, removed, steps, divergences, flips
     )
-    found.versions = version_changes(ours, theirs)
+    found.versions = version_changes(side_a, side_b)
     found.calls = calls
-    found.notes = [*_notes(found), *([measured] if measured else [])]
+    seen = f"{alike:,} re-encoded samples were matched by their stored previews, which show the same picture."
+    found.notes = [*_notes(found), *([seen] if alike else []), *([measured] if measured else [])]
     return found
 
 
 def _count(scratch: Scratch, compared: TempTable, alone: TempTable) -> dict[str, int]:
-    """Count everything that there may be a list of, and what is matched and diverges."""
+    """Count the entries of each list, and the samples that are matched, divergent, or failed alike in both runs."""
     counts = {
         "matched": "count(*)",
         "divergent": "count(step)",
         "same_failure": "count(*) FILTER (failed_a AND failed_b AND step IS NULL)",
+        "alike": "count(*) FILTER (how = 'alike')",
         **{name: f"count(*) FILTER ({condition})" for name, condition in _LISTS.items()},
     }
     found = scratch.row(f"SELECT {', '.join(counts.values())} FROM {compared}")
@@ -256,7 +256,7 @@ def _list_alone(scratch: Scratch, alone: TempTable, index: str, rows: int) -> li
 
 
 def _notes(found: Diff) -> list[str]:
-    """Return what a reader should know before trusting the numbers."""
+    """Return notes on what limits the comparison, such as a run that is not complete."""
     a, b = found.a, found.b
     notes = []
     if a.run.run_id == b.run.run_id:
@@ -284,7 +284,7 @@ def _notes(found: Diff) -> list[str]:
     if a.run.classes and b.run.classes and a.run.classes != b.run.classes:
         notes.append("The runs have different class lists: labels and predictions are compared by name.")
     same_model = a.run.model_digest is not None and a.run.model_digest == b.run.model_digest
-    called = ", ".join(f"{name} {ours} → {theirs}" for name, (ours, theirs) in found.calls.items())
+    called = ", ".join(f"{name} {in_a} → {in_b}" for name, (in_a, in_b) in found.calls.items())
     if same_model and any(counts["model"] for counts in found.flips.counts.values()):
         how_called = f"; it was called differently: {called}" if called else ""
         notes.append(f"The model file is the same in both, yet it gave other logits for the same input{how_called}.")

@@ -1,35 +1,14 @@
-"""The samples that a condition picks, a block at a time, and their small pictures.
-
-A block begins after the last sample of the block before it, not at an offset: the thousandth costs what
-the first did. The condition is a user's SQL, so what is built here must run in `store.sandbox`; nothing
-here runs it. Pictures are asked for by visit and stage, with no SQL from outside.
-"""
+"""What pages show of single samples: sources, tags, history, neighbours and small pictures, with no SQL from outside."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from audit.errors import UsageError
 from audit.records import Run
 from audit.store.read.reader import Reader
 from audit.tables import SampleRow
 from audit.values import Preview
-
-#: What a block can be sorted by: the expression, and whether the largest come first.
-ORDERS: dict[str, tuple[str, bool]] = {
-    "loss": ("loss", True),
-    "-loss": ("loss", False),
-    "confidence": ("confidence", True),
-    "-confidence": ("confidence", False),
-    "margin": ("margin", False),
-    "entropy": ("entropy", True),
-    "index": ("index", False),
-}
-_SHOWN = "epoch, index, visit, label, predicted, confidence, correct, loss"
-_NAMES = "label_name, predicted_name"
 
 Key = tuple[int, int, int]
 
@@ -42,80 +21,6 @@ class VisitPlace(TypedDict):
     visit: int
 
 
-class GalleryRow(VisitPlace):
-    """One sample of a gallery."""
-
-    label: int | None
-    predicted: int | None
-    confidence: float | None
-    correct: bool | None
-    loss: float | None
-    label_name: str | None
-    predicted_name: str | None
-    status: str
-    sort_key: float
-
-
-@dataclass(frozen=True, slots=True)
-class GalleryBlock:
-    """The queries of one block (try them in order: the first needs fewer columns) and their parameters."""
-
-    queries: tuple[str, ...]
-    parameters: list[Any]
-    order: str
-
-    def cursor(self, row: GalleryRow) -> str:
-        """Return where the next block begins, given the last row of this one."""
-        return json.dumps([row["sort_key"], row["epoch"], row["index"], row["visit"]], separators=(",", ":"))
-
-
-def block(
-    run: Run,
-    condition: str,
-    *,
-    order: str = "loss",
-    after: str | None = None,
-    limit: int = 60,
-    backwards: bool = False,
-    including: bool = False,
-) -> GalleryBlock:
-    """The samples of a run that meet an SQL condition, after a cursor; `backwards`: those before it, nearest first.
-
-    `including` begins with the sample at the cursor itself.
-    """
-    descending = _expression(order)[1] != backwards
-    parameters: list[Any] = [run.run_id]
-    beyond = ""
-    if after is not None:
-        beyond, given = _beyond(after, descending, backwards, including)
-        parameters += given
-    way, other = ("DESC" if descending else "ASC"), ("DESC" if backwards else "ASC")
-    queries = tuple(
-        f"SELECT * FROM ({inner}) {beyond} "
-        f"ORDER BY sort_key {way}, index {other}, epoch {other}, visit {other} LIMIT {int(limit)}"
-        for inner in _ordered_samples(run, condition, order)
-    )
-    return GalleryBlock(queries, parameters, order)
-
-
-def place(run: Run, condition: str, key: Key, *, order: str) -> GalleryBlock:
-    """The one sample that a key names, if it meets the condition: its cursor says where it is in the order."""
-    queries = tuple(
-        f"SELECT * FROM ({inner}) WHERE epoch = ? AND index = ? AND visit = ? LIMIT 1"
-        for inner in _ordered_samples(run, condition, order)
-    )
-    return GalleryBlock(queries, [run.run_id, *key], order)
-
-
-def earlier(run: Run, condition: str, cursor: str, *, order: str) -> GalleryBlock:
-    """How many samples come before a cursor."""
-    beyond, given = _beyond(cursor, not _expression(order)[1], True, False)
-    queries = tuple(
-        f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _ordered_samples(run, condition, order)
-    )
-    return GalleryBlock(queries, [run.run_id, *given], order)
-
-
 def sources(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str | None]:
     """The source of each visit (epoch, index, visit)."""
     wanted = set(keys)
@@ -126,6 +31,24 @@ def sources(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str | No
         f"SELECT epoch, index, visit, source FROM samples WHERE run_id = ? AND index IN ({indices})",
         parameters=[run.run_id],
     ).fetchall()
+    return {(row[0], row[1], row[2]): row[3] for row in rows if (row[0], row[1], row[2]) in wanted}
+
+
+def summaries(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str]:
+    """What a model said of each visit, in a few words, for tasks whose predictions are not one class."""
+    wanted = set(keys)
+    queries = {
+        "detection": "SELECT epoch, index, visit, concat_ws(', ', count(*) FILTER (kind = 'target') || ' wanted', "
+        "nullif(count(*) FILTER (outcome = 'fn'), 0) || ' missed', nullif(count(*) FILTER (outcome = 'fp'), 0) || ' false') "
+        "FROM boxes WHERE run_id = ? AND coalesce(call, 0) = 0 AND index IN ({}) GROUP BY ALL",
+        "regression": "SELECT epoch, index, visit, concat_ws(' → ', format('{{:.4g}}', target[1]::DOUBLE), "
+        "format('{{:.4g}}', output[1]::DOUBLE)) FROM graded_predictions WHERE run_id = ? AND index IN ({}) "
+        "AND len(output) = 1",
+    }
+    if not wanted or run.task not in queries:
+        return {}
+    indices = ", ".join(str(int(index)) for index in sorted({key[1] for key in wanted}))
+    rows = reader.sql(queries[run.task].format(indices), parameters=[run.run_id]).fetchall()
     return {(row[0], row[1], row[2]): row[3] for row in rows if (row[0], row[1], row[2]) in wanted}
 
 
@@ -164,57 +87,6 @@ def tag_names(reader: Reader, run: Run) -> dict[str, int]:
     return dict(reader.sql(query, parameters=[run.run_id]).fetchall())
 
 
-def _expression(order: str) -> tuple[str, bool]:
-    if order not in ORDERS:
-        raise UsageError(f"Samples cannot be sorted by {order!r}.", hint=f"Choose one of {', '.join(ORDERS)}.")
-    return ORDERS[order]
-
-
-def _ordered_samples(run: Run, condition: str, order: str) -> tuple[str, ...]:
-    """The samples with their sort key, as queries to be tried in order: the first needs fewer columns."""
-    expression, descending = _expression(order)
-    # A missing or non-finite value sorts last either way; one number makes comparisons total.
-    last = "-1e308" if descending else "1e308"
-    key = f"CASE WHEN isfinite(({expression})::DOUBLE) THEN ({expression})::DOUBLE ELSE {last} END"
-    # Two columns of text cost more than all the rest: a run that lists its classes has the names already.
-    names = "NULL AS label_name, NULL AS predicted_name" if run.classes else _NAMES
-    queries = tuple(
-        f"SELECT {_SHOWN}, {names}, {extra}, {key} AS sort_key FROM {table} "
-        f"WHERE run_id = ? AND ({condition or 'true'}\n)"
-        for table, extra in (("graded_predictions", "'ok' AS status"), ("lineage", "status"))
-    )
-    # Samples of a run without a graded prediction are only in the second.
-    return queries if run.graded else queries[1:]
-
-
-def _beyond(cursor: str, descending: bool, backwards: bool, including: bool) -> tuple[str, list[Any]]:
-    value, epoch, index, visit = _cursor(cursor)
-    compare, tie = ("<" if descending else ">"), ("<" if backwards else ">") + ("=" if including else "")
-    text = f"WHERE sort_key {compare}= ? AND (sort_key <> ? OR (index, epoch, visit) {tie} (?, ?, ?))"
-    return text, [value, value, index, epoch, visit]
-
-
-def with_names(run: Run, samples: list[GalleryRow]) -> list[GalleryRow]:
-    """Return the rows of a block with the names of their classes."""
-    classes = run.classes or []
-    for row in samples:
-        label, predicted = row["label"], row["predicted"]
-        if label is not None and 0 <= label < len(classes):
-            row["label_name"] = classes[label]
-        if predicted is not None and 0 <= predicted < len(classes):
-            row["predicted_name"] = classes[predicted]
-    return samples
-
-
-def matching(run: Run, condition: str) -> tuple[tuple[str, ...], list[Any]]:
-    """Return the queries that count what a condition picks."""
-    tables = ("graded_predictions", "lineage") if run.graded else ("lineage",)
-    return (
-        tuple(f"SELECT count(*) FROM {table} WHERE run_id = ? AND ({condition or 'true'}\n)" for table in tables),
-        [run.run_id],
-    )
-
-
 def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
     """Return index and visit of the wrong predictions with the largest loss."""
     rows = reader.sql(
@@ -236,16 +108,6 @@ def around(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | No
 
 def _place(row: SampleRow) -> VisitPlace:
     return {"epoch": row["epoch"], "index": row["index"], "visit": row["visit"]}
-
-
-def _cursor(text: str) -> tuple[float, int, int, int]:
-    try:
-        value, epoch, index, visit = json.loads(text)
-        return float(value), int(epoch), int(index), int(visit)
-    except (ValueError, TypeError) as error:
-        raise UsageError(
-            "The address does not name a position in this gallery.", hint="Open the gallery again."
-        ) from error
 
 
 def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[Key, Preview]:

@@ -46,6 +46,15 @@ def class_curve(reader: Reader, run: Run, epoch: int, number: int) -> ClassCurve
     return curve_of(number, scores, positives, negatives)
 
 
+def labels_by_recall(reader: Reader, run: Run, epoch: int) -> dict[int, str]:
+    """Return the labels of a model that judges each by itself, with their names, those with the lowest recall first."""
+    query = (
+        "SELECT class, coalesce(class_name, class::VARCHAR) FROM per_label WHERE run_id = ? AND epoch = ? "
+        "ORDER BY recall NULLS LAST, class"
+    )
+    return dict(reader.sql(query, parameters=[run.run_id, epoch]).fetchall())
+
+
 def curve_of(
     number: int, scores: npt.NDArray[Any], positives: npt.NDArray[Any], negatives: npt.NDArray[Any]
 ) -> ClassCurve:

@@ -90,15 +90,20 @@ def parse_filters(text: str) -> tuple[Filter, ...]:
 
 
 def facets(reader: Reader, run: Run, epoch: int | None) -> list[Facet]:
-    """Return what the samples of an epoch (or of all) can be filtered by; facets with one value only are left out."""
+    """Return what the samples of an epoch (or of all) can be filtered by; facets with one value only are left out.
+
+    Counts are those of `lineage`: its rows are the samples, and those without a prediction have none of its values.
+    """
     of = "run_id = ?" + ("" if epoch is None else f" AND epoch = {int(epoch)}")
     found = _lists(reader, run, "samples", of, ("status", "split"))
+    labels = _lists(reader, run, "samples", of, ("label",))
     if run.graded:
-        found += _lists(reader, run, "graded_predictions", of, ("correct",))
+        total = reader.sql(f"SELECT count(*) FROM samples WHERE {of}", parameters=[run.run_id]).fetchall()[0][0]
+        found += _lists(reader, run, "graded_predictions", of, ("correct",), total)
         found += _histograms(reader, run, f"graded_predictions WHERE {of}", {n: (n, n) for n in PREDICTION_NUMBERS})
-        found += _lists(reader, run, "graded_predictions", of, ("label", "predicted"))
+        found += labels + _lists(reader, run, "graded_predictions", of, ("predicted",), total)
     else:
-        found += _lists(reader, run, "samples", of, ("label",))
+        found += labels
     return found + _histograms(reader, run, f"samples WHERE {of}", {n: (n, t) for n, t in SAMPLE_NUMBERS.items()})
 
 
@@ -151,8 +156,12 @@ def _pointer(key: str) -> str:
     return "/" + key.replace("~", "~0").replace("/", "~1")
 
 
-def _lists(reader: Reader, run: Run, table: str, of: str, columns: Sequence[str]) -> list[Facet]:
-    return [facet for name in columns for facet in _values(reader, run, f"{table} WHERE {of}", name, name, name, None)]
+def _lists(
+    reader: Reader, run: Run, table: str, of: str, columns: Sequence[str], total: int | None = None
+) -> list[Facet]:
+    """Return a list for each column. Of `total` samples, those that have no row in the table have no value."""
+    rows = f"{table} WHERE {of}"
+    return [facet for name in columns for facet in _values(reader, run, rows, name, name, name, None, total)]
 
 
 def _values(
@@ -163,10 +172,16 @@ def _values(
     expression: str,
     title: str,
     most: int | None = _MOST_VALUES,
+    total: int | None = None,
 ) -> list[Facet]:
     limit = "" if most is None else f" LIMIT {most + 1}"
     query = f"SELECT {expression} AS value, count(*) FROM {rows} GROUP BY value ORDER BY count(*) DESC, value{limit}"
     found = reader.sql(query, parameters=[run.run_id]).fetchall()
+    absent = max(0, total - sum(count for _, count in found)) if total is not None else 0
+    if absent:
+        known = dict(found)
+        found = [(value, count) for value, count in found if value is not None]
+        found.append((None, absent + known.get(None, 0)))
     if len(found) < 2 or (most is not None and len(found) > most):
         return []
     return [Facet(name, title, values=[(value, count) for value, count in found])]

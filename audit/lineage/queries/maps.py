@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 _POINTS = """
+    WITH names AS (SELECT row_number() OVER (ORDER BY split) - 1 AS number, split FROM (
+        SELECT DISTINCT split FROM samples WHERE run_id = $run AND split IS NOT NULL
+    ))
     SELECT e.epoch, e.index, e.visit, e.x, e.y, coalesce(p.label, -1) AS label, coalesce(p.predicted, -1) AS predicted,
            coalesce(p.correct::TINYINT, -1) AS correct, coalesce(p.loss, 'nan'::FLOAT) AS loss,
-           coalesce(p.confidence, 'nan'::FLOAT) AS confidence
+           coalesce(p.confidence, 'nan'::FLOAT) AS confidence, coalesce(n.number, -1) AS split
     FROM embeddings e LEFT JOIN (FROM graded_predictions WHERE run_id = $run) p USING (run_id, epoch, index, visit)
+    LEFT JOIN (FROM samples WHERE run_id = $run) s USING (run_id, epoch, index, visit) LEFT JOIN names n ON n.split = s.split
     WHERE e.run_id = $run ORDER BY e.index, e.visit
 """
 
@@ -29,6 +33,7 @@ class SampleMap:
     layer: str
     method: str
     samples: int
+    splits: int
 
 
 #: By name, the columns of a map's points.
@@ -52,13 +57,18 @@ def sample_map(reader: Reader, run: Run) -> SampleMap | None:
     """Return what the run's map was made from; None where it has none."""
     query = "SELECT any_value(layer), any_value(method), count(*) FROM embeddings WHERE run_id = ?"
     row = reader.sql(query, parameters=[run.run_id]).fetchone()
-    return SampleMap(row[0], row[1], row[2]) if row and row[2] else None
+    return SampleMap(row[0], row[1], row[2], len(_splits(reader, run))) if row and row[2] else None
 
 
-def points(reader: Reader, run: Run) -> MapColumns:
-    """Return the columns of the map's points as numpy arrays."""
-    table = reader.sql(_POINTS.replace("$run", "?"), parameters=[run.run_id, run.run_id]).arrow()
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+def points(reader: Reader, run: Run) -> tuple[MapColumns, list[str]]:
+    """Return the columns of the map's points as numpy arrays, and the names of the splits that one of them numbers."""
+    table = reader.sql(_POINTS.replace("$run", "?"), parameters=[run.run_id] * _POINTS.count("$run")).arrow()
+    return {name: table.column(name).to_numpy() for name in table.column_names}, _splits(reader, run)
+
+
+def _splits(reader: Reader, run: Run) -> list[str]:
+    query = "SELECT DISTINCT split FROM samples WHERE run_id = ? AND split IS NOT NULL ORDER BY split"
+    return [str(name) for (name,) in reader.sql(query, parameters=[run.run_id]).fetchall()]
 
 
 def similar(reader: Reader, run: Run, index: int, visit: int, most: int = 12) -> list[SimilarSample]:

@@ -133,8 +133,11 @@ _COUNTED = f"""
                CASE WHEN isfinite(loss) THEN loss END AS loss
         FROM graded_predictions WHERE run_id = ? AND epoch = ?
     ), keyed AS (
-        SELECT *, least({CONFIDENCE_BINS - 1}, floor(confidence * {CONFIDENCE_BINS}))::INT AS confidence_bin,
-               floor(log10(greatest(loss, {_SMALLEST_LOSS})) * {LOSS_BINS_PER_DECADE})::INT AS loss_bin
+        -- least and greatest leave NULL out: what has no confidence or loss would be in a bin.
+        SELECT *, CASE WHEN confidence IS NOT NULL THEN
+                   least({CONFIDENCE_BINS - 1}, floor(confidence * {CONFIDENCE_BINS}))::INT END AS confidence_bin,
+               CASE WHEN loss IS NOT NULL THEN
+                   floor(log10(greatest(loss, {_SMALLEST_LOSS})) * {LOSS_BINS_PER_DECADE})::INT END AS loss_bin
         FROM binned
     )
     SELECT grouping_id(label, confidence_bin, loss_bin) AS which, label, predicted, confidence_bin, loss_bin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalle
 from audit.recorders.visit.origin import origin_of
 from audit.records import Run, Stage
 from audit.sources.builder import builders_of, built
+from audit.sources.contact import allow_contact, allow_sources
 from audit.sources.trust import require_trust
 
 #: So many visits are made in this process: starting workers would take longer.
@@ -119,11 +121,18 @@ class ReplayPipeline:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def _length(self) -> int:
+        """Return the length of the dataset; of one without a length, more than any index."""
+        try:
+            return len(self)
+        except (TypeError, NotImplementedError):
+            return sys.maxsize
+
     def place_of(self, index: int, source: str | None, root: str | None) -> int | None:
         """Return where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone."""
         if root is None or source is None:
-            return index if 0 <= index < len(self) else None
-        if 0 <= index < len(self):
+            return index if 0 <= index < self._length() else None
+        if 0 <= index < self._length():
             origin = origin_of(self.dataset, index)
             if (origin.root, origin.source) == (root, source):
                 return index
@@ -245,6 +254,8 @@ def rebuild_pipeline(
     with_model = run.recipe.get("pipeline") is None
     using = {"pipeline", *(() if dataset else ("dataset",)), *(("model", "arch") if with_model else ())}
     vouched = require_trust(run, trust, using)
+    allow_sources(run, store, trust=trust)
+    allow_contact(dataset)
     changes = {"dataset": dataset} if dataset else {}
     request = RunRequest.from_recipe(run.recipe, store, trust=vouched, **changes)
     try:

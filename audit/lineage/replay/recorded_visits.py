@@ -81,7 +81,7 @@ class RecordedVisits:
         if missing:
             raise NotFound(
                 f"The run {self._run_id} has no sample with index {sorted(missing)[0]}{where}.",
-                hint="See them with: audit sql 'FROM samples'",
+                hint=f"See them with: audit sql 'FROM samples' --run {self._run_id}",
             )
         if not found and epoch is not None:
             raise NotFound(f"The run {self._run_id} has no epoch {epoch}.", hint="See: audit sql 'FROM samples'")

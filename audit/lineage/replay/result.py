@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from audit.display import NotebookView
 from audit.lineage.replay.reasons import Reason
-from audit.notebook_view import NotebookView
 from audit.plainjson import JsonObject
 
 #: How far logits may differ, absolutely and relative to the recorded ones: other batch sizes and machines round differently.

@@ -27,6 +27,29 @@ _NO_CHANGES = {
     *("dim", "item", "numel", "size", "tolist", "tobytes", "data_ptr", "getpixel", "close", "verify", "any", "all"),
     *("load_prepare", "getbands", "getbbox"),
 }
+#: Functions that hand over what another thread or process made, where no call is seen.
+_WAITS = {
+    *(
+        "Queue.get",
+        "Future.result",
+        "Thread.join",
+        "Event.wait",
+        "Condition.wait",
+        "ApplyResult.get",
+        "IMapIterator.next",
+    ),
+    *("Executor.map", "ThreadPoolExecutor.map", "Pool.map", "BaseEventLoop.run_until_complete", "Runner.run", "run"),
+}
+_WAITING_MODULES = {
+    "queue.py",
+    "threading.py",
+    "_base.py",
+    "thread.py",
+    "process.py",
+    "pool.py",
+    "base_events.py",
+    "runners.py",
+}
 _MOST_CALLS = 12
 
 
@@ -61,13 +84,17 @@ class CallProfile:
             if not is_library_file(frame.f_code.co_filename):
                 if _changes_values(function):
                     self._add(frame, _name_of(function))
+                elif _is_simple_queue(function):
+                    self._add(frame, "SimpleQueue.get, which waits for another thread")
                 elif _makes_values(function):
                     self._makes_unseen = True
         elif event == "return":
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
             code = frame.f_code
-            if (
+            if _is_wait(code) and not is_library_file(frame.f_back.f_code.co_filename):
+                self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
+            elif (
                 is_library_file(code.co_filename)
                 and not is_library_file(frame.f_back.f_code.co_filename)
                 and not is_own_file(code.co_filename)
@@ -150,6 +177,17 @@ def _name_of(function: Any) -> str:
         return f"{type(owner).__name__}.{function.__name__}"
     module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
     return f"{str(module).lstrip('_').partition('.')[0]}.{function.__name__}"
+
+
+def _is_wait(code: CodeType) -> bool:
+    return code.co_qualname in _WAITS and os.path.basename(code.co_filename) in _WAITING_MODULES
+
+
+def _is_simple_queue(function: Any) -> bool:
+    return (
+        getattr(function, "__name__", "") == "get"
+        and type(getattr(function, "__self__", None)).__name__ == "SimpleQueue"
+    )
 
 
 def _is_observed(code: CodeType) -> bool:

@@ -29,6 +29,11 @@ class UnseenChanges:
         self._sent: set[str] = set()
         self._is_load_checked = False
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the calls of an item have been listed, so that `run` only makes items."""
+        return self._profile is not None
+
     def run(self, make: Callable[[], Any]) -> Any:
         """Make an item; the first of the process with its calls listed."""
         if self._profile is None:

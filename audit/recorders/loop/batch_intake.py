@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
-from audit.recorders.envelope import RecordedBatch
+from audit.recorders.envelope import BatchLayout, RecordedBatch
 from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.loader_recording import Iteration
 from audit.recorders.loop.numbering import VisitCounter
@@ -37,7 +37,8 @@ class BatchIntake:
         self._lengths: dict[int, int] = {}
         self._stages = stages
         self.visits = VisitCounter()
-        self._warned_of_labels = False
+        #: Whether the user knows that items have no label, or need none.
+        self.has_warned_of_labels = False
         self.expected_epochs = 1
 
     def add(self, key: int, pipeline: Pipeline, split: str | None, length: int) -> None:
@@ -59,7 +60,7 @@ class BatchIntake:
             arrived = envelope.indices = list(range(iteration.arrived, iteration.arrived + envelope.count))
             iteration.arrived += envelope.count
         if all(label is None for label in envelope.labels):
-            envelope.labels = _batch_labels(envelope.data, envelope.count)
+            envelope.labels = _in_order(_batch_labels(envelope.data, envelope.count), envelope.layout)
         visits = [self.visits.next(epoch, index) for index in envelope.indices]
         unpacked = envelope.rows()
         stamp = wire.Stamp(
@@ -85,7 +86,7 @@ class BatchIntake:
             positions=places if number is not None else [None] * envelope.count,
             loose=number is None,
             origin=weakref.ref(iteration) if iteration is not None else None,
-            targets=_batch_targets(envelope.data, len(envelope.ok)),
+            targets=_ordered_targets(_batch_targets(envelope.data, len(envelope.ok)), envelope.layout),
         )
 
     def take_stages(self, *, rest: bool = False) -> list[BatchRows]:
@@ -103,11 +104,11 @@ class BatchIntake:
         has_labels = any(label is not None for label in (*envelope.labels, *envelope.item_targets))
         if (
             envelope.unlabelled
-            and not self._warned_of_labels
+            and not self.has_warned_of_labels
             and not has_labels
             and _batch_targets(envelope.data, envelope.count) is None
         ):
-            self._warned_of_labels = True
+            self.has_warned_of_labels = True
             self._problems.mark(
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
                 "Say where it is with label=: a key, a position, or a function of the item."
@@ -128,6 +129,25 @@ class BatchIntake:
             self._run.unrecorded = []
         if text not in self._run.unrecorded and len(self._run.unrecorded) < _MOST_UNRECORDED:
             self._run.unrecorded.append(text)
+
+
+def _in_order(labels: list[int | None], layout: BatchLayout | None) -> list[int | None]:
+    """Return labels by place, where a collate function may have put the samples in another order."""
+    if layout is None:
+        return labels
+    places = layout.input_places or ()
+    found = dict(zip(places, labels, strict=True)) if len(places) == len(labels) else {}
+    return [found.get(place) for place in range(len(labels))]
+
+
+def _ordered_targets(targets: torch.Tensor | None, layout: BatchLayout | None) -> torch.Tensor | None:
+    """Return targets by place; None where a collate function leaves open which is which."""
+    if targets is None or layout is None:
+        return targets
+    places = layout.input_places or ()
+    if sorted(places) != list(range(len(targets))):
+        return None
+    return targets[torch.tensor(places).argsort()]
 
 
 def _second(data: Any) -> Any:

@@ -52,8 +52,17 @@ class BatchReceiver:
             batch = self._take_in(id(loader), envelope, iteration.epoch, number, iteration)
             if batch is None:
                 return
+            if envelope.layout is not None and envelope.layout.unplaced is not None and self._state.has_models:
+                self._problems.mark(
+                    f"Predictions were not stored for batches of the collate function {envelope.layout.unplaced}: it changed "
+                    "the samples, and their content does not show which row is which sample. If row n of the batch is "
+                    "sample n, put @audit.stage above it, or give collate_fn=audit.stage(...)."
+                )
             if envelope.mixed is not None:
                 self._state.write(self._mixes.rows_of(batch, envelope.mixed))
+            batch.head_targets = {
+                (model, head.name): head.read_target(envelope.data, len(batch.ok)) for model, head in self._state.heads
+            }
             if envelope.error is not None:
                 self._state.write([batch.take_rows()])
                 return
@@ -116,7 +125,10 @@ class BatchReceiver:
         epoch = last.epoch if last is not None else self._state.epoch
         if number is None:
             number = last.batches[0] if last is not None else self._numbers.next_batch(epoch)
-        return self._mixes.make_rows(epoch, [number] * len(parents), [*range(len(parents))], parents)
+        if last is not None and number == last.batches[0]:
+            last.note_parents([[index for index, _ in pairs] for pairs in parents])
+        weighted: list[list[tuple[int, float | None]]] = [[*pairs] for pairs in parents]
+        return self._mixes.make_rows(epoch, [number] * len(parents), [*range(len(parents))], weighted)
 
     def remove_hooks(self) -> None:
         """Observe neither mixes nor tensors any more."""

@@ -153,7 +153,10 @@ class RecordedDatasetProxy(StandIn):
         if not self._audit_channel.is_open:
             return recorder.dataset.__getitems__(indices) if own else [recorder.dataset[index] for index in indices]
         with self._sending():
-            return whole_batch(recorder, indices) if own else [self._make_item(index) for index in indices]
+            if own:
+                return whole_batch(recorder, indices)
+            with recorder.sequence():
+                return [self._make_item(index) for index in indices]
 
     def _make_item(self, index: Any) -> Any:
         recorder = self._audit_recorder

@@ -6,6 +6,8 @@ In a worker they stand where the user's own stood, so everything but fetching go
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +15,17 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, default_convert, get_worker_info
 
-from audit.recorders.envelope import RecordedBatch
+from audit.recorders.envelope import BatchLayout, RecordedBatch
+from audit.recorders.loop.batch_layout import describe_collation
 from audit.recorders.model import mixing
+from audit.recorders.model.batch_tensors import all_tensors
 from audit.recorders.visit.batch_fetch import BatchFetch, Method
 from audit.recorders.visit.batch_row import describe_batch_stage
+from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.item_calls import delegates_batches
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.origin import Origin
+from audit.records import Stage
 
 _TORCHS_OWN = (default_collate, default_convert)
 
@@ -84,7 +90,7 @@ class RecordedMap(StandIn):
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         if fetches_batches(self._audit_recorder.dataset):
             return self._fetch(lambda: whole_batch(self._audit_recorder, indices))
-        return self._fetch(lambda: [self._item(index) for index in indices])
+        return self._fetch(lambda: record_items(self._audit_recorder, indices))
 
     def _fetch(self, fetch: Callable[[], Any]) -> Any:
         self._audit_recorder.clear()
@@ -103,8 +109,14 @@ class RecordedMap(StandIn):
 
 def record_item(recorder: ItemRecorder, index: Any) -> Any:
     """Return `dataset[index]`, recorded under the number that the index means."""
-    number, origin = sample_number(recorder.dataset, index)
-    return recorder.record(number, lambda: recorder.dataset[index], origin)
+    number, origin = (index, None) if type(index) is int and index >= 0 else sample_number(recorder.dataset, index)
+    return recorder.record(number, functools.partial(operator.getitem, recorder.dataset, index), origin)
+
+
+def record_items(recorder: ItemRecorder, indices: Sequence[Any]) -> list[Any]:
+    """Return `dataset[index]` of each index, recorded, with no other code between one and the next."""
+    with recorder.sequence():
+        return [record_item(recorder, index) for index in indices]
 
 
 def whole_batch(recorder: ItemRecorder, indices: Sequence[Any], method: Method = "__getitems__") -> Any:
@@ -222,14 +234,33 @@ class RecordingCollate:
             failed = next((item for item in items if isinstance(item, Failed)), None)
         if failed is not None:
             return self.recorder.take_batch(None, indexed=self.indexed, error=failed.error)
+        # The function may sort the list itself.
+        given = list(items) if isinstance(items, list) else items
         with mixing.observe_mixes() as mixes:
             try:
                 data = self.collate(items)
             except Exception as error:
                 return self.recorder.take_batch(None, indexed=self.indexed, error=portable_error(error))
-        mixed = mixing.weights(mixes, len(self.recorder.indices)) if mixes else None
-        if self._stage is not None and data is not items:
-            # torchvision's mixes leave each sample at its place.
-            keeps_places = self._keeps_places or mixed is not None
-            self.recorder.add_collated(self._stage, items, data, keeps_places=keeps_places)
-        return self.recorder.take_batch(data, indexed=self.indexed, mixed=mixed)
+        layout, is_mix_proved = None, True
+        if self._stage is not None:
+            layout, is_mix_proved = self._find_layout(self._stage, given, data, mixes)
+        mixed = mixing.weights(mixes.mixes, len(self.recorder.indices)) if mixes.mixes and is_mix_proved else None
+        return self.recorder.take_batch(data, indexed=self.indexed, layout=layout, mixed=mixed)
+
+    def _find_layout(self, stage: Stage, given: Any, data: Any, mixes: mixing.CollateMixes) -> tuple[BatchLayout, bool]:
+        """Return which samples the batch is made of, and whether its mixes are of the samples in their order."""
+        count = len(self.recorder.indices)
+        name = f"{stage.name} ({stage.qualname})"
+        try:
+            if not isinstance(given, list) or len(given) != count:
+                # Without batches the function is given one item, or the columns of several.
+                columns = BatchFetch("__getitem__", [])
+                given = [given] if count == 1 else [columns.item(given, place) for place in range(count)]
+            keeps_places = self._keeps_places or count == 1
+            found = describe_collation(data, given, name, keeps_places=keeps_places, mixes=mixes)
+        except Exception as error:
+            self.recorder.problems.append(f"what {stage.name} made could not be described: {describe_error(error)}")
+            return BatchLayout([None for _ in all_tensors(data)], False, None, name), False
+        if found.rows != []:
+            self.recorder.add_collated(stage, found.rows)
+        return found.layout, found.is_mix_proved

@@ -1,7 +1,7 @@
 """One recording in a user's own loop: batches come from loaders, predictions from the model, rows go to the store.
 
-Nothing here raises into the loop unless the recording is strict. The loop never waits for the disk: a thread writes, and
-only when too much is waiting does the loop wait too.
+A failure of the recording is a warning, and raises in the loop only if the recording is strict. A thread writes to the
+disk; the loop waits for it only if too many bytes are queued.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from audit.recorders.loop.recordable import check_dataset, check_loader, estimat
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model import mixing
 from audit.recorders.model.call_recorder import CallRecorder
+from audit.recorders.model.graded_targets import GradedHead, TargetPicker, make_heads
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.model.output_reader import OutputReader, Picker
 from audit.recorders.model.recorded_model import RecordedModel
@@ -112,7 +113,7 @@ class Recording:
 
     @property
     def open(self) -> bool:
-        """Whether anything is recorded: not after `close`, and not in a process that was forked from this one."""
+        """Whether it still records: False after `close`, and in a process that was forked from this one."""
         return self._state.is_open
 
     @property
@@ -122,7 +123,7 @@ class Recording:
 
     @property
     def run(self) -> Run:
-        """The run's row as it stands."""
+        """The run's row in its current state."""
         return self._state.run
 
     @property
@@ -146,21 +147,22 @@ class Recording:
         builder: Builder | None = None,
         source: SourceFinder = None,
     ) -> DataLoader[Any]:
-        """Return the same loader, recorded: iterate the one that is returned.
+        """Return a loader that gives the same batches and records them. Iterate over it instead of yours.
 
-        `label` says where an item's label is (a key, a position, or a function of the item); `split` names the rows.
+        `label` says where an item's label is (a key, a position, or a function of the item). `split`, such as "train", is
+        written to the column `split`.
         `builder` is a function that builds such a dataset, or its name ("FILE.py:function"): a replay calls it.
         `source` names the files of a sample: a function of the index (or of index and item), or a mapping by index. Each gives
         a path, a list of paths, or a mapping by role, such as {"image": …, "mask": …}.
         """
         self._require_open()
         check_loader(loader, self._loaders)
-        how = describe_builder(builder, split)
+        builder_entry = describe_builder(builder, split)
         base = base_of(loader)
         pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
         recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label, source)
         self._loaders.append(recording)
-        self._register(id(recording), pipeline, base.dataset, how, type(sampler_of(base)).__name__)
+        self._register(id(recording), pipeline, base.dataset, builder_entry, type(sampler_of(base)).__name__)
         return RecordedLoader(recording)  # type: ignore[return-value]
 
     def dataset(
@@ -173,32 +175,34 @@ class Recording:
         builder: Builder | None = None,
         source: SourceFinder = None,
     ) -> Any:
-        """Return the same dataset, recorded: build your loader from the one that is returned.
+        """Return a dataset that gives the same items and records them. Build your loader from it instead of yours.
 
         Stages are found on its `transform` and `target_transform`; `stages` names attributes that hold others.
-        `label`, `split`, `builder` and `source` are those of `loader`.
+        `label`, `split`, `builder` and `source` mean the same as for `loader`.
         """
         self._require_open()
         check_dataset(dataset)
-        how = describe_builder(builder, split)
+        builder_entry = describe_builder(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
         channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._channels.append(channel)
         self._state.tracker.adopts = True
-        self._register(id(channel), pipeline, dataset, how)
+        self._register(id(channel), pipeline, dataset, builder_entry)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset), activity=self._receiver.new_activity())
-        return kind(ItemRecorder(maker, self._plan.level, label=label, source=source), channel)
+        # The batch that an item becomes part of is not seen, so its target is taken from the item.
+        recorder = ItemRecorder(maker, self._plan.level, label=label, source=source, all_targets=True)
+        return kind(recorder, channel)
 
     def _register(
-        self, key: int, pipeline: Pipeline, dataset: Any, how: dict[str, Any], sampler: str | None = None
+        self, key: int, pipeline: Pipeline, dataset: Any, builder_entry: dict[str, Any], sampler: str | None = None
     ) -> None:
         run = self.run
-        self._intake.add(key, pipeline, how["split"], estimate_length(dataset))
+        self._intake.add(key, pipeline, builder_entry["split"], estimate_length(dataset))
         mixing.install()
-        self._draws.add(run, key, how["split"], length_of(dataset), sampler)
-        if how not in (known := run.recipe.setdefault("builders", [])):
-            known.append(how)
+        self._draws.add(run, key, builder_entry["split"], length_of(dataset), sampler)
+        if builder_entry not in (known := run.recipe.setdefault("builders", [])):
+            known.append(builder_entry)
             run.recipe = sign_recipe(run.recipe)
         run.recipe["observed_calls"] = True
         run.unrecorded = run.unrecorded or []
@@ -210,8 +214,9 @@ class Recording:
         model: nn.Module,
         *,
         name: str | None = None,
-        output: str | None = None,
+        output: str | Mapping[str | int, str | None] | None = None,
         logits: Picker = None,
+        target: Mapping[str | int, TargetPicker] | None = None,
         layers: Sequence[str | type[nn.Module]] | None = None,
         keep: Any = "stats",
         backward: bool = False,
@@ -221,12 +226,19 @@ class Recording:
         when: Any = None,
         budget: int = 256 * 2**20,
     ) -> nn.Module:
-        """Return the same model: its logits are recorded, and what the chosen layers saw. Nothing else changes.
+        """Record the model's logits, and inputs and outputs of the chosen layers. Returns the same model; it computes the same.
 
         `name` is what its predictions are known by; without it, the name of its class. `output` says what the numbers mean
         (logits, probabilities, sigmoid, log_probabilities, multilabel, regression, embedding); `logits` picks the tensor
-        by a key, a position or a function where the model returns several, and is False to record none. `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor; `every` N steps,
-        only these `indices`, only `when` an SQL condition over the prediction (or a function of it) holds.
+        by a key, a position or a function if the model returns several; `logits=False` records none.
+
+        For a model with several graded outputs, `output` is a dict: the key or position of each, and what its numbers mean (None:
+        what is evident from the model and its first output). `target` says where in the batch the target of each is: a key, a
+        position or a function; without it, the batch's entry of the same name.
+
+        `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor. `every=N` records layers in
+        each Nth step only, `indices` only for these samples, and `when` only for predictions that meet a condition (SQL, or a
+        function of the prediction).
         """
         self._require_open()
         if not isinstance(model, nn.Module):
@@ -241,9 +253,21 @@ class Recording:
             )
         hooks = LayerHooks(model, policy) if layers else None
         known = self._model_name(model, name)
+        heads: tuple[GradedHead, ...] = ()
+        if isinstance(output, Mapping):
+            heads, output = self._make_heads(model, known, output, logits, target), None
+        elif target is not None:
+            raise UsageError(
+                "target is for a model with several graded outputs.",
+                hint="Give output a dict too, such as {'digit': 'logits', 'angle': 'regression'}.",
+            )
         reader = OutputReader(model, known, output, logits)
         calls = self._calls
-        self._recorder.add(RecordedModel(model, known, reader, hooks, calls.begin, calls.finish, self._state.tracker))
+        self._recorder.add(
+            RecordedModel(model, known, reader, hooks, calls.begin, calls.finish, self._state.tracker, heads)
+        )
+        self._state.heads += [(known, head) for head in heads]
+        self._intake.has_warned_of_labels |= bool(heads)  # each head has a target of its own
         self._state.has_models = True
         run = self.run
         if hooks is not None:
@@ -257,8 +281,24 @@ class Recording:
         run.arch = run.arch or type(model).__name__
         return model
 
+    def _make_heads(
+        self,
+        model: nn.Module,
+        name: str,
+        outputs: Mapping[str | int, str | None],
+        logits: Picker,
+        target: Mapping[str | int, TargetPicker] | None,
+    ) -> tuple[GradedHead, ...]:
+        if logits is not None or not outputs:
+            raise UsageError(
+                "logits picks one output, and output names several." if outputs else "output is an empty dict.",
+                hint="Name each output in the dict of output, and leave logits out.",
+            )
+        readers = {str(key): OutputReader(model, f"{name}.{key}", kind, key) for key, kind in outputs.items()}
+        return make_heads(readers, target)
+
     def _model_name(self, model: nn.Module, name: str | None) -> str:
-        """Return the name given, else that of the class; a second one of that class has a number."""
+        """Return the given name, or else the name of the class, with a number if that is taken."""
         taken = {watched.name for watched in self._recorder.models}
         if name is not None:
             if not isinstance(name, str) or not name or name in taken:
@@ -267,10 +307,10 @@ class Recording:
         return unused_name(type(model).__name__, taken)
 
     def stage(self, transform: F, *, name: str | None = None) -> F:
-        """Return the same transform of whole batches, recorded as a stage: call the one that is returned.
+        """Return a transform of whole batches that does the same and is recorded as a stage. Call it instead of yours.
 
-        For what a loop does to batches after the loader: torchvision's v2 or kornia on tensors, a function of your own. It says
-        that row n of what the transform returns is the sample in row n of what it is given.
+        For what a loop does to batches after the loader: torchvision's v2 or kornia on tensors, a function of your own. Row n of
+        the result must be the same sample as row n of the input.
         """
         self._require_open()
         if not callable(transform):
@@ -293,21 +333,21 @@ class Recording:
         self._state.set_epoch(None)
 
     def epoch(self, number: int) -> None:
-        """Say which epoch the rows belong to from now on; -1 is for what comes before the first."""
+        """Set the epoch of all rows from now on; -1 is for samples before the first epoch."""
         number = whole_number(number, "The epoch", least=-1)
         self._state.set_epoch(number)
         for channel in self._channels:
             channel.set_epoch(number)
 
     def log(self, *, indices: Sequence[int], logits: Any, labels: Any = None, epoch: int | None = None) -> None:
-        """Record predictions of a loop that fits nothing else: logits (N, C) of the samples with these indices."""
+        """Record predictions without `loader` and `model`: logits (N, C) of the samples with these indices."""
         self._require_open()
         with self._problems.guard():
             logged = check_logged(indices, logits, labels, epoch)
             self._state.write([logged_rows(logged, self._state, self._intake.visits)])
 
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:
-        """Say which samples each place of the last batch was mixed from: for each place, (index, weight) pairs."""
+        """Say which samples each row of the last batch was mixed from: for each row, a list of (index, weight) pairs."""
         self._require_open()
         with self._state.guarded():
             parents = [[(int(index), float(share)) for index, share in pairs] for pairs in weights]
@@ -316,15 +356,15 @@ class Recording:
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self, status: str = "complete") -> Run:
-        """End the recording: everything is written, every hook is gone."""
+        """End the recording: write everything that is left, and remove every hook."""
         if not self.open:
             return self.run
         try:
             run = self._finish(status)
         except Exception as error:
-            # As every reader of the store will find it.
+            # Readers of the store will see the same status.
             self.run.status = "interrupted"
-            # The writer's hint is for `audit run`: a loop of the user's own cannot be resumed.
+            # The error's own hint is left out: it is about `audit run --resume`, which cannot resume a user's own loop.
             reason, safe = plainly(error), "What was committed before is safe."
             self._problems.mark(f"The run stopped: {reason}", loud=False)
             if self.strict:
@@ -341,7 +381,7 @@ class Recording:
         try:
             self._write_rest()
         except BaseException as error:
-            # Strict, or Ctrl-C. Nobody must take the run for one that goes on.
+            # The recording is strict, or Ctrl-C was pressed. The run must not look as if it were still running.
             self._problems.mark(f"The run stopped: {plainly(error)}", loud=False)
             with contextlib.suppress(Exception):
                 self._state.finish("interrupted")
@@ -352,7 +392,7 @@ class Recording:
         self._receiver.remove_hooks()
         self._recorder.remove_hooks()
         for channel in self._channels:
-            # torch's handler raises in the main thread, wherever that is, when a worker has died: here it waits for rows.
+            # If a worker has died, torch's signal handler raises wherever the main thread is: also here, while it waits for rows.
             with self._problems.guard():
                 channel.close()
         with self._state.guarded():
@@ -371,7 +411,7 @@ class Recording:
             return
         self._problems.mark(f"The loop ended with {kind.__name__}: {error}", loud=False)
         with contextlib.suppress(RecordingError):
-            # What ended the loop is what its user must see.
+            # The user must see the exception that ended the loop, and not one of closing.
             self.close("interrupted" if issubclass(kind, (KeyboardInterrupt, SystemExit)) else "failed")
 
     def _require_open(self) -> None:
@@ -380,6 +420,6 @@ class Recording:
 
 
 def unused_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken: the name itself, or with a number behind it."""
+    """Return the name if it is not taken, or else the name with a number after it."""
     numbers = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(candidate for candidate in numbers if candidate not in taken)

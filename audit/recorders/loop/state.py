@@ -11,6 +11,7 @@ from audit.recorders.loop.fork_safety import WRITING
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.stall_watch import StallWatch
 from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.model.graded_targets import GradedHead
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.unpredicted_batch import BatchRows
@@ -44,6 +45,8 @@ class RecordingState:
         #: Whether any sample has come, and whether a model is recorded, so that samples wait for predictions.
         self.has_samples = False
         self.has_models = False
+        #: Outputs of models that have targets of their own: (name of the model, head).
+        self.heads: list[tuple[str, GradedHead]] = []
         #: Whether the loop applies recorded transforms to whole batches.
         self.has_batch_stages = False
         # Last: its thread looks at all of the above.

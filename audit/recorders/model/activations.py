@@ -26,8 +26,10 @@ def activation_table(step: ModelStep) -> Any:
 
 def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) -> list[dict[str, Any]]:
     found = []
+    mixed = step.mixed_rows
     for number, row in enumerate(seen.rows):
         place = seen.places[number] if seen.places is not None else None
+        owner = None if place is None or mixed[place] else place
         if not (any(chosen) if place is None else chosen[place]):
             continue
         found.append(
@@ -37,8 +39,8 @@ def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) ->
                 "run_id": step.run_id,
                 "epoch": step.epoch,
                 "step": step.number,
-                "index": step.columns["index"][place] if place is not None else None,
-                "visit": step.columns["visit"][place] if place is not None else None,
+                "index": step.columns["index"][owner] if owner is not None else None,
+                "visit": step.columns["visit"][owner] if owner is not None else None,
                 "layer": seen.layer,
                 "layer_type": seen.layer_type,
                 "direction": seen.direction,

@@ -197,9 +197,10 @@ class BatchTracker(TorchFunctionMode):
         elif entry is None:
             self.add(target, replace(origins, operations=(*origins.operations, *_operation_names(name))))
         else:
+            has_other_rows = rule is value_rules.copy_ or origins.rows != entry.origins.rows
             entry.origins = origins
             for one in entry.memory.entries:
-                if rule is value_rules.copy_ and one is not entry:
+                if has_other_rows and one is not entry:
                     one.version = -1
                 one.origins = replace(one.origins, operations=(*one.origins.operations, *_operation_names(name)))
             if entry.memory.exposed:

@@ -12,18 +12,20 @@ from audit.models.meaning import OutputMeaning
 from audit.models.task_outputs import TaskOutput, is_losses
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.model.graded_targets import GradedTargets, head_targets, sample_targets
 from audit.recorders.model.match import BatchMatch, BatchMatcher, Unmatched
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
+from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import add_ports
-from audit.recorders.model.predictions import describe_label_problem
+from audit.recorders.model.predictions import describe_label_problem, prediction_columns
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.step import ModelStep, Place
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
-from audit.recorders.model.unpredicted_batch import BatchRows, item_targets_of, targets_of
+from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
@@ -79,7 +81,7 @@ class CallRecorder:
     def begin(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None:
         """Return the step of a call that is about to be made; None when its samples are not known."""
         phase = "train" if watched.model.training else "eval"
-        length = int(given.shape[0]) if given is not None and given.dim() else None
+        length = int(given.size(0)) if given is not None and given.dim() else None
         facts: dict[str, Any] = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
         facts["other_mode"] = watched.layers_in_other_mode() or None
         try:
@@ -119,6 +121,7 @@ class CallRecorder:
             size=len(match.rows),
             digests=[match.digests[n] for n in inputs] if match.digests is not None else None,
             operations=match.operations,
+            parents=[match.parents[n] for n in inputs] if match.parents is not None else [None] * len(inputs),
             model=watched.name,
             order=self._models.index(watched),
             follows=before is not None,
@@ -142,7 +145,8 @@ class CallRecorder:
         elif not step.follows:
             rows.append(BatchRows(tables={"steps": step.table()}))
         rows += self._batches.confirm(step)
-        rows += self._mixes.take_rows(home, len(step.rows))
+        if step.has_mixed_rows:
+            rows += self._mixes.take_step_rows(step)
         if not step.follows:
             self._numbers.take_step()
             if self._optimizers is not None:
@@ -155,49 +159,88 @@ class CallRecorder:
         """Make predictions of what a call returned. Return those of batches that are written already."""
         if not watched.reader.is_read or is_losses(output):
             return []
-        task = watched.reader.read_task(output, step.size, item_targets_of(step.rows))
+        if not watched.heads:
+            return self._read_one(watched, watched.reader, step, given, output, sample_targets(step))
+        rows: list[BatchRows] = []
+        for number, head in enumerate(watched.heads):
+            part = step if number == 0 else step.for_next_head()
+            part.head = head.name
+            wanted = head_targets(part, head, watched.name)
+            if wanted.is_empty and not head.reader.is_embedding:
+                self._problems.mark(
+                    f"The batch has no target for the output {head.name} of the model {watched.name}: it is recorded and not "
+                    "graded. Say where it is with target=: a key, a position or a function of the batch."
+                )
+            # What is wrong with one head is not wrong with the others.
+            with self._problems.guard():
+                rows += self._read_one(watched, head.reader, part, given, output, wanted)
+        return rows
+
+    def _read_one(
+        self,
+        watched: RecordedModel,
+        reader: OutputReader,
+        step: ModelStep,
+        given: torch.Tensor | None,
+        output: Any,
+        wanted: GradedTargets,
+    ) -> list[BatchRows]:
+        """Make the prediction of one output of a model."""
+        task = reader.read_task(output, step.size, wanted.items)
         if task is not None:
-            return self._read_task(watched, step, given, task)
-        given_values = watched.reader.values(output, step.size)
+            ports = TaskRows()
+            if reader is watched.first_reader:
+                add_ports(ports, output, step.inputs, step.size)
+            return self._read_task(watched, reader, step, given, task, wanted, ports)
+        given_values = reader.values(output, step.size)
         if watched is self._models[0]:
             # The same weights give other logits in another precision or on another device: a diff names them.
             self._run.recipe.setdefault("output_dtype", str(given_values.dtype).removeprefix("torch."))
             self._run.recipe.setdefault("output_device", given_values.device.type)
         values = given_values[step.inputs].float().cpu().clone()
-        labels = [batch.labels[place] for batch, place in step.rows]
-        targets = targets_of(step.rows)
-        meaning, is_new = watched.reader.find_meaning(values, labels, targets)
+        meaning, is_new = reader.find_meaning(values, wanted.labels, wanted.values)
         if is_new:
-            self._note_meaning(watched, meaning)
-        problem = describe_label_problem(labels, values.shape[1], meaning.kind)
+            self._note_meaning(watched, reader, step, meaning)
+        problem = describe_label_problem(wanted.labels, values.shape[1], meaning.kind)
         if problem is not None:
-            self._problems.mark(f"The output of the model {watched.name}: {problem}")
+            self._problems.mark(f"The output of the model {reader.name}: {problem}")
         digests = step.digests or row_digests(given, step.rows, step.inputs)
-        step.predict(values, labels, digests, meaning.kind, targets)
-        step.task = TaskRows()
-        add_ports(step.task, output, step.inputs, step.size)
+        columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
+        step.predict(columns, digests)
+        if reader is watched.first_reader:
+            step.task = TaskRows()
+            add_ports(step.task, output, step.inputs, step.size)
         return self._add_predictions(step)
 
     def _read_task(
-        self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: TaskOutput
+        self,
+        watched: RecordedModel,
+        reader: OutputReader,
+        step: ModelStep,
+        given: torch.Tensor | None,
+        output: TaskOutput,
+        wanted: GradedTargets,
+        ports: TaskRows,
     ) -> list[BatchRows]:
         """Make predictions of boxes, masks or tokens."""
-        meaning, is_new = watched.reader.note_task(output.kind)
+        meaning, is_new = reader.note_task(output.kind)
         if is_new:
-            self._note_meaning(watched, meaning)
+            self._note_meaning(watched, reader, step, meaning)
         context = TaskContext(
             inputs=step.inputs,
-            targets=item_targets_of(step.rows),
+            targets=[
+                None if is_mixed else target for target, is_mixed in zip(wanted.items, step.mixed_rows, strict=True)
+            ],
             classes=step.rows[0][0].classes,
             level=self._level.get(),
             spaces=_spaces_of(step) if output.kind == "boxes" else (),
             tokens=given if output.kind == "tokens" else None,
         )
         task = make_task_rows(output, context)
+        task.tables |= ports.tables
         for problem in task.problems:
-            self._problems.mark(f"The output of the model {watched.name}: {problem}")
-        labels = [batch.labels[place] for batch, place in step.rows]
-        step.predict_task(task, labels, step.digests or row_digests(given, step.rows, step.inputs))
+            self._problems.mark(f"The output of the model {reader.name}: {problem}")
+        step.predict_task(task, wanted.labels, step.digests or row_digests(given, step.rows, step.inputs))
         return self._add_predictions(step)
 
     def _add_predictions(self, step: ModelStep) -> list[BatchRows]:
@@ -210,13 +253,19 @@ class CallRecorder:
                 batch.predictions.append(step)
         return rows
 
-    def _note_meaning(self, watched: RecordedModel, meaning: OutputMeaning) -> None:
+    def _note_meaning(
+        self, watched: RecordedModel, reader: OutputReader, step: ModelStep, meaning: OutputMeaning
+    ) -> None:
         """Keep on the run what the graded model's output means, and warn where that is not evident."""
         run = self._run
-        if watched is self._models[0] or run.output is None:
+        is_graded = watched is self._models[0] and reader is watched.first_reader
+        if is_graded or run.output is None:
             run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
+        if step.head is not None:
+            heads = run.recipe.setdefault("heads", {})
+            heads[f"{watched.name}.{step.head}"] = meaning.kind
         if meaning.doubt is not None:
-            self._problems.mark(f"The output of the model {watched.name}: {meaning.doubt}")
+            self._problems.mark(f"The output of the model {reader.name}: {meaning.doubt}")
 
     def take_rows(self) -> list[BatchRows]:
         """Return the rows of `calls`, if enough have gathered."""

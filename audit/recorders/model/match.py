@@ -8,7 +8,7 @@ better than another sample's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from audit.recorders.model.batch_tensors import all_tensors, is_list_of_tensors, listed_samples, viewed_rows
 from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
 from audit.recorders.model.row_digests import FORMS, digest_row, row_digests
-from audit.recorders.model.row_origins import RowOrigins
+from audit.recorders.model.row_origins import MixedRow, Row, RowOrigins, mix_rows, parents_of
 from audit.recorders.model.step import Place
 from audit.recorders.model.unpredicted_batch import UnpredictedBatch
 from audit.recorders.model.waiting_batches import WaitingBatches
@@ -31,6 +31,8 @@ class BatchMatch:
     evidence: str
     digests: list[str | None] | None = None
     operations: tuple[str, ...] = ()
+    #: For each row the samples that it was mixed from; None for a row that was not mixed.
+    parents: list[tuple[Place, ...] | None] | None = None
 
 
 class Unmatched(Exception):
@@ -39,7 +41,7 @@ class Unmatched(Exception):
 
 def track_batch(tracker: BatchTracker, data: Any, batch: UnpredictedBatch) -> None:
     """Follow the tensors of a batch that is about to be given to the loop."""
-    for tensors in listed_samples(data, len(batch.ok)):
+    for tensors in listed_samples(data, len(batch.ok)) if batch.layout is None else ():
         batch.singles |= {tensor.data_ptr(): place for tensor, place in _places_in(tensors, batch) if tensor.numel()}
     for tensor in all_tensors(data):
         origins = batch.origins(tensor)
@@ -90,34 +92,65 @@ class BatchMatcher:
         if given is None:
             return self._match_object(arguments)
         listed = next((one for one in arguments if is_list_of_tensors(one)), None)
+        if given.is_nested:
+            match = self._match_list(given.unbind())
+            if match is None:
+                raise Unmatched("The input is a nested tensor whose parts are not the content of recorded samples.")
+            return match
         if listed is not None and (match := self._match_list(listed)) is not None:
             return match
+        match = self._match_tensor(given)
+        others = [one for one in all_tensors(arguments) if one is not given]
+        if any(self._is_foreign(other, given) for other in others):
+            raise Unmatched("Another argument of the call is as large as the batch and is not made of it.")
+        return self._with_other_samples(match, others)
+
+    def _match_tensor(self, given: torch.Tensor) -> BatchMatch:
+        """Return the samples of the rows of one tensor."""
         origins, evidence = self._tracker.origins_of(given), "batch"
         if origins is None:
             origins, evidence = self._find_view(given), "view"
         if origins is None:
             match = self._match_content(given)
             if match is None:
-                raise Unmatched("The input is neither made of a recorded batch nor the content of a recorded sample.")
+                raise Unmatched(self._why_not_known())
             return match
-        if any(self._is_foreign(other, given) for other in all_tensors(arguments)):
-            raise Unmatched("Another argument of the call is as large as the batch and is not made of it.")
         rows = self._resolve_rows(origins)
         if rows is None or all(row is None for row in rows):
             raise Unmatched("The input was made of a tensor that is not a recorded batch.")
         if origins.operations or origins.axis != 0:
-            return BatchMatch(rows, evidence if evidence == "view" else "operations", operations=origins.operations)
+            evidence = evidence if evidence == "view" else "operations"
+            return _with_parents(BatchMatch([], evidence, operations=origins.operations), rows)
         return self._match_whole_batch(given, rows)
+
+    def _with_other_samples(self, match: BatchMatch, others: Sequence[torch.Tensor]) -> BatchMatch:
+        """Return the match with the samples of other arguments too: the output of a siamese net is about the samples of both."""
+        parents = match.parents or [None] * len(match.rows)
+        rows: list[Row] = [
+            row if row is None or mixed is None else MixedRow(*row, mixed)
+            for row, mixed in zip(match.rows, parents, strict=True)
+        ]
+        paired = rows
+        for other in others:
+            origins = self._tracker.origins_of(other) if other.is_floating_point() else None
+            if origins is None or origins.axis is None or len(origins.rows) != len(rows):
+                continue
+            theirs = self._resolve_rows(origins)
+            if theirs is not None and theirs != rows:
+                paired = [mix_rows(own, [own, row]) for own, row in zip(paired, theirs, strict=True)]
+        if paired is rows:
+            return match
+        return _with_parents(replace(match, operations=(*match.operations, "mix")), paired)
 
     def _match_list(self, listed: Sequence[torch.Tensor]) -> BatchMatch | None:
         """Match a list in which each tensor is one sample, as detectors take it; None if that is not what it is."""
-        rows: list[Place | None] = []
+        rows: list[Row] = []
         operations: dict[str, None] = {}
         taken: set[tuple[int, int]] = set()
         evidence = "batch"
         for tensor in listed:
             origins = self._tracker.origins_of(tensor)
-            row: Place | None = None
+            row: Row = None
             if origins is not None and origins.axis is None and len(origins.rows) == 1:
                 row = origins.rows[0]
                 operations |= dict.fromkeys(origins.operations)
@@ -132,15 +165,27 @@ class BatchMatcher:
             return None
         expected = [None if row is None else row[0].digests[row[1]] for row in rows]
         digests = [_whole_digest(tensor, digest) for tensor, digest in zip(listed, expected, strict=True)]
-        return BatchMatch(rows, "operations" if operations else evidence, digests, tuple(operations))
+        evidence = "operations" if operations else evidence
+        return _with_parents(BatchMatch([], evidence, digests, tuple(operations)), rows)
 
     def _match_object(self, arguments: list[Any]) -> BatchMatch:
         """Match a batch that is an object of the user's own, where the model was given that very object."""
         for batch in self._batches.newest_first():
             own = [found for reference in batch.objects if (found := reference()) is not None]
             if any(mine is other for mine in own for other in arguments):
+                if batch.layout is not None and not batch.layout.is_object_in_order:
+                    raise Unmatched(self._why_not_known())
                 return BatchMatch([(batch, place) for place in batch.ok], "object")
         raise Unmatched("The model was given neither a tensor nor an object of a recorded batch.")
+
+    def _why_not_known(self) -> str:
+        newest = self._batches.newest
+        if newest is None or newest.layout is None or newest.layout.unplaced is None:
+            return "The input is neither made of a recorded batch nor the content of a recorded sample."
+        return (
+            f"The collate function {newest.layout.unplaced} changed the samples: the content of the batch does not show "
+            "which row is which sample."
+        )
 
     def _find_view(self, given: torch.Tensor) -> RowOrigins | None:
         """Return the rows of a view of a batch that was made where no operation was followed."""
@@ -161,13 +206,17 @@ class BatchMatcher:
 
     def _is_foreign(self, other: torch.Tensor, given: torch.Tensor) -> bool:
         """Whether another argument of the call is as large as a batch and is not a recorded one: a generated picture, say."""
-        if other is given or not other.is_floating_point() or other.dim() != given.dim() or other.dim() < 2:
+        if not other.is_floating_point() or other.dim() != given.dim() or other.dim() < 2:
             return False
-        return other.shape[0] == given.shape[0] and self._tracker.origins_of(other) is None
+        if other.shape[0] != given.shape[0] or self._tracker.origins_of(other) is not None:
+            return False
+        # What a collate function put beside the samples, a mask say, is of the same batch.
+        return not any(reference() is other for batch in self._batches.newest_first() for reference in batch.tensors)
 
-    def _resolve_rows(self, origins: RowOrigins) -> list[Place | None] | None:
+    def _resolve_rows(self, origins: RowOrigins) -> list[Row] | None:
         """Return the sample of each row, where some are known only by their content."""
-        contents = {id(row[0]): row[0] for row in origins.rows if row is not None and isinstance(row[0], Content)}
+        samples = [sample for row in origins.rows for sample in (row, *parents_of(row)) if sample is not None]
+        contents = {id(sample[0]): sample[0] for sample in samples if isinstance(sample[0], Content)}
         if not contents:
             return list(origins.rows)
         found: dict[int, list[Place | None]] = {}
@@ -176,14 +225,24 @@ class BatchMatcher:
             if match is None:
                 return None
             found[key] = match.rows
-        return [row if row is None or id(row[0]) not in found else found[id(row[0])][row[1]] for row in origins.rows]
 
-    def _match_whole_batch(self, given: torch.Tensor, rows: list[Place | None]) -> BatchMatch:
+        def resolve(sample: Row) -> Row:
+            known = sample is None or id(sample[0]) not in found
+            return sample if known or sample is None else found[id(sample[0])][sample[1]]
+
+        return [
+            mix_rows(resolve((row.batch, row.place)), [resolve(parent) for parent in row.parents])
+            if isinstance(row, MixedRow)
+            else resolve(row)
+            for row in origins.rows
+        ]
+
+    def _match_whole_batch(self, given: torch.Tensor, rows: list[Row]) -> BatchMatch:
         """Match a batch as it came, or sorted by a collate function: each row is the content of another sample of it."""
-        places: list[Place] = [row for row in rows if row is not None]
+        places: list[Place] = [(row[0], row[1]) for row in rows if row is not None]
         digests = row_digests(given, places) if len(places) == len(rows) else None
         if digests is None:
-            return BatchMatch(rows, "batch")
+            return _with_parents(BatchMatch([], "batch"), rows)
         expected = [batch.digests[place] for batch, place in places]
         if digests != expected and None not in digests and sorted(map(str, digests)) == sorted(map(str, expected)):
             left = dict(enumerate(expected))
@@ -193,7 +252,7 @@ class BatchMatcher:
                 del left[at]
                 order.append(at)
             return BatchMatch([places[n] for n in order], "content", digests)
-        return BatchMatch(rows, "batch", digests)
+        return _with_parents(BatchMatch([], "batch", digests), rows)
 
     def _match_content(self, given: torch.Tensor) -> BatchMatch | None:
         """Match each row by its digest; None if a row is not the content of a sample that waits."""
@@ -228,3 +287,10 @@ class BatchMatcher:
         free = [place for place in own if (id(place[0]), place[1]) not in taken]
         waiting = [(batch, place) for batch, place in free if not any(place in p for p in batch.predicted.values())]
         return next(iter(waiting or free or own))
+
+
+def _with_parents(match: BatchMatch, rows: Sequence[Row]) -> BatchMatch:
+    """Return the match with these rows: the place of each, and what it was mixed from."""
+    places = [None if row is None else (row[0], row[1]) for row in rows]
+    mixed = [row.parents if isinstance(row, MixedRow) else None for row in rows]
+    return replace(match, rows=places, parents=mixed)

@@ -12,12 +12,49 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from audit.recorders.envelope import Weights
 
 #: (weight of the place itself, size of the batch) of one mix.
 Mix = tuple[float, int]
+
+
+@dataclass(slots=True)
+class MixCall:
+    """One call of a mixing transform, as far as it is needed to mix once more: nothing is drawn for that."""
+
+    mixer: Any
+    given: torch.Tensor
+    drawn: dict[str, Any]
+
+    def mix(self) -> torch.Tensor:
+        """Return what the call made of its tensor."""
+        params = {"labels": None, "batch_size": len(self.given), **self.drawn}
+        mixed: torch.Tensor = self.mixer.transform(self.given, params)
+        return mixed
+
+
+@dataclass(slots=True)
+class CollateMixes:
+    """The mixes that were made inside a collate function."""
+
+    mixes: list[Mix] = field(default_factory=list)
+    calls: list[MixCall] = field(default_factory=list)
+
+    def is_result(self, value: Any, is_in_order: Callable[[torch.Tensor], bool]) -> bool:
+        """Return whether a batch is what the calls made, one after the other, of a tensor that has the samples in order."""
+        mixed: torch.Tensor | None = None
+        for call in self.calls:
+            is_expected = is_in_order(call.given) if mixed is None else torch.equal(call.given, mixed)
+            if not is_expected:
+                return False
+            mixed = call.mix()
+        return mixed is not None and isinstance(value, torch.Tensor) and torch.equal(value, mixed)
+
 
 _HOME = "torchvision.transforms.v2"
 _local = threading.local()
@@ -53,11 +90,11 @@ def unsubscribe(listener: Callable[[Mix], None]) -> None:
 
 
 @contextlib.contextmanager
-def observe_mixes() -> Iterator[list[Mix]]:
+def observe_mixes() -> Iterator[CollateMixes]:
     """Gather the mixes that are made inside, in this thread."""
     install()
     before = getattr(_local, "mixes", None)
-    mixes: list[Mix] = []
+    mixes = CollateMixes()
     _local.mixes = mixes
     try:
         yield mixes
@@ -70,16 +107,18 @@ def _report_params(original: Callable[..., Any]) -> Callable[..., Any]:
     def make_params(self: Any, flat_inputs: list[Any]) -> Any:
         drawn = original(self, flat_inputs)
         with contextlib.suppress(Exception):
-            _report_mix((float(drawn.get("lam", drawn.get("lam_adjusted"))), len(flat_inputs[0])))
+            mix = float(drawn.get("lam", drawn.get("lam_adjusted"))), len(flat_inputs[0])
+            _report_mix(mix, MixCall(self, flat_inputs[0], drawn))
         return drawn
 
     return make_params
 
 
-def _report_mix(mix: Mix) -> None:
-    mixes = getattr(_local, "mixes", None)
+def _report_mix(mix: Mix, call: MixCall) -> None:
+    mixes: CollateMixes | None = getattr(_local, "mixes", None)
     if mixes is not None:
-        mixes.append(mix)
+        mixes.mixes.append(mix)
+        mixes.calls.append(call)
         return
     for listener in tuple(_listeners):
         listener(mix)

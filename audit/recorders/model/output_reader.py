@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from audit.errors import UnclearOutput, UsageError
-from audit.models.meaning import OutputMeaning, check_kind, find_meaning
+from audit.models.meaning import DOUBT, OutputMeaning, check_kind, find_meaning, is_enough, lies_inside
 from audit.models.outputs import logits_of
 from audit.models.task_outputs import (
     TASK_KINDS,
@@ -32,30 +33,37 @@ class OutputReader:
 
     def __init__(self, module: nn.Module, name: str, kind: str | None, pick: Picker) -> None:
         self._module = module
-        self._name = name
+        self.name = name
         self._declared = check_kind(kind)
         if pick is True or not (pick is None or isinstance(pick, (str, int)) or callable(pick)):
             raise UsageError(f"logits is {pick!r}.", hint="Give a key, a position, a function, or False for none.")
         self._pick = pick
         self.meaning: OutputMeaning | None = None
         self._width: int | None = None
+        #: How many values lay between 0 and 1, as long as all of them did and they were too few to say anything.
+        self._inside: int | None = 0
 
     @property
     def is_read(self) -> bool:
         """Whether anything of the output is recorded."""
         return self._pick is not False
 
+    @property
+    def is_embedding(self) -> bool:
+        """Whether the output was declared as a vector, which nothing is compared with."""
+        return self._declared == "embedding"
+
     def read_task(self, output: Any, size: int, targets: list[Any]) -> TaskOutput | None:
         """Return boxes, masks or tokens; None where the output is to be one row of numbers for each sample."""
         picked = self._picked(output)
         kind = self._task_kind(picked, targets)
         if kind == "boxes":
-            return read_boxes(picked, size, self._name)
+            return read_boxes(picked, size, self.name)
         if kind == "masks":
-            return read_masks(picked, size, self._name)
+            return read_masks(picked, size, self.name)
         if kind == "tokens":
             lengths = {len(target) for target in targets if getattr(target, "ndim", 0) == 1}
-            return read_tokens(picked, size, self._name, lengths.pop() if len(lengths) == 1 else None)
+            return read_tokens(picked, size, self.name, lengths.pop() if len(lengths) == 1 else None)
         return None
 
     def _task_kind(self, picked: Any, targets: list[Any]) -> str | None:
@@ -67,7 +75,7 @@ class OutputReader:
             return known  # this time there are no targets beside it
         if known is not None and known != evident and (known in TASK_KINDS or evident is not None):
             raise UnclearOutput(
-                f"The output of the model {self._name} was {known}, and now it returned {describe_output(picked)}: this is "
+                f"The output of the model {self.name} was {known}, and now it returned {describe_output(picked)}: this is "
                 "not recorded.",
                 hint="Say what the output is with output=, or pick one that keeps its form with logits=.",
             )
@@ -86,7 +94,7 @@ class OutputReader:
         if self._width is not None and tensor.shape[1] != self._width:
             was, now = self._width, tensor.shape[1]
             raise UnclearOutput(
-                f"The model {self._name} gave {was} numbers for each sample, and now {now}: these are not recorded.",
+                f"The model {self.name} gave {was} numbers for each sample, and now {now}: these are not recorded.",
                 hint="Pick an output that keeps its form with logits=: a key, a position or a function.",
             )
         self._width = tensor.shape[1]
@@ -102,7 +110,7 @@ class OutputReader:
             return output[pick] if isinstance(pick, int) or isinstance(output, Mapping) else getattr(output, str(pick))
         except (KeyError, IndexError, AttributeError, TypeError) as error:
             raise UnclearOutput(
-                f"The model {self._name} returned a {type(output).__name__} without {pick!r}.",
+                f"The model {self.name} returned a {type(output).__name__} without {pick!r}.",
                 hint="Give logits= a key, a position or a function that fits what the model returns.",
             ) from error
 
@@ -115,4 +123,15 @@ class OutputReader:
             self.meaning = find_meaning(
                 values, declared=self._declared, module=self._module, labels=labels, targets=targets
             )
-        return self.meaning, is_new
+        return self._doubted(self.meaning, values, is_new=is_new)
+
+    def _doubted(self, meaning: OutputMeaning, values: torch.Tensor, *, is_new: bool) -> tuple[OutputMeaning, bool]:
+        """Return the meaning, in doubt as soon as so many values lie between 0 and 1 that it is hardly chance."""
+        is_open = self._inside is not None and self._declared is None and meaning.kind == "logits"
+        if not is_open or meaning.doubt is not None or not lies_inside(values):
+            self._inside = None
+        elif self._inside is not None and is_enough(values, self._inside):
+            self.meaning, self._inside, is_new = replace(meaning, doubt=DOUBT), None, True
+        elif self._inside is not None:
+            self._inside += values.numel()
+        return self.meaning or meaning, is_new

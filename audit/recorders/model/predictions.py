@@ -17,6 +17,10 @@ from audit.models.outputs import probabilities_of
 
 #: Kinds of output from which one class is predicted.
 _CLASSIFIED = ("logits", "probabilities", "log_probabilities", "sigmoid")
+#: Torch's cross entropy leaves samples with this label out, and so does a grade.
+IGNORED_LABEL = -100
+#: How far the sum of a soft label may be from 1.
+_NEAR = 1e-3
 
 
 def prediction_columns(
@@ -34,13 +38,52 @@ def prediction_columns(
         )
     if kind == "multilabel":
         return _multilabel(values, labels, classes, targets)
-    return _classified(values, labels, classes, kind)
+    wanted = None if targets is None else _class_targets(targets, values.shape)
+    labels = [None if label == IGNORED_LABEL else label for label in labels]
+    if wanted is None:
+        return _classified(values, labels, classes, kind)
+    return _compare_with_targets(values, labels, classes, kind, wanted)
+
+
+def _class_targets(targets: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+    """Return targets that have a share for each class: rows as wide as the output that add up to 1; else None."""
+    if tuple(targets.shape) != tuple(shape) or shape[1] < 2:
+        return None
+    wanted = targets.detach().to("cpu", torch.float64)
+    is_share = bool((wanted >= 0).all()) and bool(((wanted.sum(1) - 1).abs() < _NEAR).all())
+    return wanted if is_share else None
+
+
+def _compare_with_targets(
+    values: torch.Tensor,
+    labels: Sequence[int | None],
+    classes: Sequence[str] | None,
+    kind: str,
+    wanted: torch.Tensor,
+) -> dict[str, Any]:
+    """Return the columns where targets are shares of classes. A row with one class is its label; others are soft labels,
+    with which a prediction agrees more or less: they have a loss, and are neither right nor wrong."""
+    is_one_class = ((wanted == 0) | (wanted == 1)).all(1)
+    best = wanted.argmax(1).tolist()
+    known = [
+        number if label is None and is_one else label
+        for label, is_one, number in zip(labels, is_one_class.tolist(), best, strict=True)
+    ]
+    columns = _classified(values, known, classes, kind)
+    for place in torch.nonzero((~is_one_class) & torch.tensor([label is None for label in known])).flatten().tolist():
+        logs = np.log(columns["probabilities"][place].astype(np.float64) + np.finfo(np.float64).tiny)
+        if kind == "logits":
+            logs = torch.log_softmax(values[place].double(), 0).numpy()
+        columns["loss"][place] = float(-(wanted[place].numpy() * logs).sum())
+        columns.setdefault("target", [None] * len(known))[place] = wanted[place].tolist()
+    return columns
 
 
 def describe_label_problem(labels: Sequence[int | None], width: int, kind: str) -> str | None:
     """Return a sentence about labels that an output of this width has no class for; None if there are none."""
     classes = max(width, 2)
-    if kind not in _CLASSIFIED or all(label is None or 0 <= label < classes for label in labels):
+    known = [label for label in labels if label is not None and label != IGNORED_LABEL]
+    if kind not in _CLASSIFIED or all(0 <= label < classes for label in known):
         return None
     return f"A label is not one of its {classes} classes: such samples have no loss, and count as wrong."
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from audit.recorders.model.batch_tensors import all_tensors
 from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.model.graded_targets import GradedHead
 from audit.recorders.model.inert_hook import Hook
 from audit.recorders.model.layers import LayerHooks
 from audit.recorders.model.output_reader import OutputReader
@@ -39,10 +40,13 @@ class RecordedModel:
         before: Before,
         after: After,
         tracker: BatchTracker,
+        heads: Sequence[GradedHead] = (),
     ) -> None:
         self.model = model
         self.name = name
         self.reader = reader
+        #: Its outputs that have targets of their own; empty where it has one graded output.
+        self.heads = heads
         self._tracker = tracker
         self.layers = layers
         self.calls = 0
@@ -63,6 +67,11 @@ class RecordedModel:
             handle.remove()
         if self.layers is not None:
             self.layers.remove()
+
+    @property
+    def first_reader(self) -> OutputReader:
+        """The reader of the output that views grade."""
+        return self.heads[0].reader if self.heads else self.reader
 
     def layers_in_other_mode(self) -> list[str]:
         """Return the outermost layers, a few at most, that are in training mode while the model is not, or the reverse."""

@@ -4,12 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-#: A sample as (its batch, its place there); None for a row that is not a recorded sample.
-Row = tuple[Any, int] | None
+#: A sample as (its batch, its place there).
+Sample = tuple[Any, int]
+
+
+class MixedRow(NamedTuple):
+    """A row that was mixed from several samples. It has the place of one of them, and is none of them."""
+
+    batch: Any
+    place: int
+    #: The samples that went into it.
+    parents: tuple[Sample, ...]
+
+
+#: Where a row came from; None for a row that is not made of recorded samples.
+Row = Sample | MixedRow | None
+
+
+def parents_of(row: Row) -> tuple[Sample, ...]:
+    """Return the samples that a row is made of: one for a row that is a sample, none for an unknown row."""
+    if row is None:
+        return ()
+    return row.parents if isinstance(row, MixedRow) else (row,)
+
+
+def mix_rows(own: Row, rows: list[Row]) -> Row:
+    """Return a row that is made of all these rows, in the place of `own`; None if one of them is unknown."""
+    parents = dict.fromkeys(parent for row in rows for parent in parents_of(row))
+    if own is None or None in rows:
+        return None
+    place = own[0], own[1]
+    return place if list(parents) == [place] else MixedRow(*place, tuple(parents))
 
 
 @dataclass(frozen=True, slots=True)

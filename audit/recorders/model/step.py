@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.task_rows import TaskRows
 from audit.store import wire as tables
 
@@ -18,6 +15,9 @@ if TYPE_CHECKING:
 
 #: The key of a prediction, with which the tables of single tasks begin.
 TASK_KEY = ("run_id", "epoch", "index", "visit", "model", "call")
+
+#: Columns that compare a prediction with the label or target of its sample.
+_GRADES = ("label", "label_name", "correct", "loss", "label_rank", "target")
 
 #: A batch, and a place in it.
 Place = tuple["UnpredictedBatch", int]
@@ -42,9 +42,10 @@ class ModelStep:
     digests: list[str | None] | None = None
     #: What the loop did to the batch before the model was given it.
     operations: tuple[str, ...] = ()
+    #: For each of its samples, what its row was mixed from in the loop; None where it was not mixed.
+    parents: list[tuple[Place, ...] | None] = field(default_factory=list)
     #: Columns of `predictions`; before the logits are known only those of the key.
     columns: dict[str, Any] = field(default_factory=dict)
-    loss: float | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
     seen: list[tuple[LayerHooks, Seen]] = field(default_factory=list)
@@ -59,11 +60,14 @@ class ModelStep:
     #: Which of all calls of recorded models it is.
     call: int | None = None
     written: bool = False
+    #: Which of the model's outputs it is, where several are graded.
+    head: str | None = None
     #: What a prediction of boxes, masks or tokens consists of; or all outputs of a model that has several.
     task: TaskRows | None = None
 
     def __post_init__(self) -> None:
         count = len(self.rows)
+        self.parents = self.parents or [None] * count
         self.columns = {
             "run_id": [self.run_id] * count,
             "epoch": [pending.epoch for pending, _ in self.rows],
@@ -71,17 +75,24 @@ class ModelStep:
             "visit": [pending.visits[place] for pending, place in self.rows],
         }
 
-    def predict(
-        self,
-        logits: torch.Tensor,
-        labels: Sequence[int | None],
-        digests: list[str | None],
-        kind: str = "logits",
-        targets: torch.Tensor | None = None,
-    ) -> None:
-        """Take the output of the model, and compute the columns that follow from it."""
-        classes = self.rows[0][0].classes if self.rows else None
-        self._complete(prediction_columns(logits, labels, classes, kind, targets), digests)
+    @property
+    def mixed_rows(self) -> list[bool]:
+        """Whether each row was mixed from several samples, by the loop or before the batch came."""
+        rows = zip(self.rows, self.parents, strict=True)
+        return [parents is not None or place in pending.mixed_places for (pending, place), parents in rows]
+
+    @property
+    def has_mixed_rows(self) -> bool:
+        """Whether the loop mixed samples into a row."""
+        return any(parents is not None for parents in self.parents)
+
+    def for_next_head(self) -> ModelStep:
+        """Return the same call, for the prediction of another output."""
+        return replace(self, columns={}, task=None, follows=True, seen=[])
+
+    def predict(self, columns: Mapping[str, Any], digests: list[str | None]) -> None:
+        """Take the columns that follow from the output of the model."""
+        self._complete(dict(columns), digests)
 
     def predict_task(self, task: TaskRows, labels: Sequence[int | None], digests: list[str | None]) -> None:
         """Take boxes, masks or tokens as the prediction."""
@@ -98,9 +109,15 @@ class ModelStep:
             "model": [self.model] * len(self.rows),
             "number": [self.call] * len(self.rows),
             "operations": self._operations(digests),
+            "head": [self.head] * len(self.rows),
         }
-        losses = [loss for loss in self.columns["loss"] if loss is not None]
-        self.loss = sum(losses) / len(losses) if losses else None
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss of its samples; None where none has one."""
+        pairs = zip(self.columns.get("loss", ()), self.mixed_rows, strict=False)
+        losses = [loss for loss, is_mixed in pairs if loss is not None and not is_mixed]
+        return sum(losses) / len(losses) if losses else None
 
     def _operations(self, digests: list[str | None]) -> list[list[str] | None]:
         """Return what lies between each sample's last stage and the model's input, where they differ."""
@@ -113,18 +130,34 @@ class ModelStep:
     def tables_of(self, pending: UnpredictedBatch) -> dict[str, Any]:
         """Return the rows of predictions that belong to one of the step's batches, numbered among those of their visit."""
         own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
-        columns = self.columns
+        columns = self._without_grades()
         if len(own) < len(self.rows):
             columns = {
                 name: column[own] if hasattr(column, "shape") else [column[n] for n in own]
                 for name, column in columns.items()
             }
-        columns = columns | {"call": [pending.next_call(self.rows[row][1]) for row in own]}
+        mixed = self.mixed_rows
+        columns = columns | {"call": [pending.next_call(self.rows[row][1], is_mixed=mixed[row]) for row in own]}
         found = {"predictions": tables.table_of("predictions", columns)}
         if self.task is not None:
             keys = [{name: columns[name][place] for name in TASK_KEY} for place in range(len(own))]
             found |= task_tables(self.task, dict(zip(own, keys, strict=True)))
         return found
+
+    def _without_grades(self) -> dict[str, Any]:
+        """Return the columns, where a row that was mixed from several samples is graded against none of them."""
+        mixed = self.mixed_rows
+        if not any(mixed):
+            return self.columns
+        columns = dict(self.columns)
+        for name in _GRADES:
+            if name in columns:
+                columns[name] = [None if gone else one for one, gone in zip(columns[name], mixed, strict=True)]
+        columns["operations"] = [
+            [name for name in one or () if name != "mix"] + (["mix"] if is_mixed else []) or None
+            for one, is_mixed in zip(columns["operations"], mixed, strict=True)
+        ]
+        return columns
 
     def table(self) -> Any:
         """Return the row of `steps`."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 from audit import values
 from audit.metrics.box_matching import match_picture
 from audit.metrics.boxes import Boxes
+from audit.metrics.keypoints import keypoint_similarity
 from audit.metrics.mask_scores import IGNORED, score_mask
 from audit.metrics.source_space import SourceSpace
 from audit.models.task_outputs import DetectorOutput, MaskOutput, TaskOutput, TokenOutput, is_mask
@@ -88,6 +89,7 @@ def _name(classes: Sequence[str] | None, number: int) -> str | None:
 def _add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskContext) -> None:
     target = context.targets[sample] if isinstance(context.targets[sample], Boxes) else None
     found = _match(rows, predicted, target)
+    similar = _similarities(predicted, target, found)
     for kind, boxes in (("target", target), ("predicted", predicted)):
         if boxes is None:
             continue
@@ -116,6 +118,9 @@ def _add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskConte
                 iou=overlap,
                 outcome=outcome,
                 crowd=bool(boxes.crowd[number]) if boxes.crowd is not None else None,
+                keypoints=boxes.keypoints[number].reshape(-1).tolist() if boxes.keypoints is not None else None,
+                keypoint_scores=boxes.keypoint_scores[number].tolist() if boxes.keypoint_scores is not None else None,
+                oks=similar[kind].get(number),
                 **{"class": int(boxes.classes[number])},
                 **corners,
                 **source,
@@ -123,6 +128,23 @@ def _add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskConte
 
 
 Outcome = tuple[int | None, float | None, str | None]
+
+
+def _similarities(
+    predicted: Boxes, target: Boxes | None, found: dict[str, list[Outcome]]
+) -> dict[str, dict[int, float | None]]:
+    """Return, by kind and box, how well the keypoints of matched boxes agree."""
+    similar: dict[str, dict[int, float | None]] = {"predicted": {}, "target": {}}
+    if target is None or predicted.keypoints is None or target.keypoints is None:
+        return similar
+    for number, (partner, _, outcome) in enumerate(found["predicted"]):
+        if partner is not None and outcome is not None:
+            area = float(target.areas[partner]) if target.areas is not None else None
+            value = keypoint_similarity(
+                predicted.keypoints[number], target.keypoints[partner], target.boxes[partner], area
+            )
+            similar["predicted"][number] = similar["target"][partner] = value
+    return similar
 
 
 def _match(rows: TaskRows, predicted: Boxes, target: Boxes | None) -> dict[str, list[Outcome]]:
@@ -151,7 +173,9 @@ def _match(rows: TaskRows, predicted: Boxes, target: Boxes | None) -> dict[str, 
     for place, number in enumerate(mine):
         partner = int(matches.predicted[place])
         if partner < 0:
-            found["predicted"][number] = (None, None, "fp")
+            # A target of this class without a place may be the one that was found.
+            is_open = predicted.classes[number] in target.classes[~target.is_valid]
+            found["predicted"][number] = (None, None, None if is_open else "fp")
         else:
             outcome = None if crowd[theirs[partner]] else "tp"
             found["predicted"][number] = (int(theirs[partner]), float(shared[place, partner]), outcome)
@@ -274,7 +298,8 @@ def _add_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: Task
             predicted=predicted,
             probability=float(logged[position].exp()) if has_probability else None,
             loss=loss,
-            correct=None if target is None else predicted == target,
+            # Losses leave negative targets out (ignore_index); one beyond the outputs can never be right.
+            correct=None if target is None or target < 0 else predicted == target,
         )
     return sum(losses) / len(losses) if losses else None
 

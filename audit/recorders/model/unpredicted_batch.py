@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from audit.recorders.envelope import RecordedBatch
+from audit.recorders.envelope import RecordedBatch, TensorLayout
 from audit.recorders.model.activations import activation_table
 from audit.recorders.model.batch_tensors import all_tensors, object_references
 from audit.recorders.model.batch_tracker import version_of
@@ -52,11 +54,16 @@ class UnpredictedBatch(RecordedBatch):
     #: Steps with a prediction that is not written yet.
     predictions: list[ModelStep] = field(default_factory=list)
     steps: list[ModelStep] = field(default_factory=list)
-    #: How many predictions each place has.
+    #: The number of the next prediction of each place after its graded one, and the places that have a graded one.
     calls: dict[int, int] = field(default_factory=dict)
+    graded: set[int] = field(default_factory=set)
+    #: Places that were mixed from other samples before the batch came to the loop, or of which the user says so.
+    mixed_places: set[int] = field(default_factory=set)
     written: bool = False
     #: What the model's output is to be, a row for each sample that did not fail: real numbers, or several for each.
     targets: torch.Tensor | None = None
+    #: The targets of each head of a model, by (model, head): a row for each sample that did not fail.
+    head_targets: dict[tuple[str, str], Any] = field(default_factory=dict)
     #: The memory of tensors that are one sample each, and its place.
     singles: dict[int, int] = field(default_factory=dict)
     #: Objects of the batch that are not tensors: a graph, a structure of the user's own.
@@ -65,25 +72,43 @@ class UnpredictedBatch(RecordedBatch):
     #: How often each stage of whole batches was called with it, by path, and the ordinal of the last.
     stage_calls: dict[str, int] = field(default_factory=dict)
     last_ordinal: int | None = None
+    #: The proved samples of the tensors that a collate function of the user's made, by where they lie in memory.
+    _layouts: dict[tuple[int, tuple[int, ...]], TensorLayout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = list(all_tensors(self.data))
         self.tensors = [weakref.ref(tensor) for tensor in own]
         self.memory = [(tensor.detach(), version_of(tensor)) for tensor in own]
         self.objects = list(object_references(self.data))
+        if self.layout is not None:
+            found = zip(map(_memory_of, own), self.layout.tensors, strict=True)
+            self._layouts = {memory: one for memory, one in found if one is not None and memory is not None}
         # Whether the loop still holds the data is seen by their being alive.
         self.data = None
+        if self.mixed is not None:
+            self.mixed_places = {
+                place for place, pairs in enumerate(self.mixed) if [one for one, _ in pairs] != [place]
+            }
 
     def next_stage_call(self, path: str) -> int:
         """Return the number of the next call of a stage of whole batches: 1, 2, …"""
         self.stage_calls[path] = number = self.stage_calls.get(path, 0) + 1
         return number
 
-    def next_call(self, place: int) -> int:
-        """Return the number of the next prediction of a sample."""
-        number = self.calls.get(place, 0)
+    def next_call(self, place: int, *, is_mixed: bool) -> int:
+        """Return the number of the next prediction of a sample: 0 for the one that is graded, which is of no mixed row."""
+        if place not in self.graded and not is_mixed:
+            self.graded.add(place)
+            return 0
+        number = self.calls.get(place, 1)
         self.calls[place] = number + 1
         return number
+
+    def note_parents(self, parents: list[list[int]]) -> None:
+        """Take in which samples, by index, each position of the batch was mixed from."""
+        for place, position in enumerate(self.positions):
+            if position is not None and position < len(parents) and set(parents[position]) - {self.indices[place]}:
+                self.mixed_places.add(place)
 
     @property
     def is_held(self) -> bool:
@@ -92,15 +117,29 @@ class UnpredictedBatch(RecordedBatch):
 
     def origins(self, tensor: torch.Tensor) -> RowOrigins | None:
         """Return the samples of one of its own tensors; None for the labels, which say nothing of a model's input."""
-        if (place := self.singles.get(tensor.data_ptr())) is not None and tensor.numel():
+        if (memory := _memory_of(tensor)) is None:
+            return None
+        if (place := self.singles.get(memory[0])) is not None and tensor.numel():
             return RowOrigins(((self, place),), None)
         count = len(self.ok)
+        if self.layout is not None:
+            return self._proved_origins(tensor, self._layouts.get(memory))
         is_aligned = tensor.dim() > 0 and tensor.shape[0] == count
-        labels = [self.labels[place] for place in self.ok]
-        may_be_labels = tensor.dim() == 1 and is_aligned and not tensor.is_floating_point() and None not in labels
-        if may_be_labels and tensor.tolist() == labels:
+        if is_aligned and self._is_labels(tensor, self.ok):
             return None
         return RowOrigins(tuple((self, place) for place in self.ok), 0 if is_aligned else None)
+
+    def _proved_origins(self, tensor: torch.Tensor, found: TensorLayout | None) -> RowOrigins | None:
+        """Return the samples of a tensor that a collate function of the user's made, as far as they are proved."""
+        if found is None or (found.axis == 0 and self._is_labels(tensor, found.places)):
+            return None
+        rows = tuple((self, place) if place in self.ok else None for place in found.places)
+        return RowOrigins(rows, found.axis)
+
+    def _is_labels(self, tensor: torch.Tensor, places: Sequence[int]) -> bool:
+        labels = [self.labels[place] for place in places]
+        may_be = tensor.dim() == 1 and not tensor.is_floating_point() and None not in labels
+        return may_be and tensor.tolist() == labels
 
     def take_rows(self) -> BatchRows:
         """Return everything that is to be written of it; afterwards it holds no rows."""
@@ -134,13 +173,25 @@ class UnpredictedBatch(RecordedBatch):
         return BatchRows(tables=heavy, size=size, is_selected=True)
 
 
+def _memory_of(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]] | None:
+    """Return where a tensor lies; None for one without memory of its own, as sparse and nested tensors are."""
+    try:
+        return tensor.data_ptr(), tuple(tensor.shape)
+    except RuntimeError:
+        return None
+
+
 def targets_of(rows: list[tuple[UnpredictedBatch, int]]) -> torch.Tensor | None:
     """Return the targets of these samples; None unless all have one, of the same shape."""
     found: list[torch.Tensor] = []
     for batch, place in rows:
-        if batch.targets is None or place not in batch.ok:
+        own = batch.item_targets[place] if batch.item_targets and batch.targets is None else None
+        if isinstance(own, np.ndarray):
+            found.append(torch.from_numpy(own))
+        elif batch.targets is not None and place in batch.ok:
+            found.append(batch.targets[batch.ok.index(place)])
+        else:
             return None
-        found.append(batch.targets[batch.ok.index(place)])
     return torch.stack(found) if found and len({one.shape for one in found}) == 1 else None
 
 
@@ -151,5 +202,7 @@ def item_targets_of(rows: list[tuple[UnpredictedBatch, int]]) -> list[Any]:
         target = batch.item_targets[place] if batch.item_targets else None
         if target is None and batch.targets is not None and place in batch.ok:
             target = batch.targets[batch.ok.index(place)].numpy()
+        if isinstance(target, np.ndarray) and target.ndim == 3 and target.shape[0] == 1 and target.dtype.kind in "iub":
+            target = target[0]  # a mask (1, H, W)
         found.append(target)
     return found

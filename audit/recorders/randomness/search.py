@@ -19,10 +19,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from audit.values import native as loops
+
 _DEEPEST = 40
 _WIDEST = 2000
 _MOST = 200_000
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None), range, slice)
+#: The attribute of a stand-in (stages/stand_in.py) that holds the user's own object.
+_TARGET = "_audit_target"
+_PLAIN_TYPES = set(_PLAIN) | {bool}
+#: A list of fewer rows is searched one by one.
+_TABLE = 32
 #: Whose code is not read.
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {
     "torch", "torchvision", "numpy", "PIL", "scipy", "pandas", "pyarrow", "cv2", "albumentations", "albucore", "sklearn",
@@ -89,6 +96,8 @@ class GeneratorSearch:
         With each goes whether its place was there already and held None.
         """
         search = self._search
+        if search.is_unchanged():
+            return {}
         grown = search.grown(self._restless)
         moved = any(place.now() is not place.generator for place in search.places) if search.places else False
         if not (grown or moved or search.is_filled()):
@@ -130,6 +139,12 @@ class _Search:
         self._getters = [holder.get for holder, _ in self.empty]
         self._keys = [key for _, key in self.empty]
 
+    def is_unchanged(self) -> bool:
+        """Whether one look by the compiled loops shows that nothing was added, taken away, filled or moved."""
+        if loops.native is None:
+            return False
+        return not self.places and bool(loops.native.same_holders(self._holders, self._sizes, self.empty))
+
     def grown(self, ignored: set[int]) -> list[int]:
         """Return the identities of containers that have another length than when they were found."""
         if not any(map(operator.ne, map(len, self._holders), self._sizes)):
@@ -141,6 +156,9 @@ class _Search:
         return any(map(operator.is_not, map(operator.call, self._getters, self._keys), itertools.repeat(None)))
 
     def _visit(self, thing: Any, path: str, depth: int, holder: Any, key: Any) -> None:
+        while hasattr(type(thing), _TARGET):
+            # A stand-in, which may be in its place while items are made: what it stands for is what counts.
+            thing = object.__getattribute__(thing, _TARGET)
         if _is(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
             return
         self._seen.add(id(thing))
@@ -164,7 +182,7 @@ class _Search:
                 self._mapping(thing, path, depth)
         elif _is(thing, (list, tuple, deque)):
             # A long list holds samples, not generators.
-            if len(thing) <= _WIDEST:
+            if len(thing) <= _WIDEST and not _is_table(thing):
                 own = thing if not isinstance(thing, tuple) else None
                 if own is not None:
                     self.sizes.append((own, len(own)))
@@ -242,6 +260,13 @@ class _Search:
             value: Any = scope.get(name)
             if value is not None and not _is(value, (types.ModuleType, type)):
                 self._visit(value, f"{file}:{name}", depth + 1, scope, name)
+
+
+def _is_table(rows: Any) -> bool:
+    """Whether a list has many rows of plain values, such as paths and labels: no row can hold a generator."""
+    if len(rows) < _TABLE or {type(row) for row in rows} != {tuple}:
+        return False
+    return {type(value) for row in rows for value in row} <= _PLAIN_TYPES
 
 
 def _file(scope: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from audit.recorders.randomness.watch import Restorer, Watch
 States = list[tuple[str, State]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VisitRequest:
     """Which visit is to be made."""
 
@@ -47,6 +47,10 @@ class Randomness(ABC):
         """Return the generators that the visit drew from, with their states before it, where that is recorded."""
         return []
 
+    def chain(self, is_chained: bool) -> None:
+        """Say that no code of the user's runs in this thread between a visit and the next, or that it may run again."""
+        return
+
 
 class SeededRandomness(Randomness):
     """Seeds every generator from (seed, epoch, index): what a sample becomes depends on nothing else."""
@@ -71,20 +75,34 @@ class WatchedRandomness(Randomness):
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        #: Whether the states after a visit are those before the next, and whether there was one.
+        self._is_chained = self._has_ended = False
 
     def prepare(self, request: VisitRequest) -> None:
         """Take the states before the visit."""
         if self.watch is None:
             self.watch = Watch(self._dataset)
-        self.watch.begin()
+        if self._is_chained and self._has_ended:
+            self.watch.continue_from_last()
+        else:
+            self.watch.begin()
+        self._has_ended = False
+
+    def chain(self, is_chained: bool) -> None:
+        """Take the states after a visit for those before the next, from now on or no longer."""
+        self._is_chained, self._has_ended = is_chained, False
 
     def drawn(self) -> States:
         """Return the generators whose state has changed since `prepare`."""
-        return self.watch.drawn_states() if self.watch is not None else []
+        if self.watch is None:
+            return []
+        found = self.watch.drawn_states()
+        self._has_ended = True
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         # Each process finds the generators of its own copy of the dataset.
-        return {"_dataset": self._dataset, "watch": None}
+        return {"_dataset": self._dataset, "watch": None, "_is_chained": False, "_has_ended": False}
 
 
 class RestoredRandomness(Randomness):

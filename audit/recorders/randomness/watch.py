@@ -41,6 +41,10 @@ class Watch:
         self._before = self.take()
         return self._before
 
+    def continue_from_last(self) -> None:
+        """Begin where the last `drawn_states` ended: nothing can have been drawn since."""
+        self._before = self._taken
+
     def take(self) -> dict[str, State]:
         """Return the states of all generators that are known; the same dict while none of them has changed."""
         known = self._taken

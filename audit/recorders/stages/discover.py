@@ -53,6 +53,14 @@ class Pipeline:
     found: SlotSnapshot = field(default_factory=SlotSnapshot)
     #: The dataset, where stages that no slot holds are to be found by its calls; None where they are not.
     observed: Any = None
+    _has_targets: bool | None = None
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether any stage works on the label. The stages must all be known."""
+        if self._has_targets is None:
+            self._has_targets = any(step.stage.is_target for step in self.steps)
+        return self._has_targets
 
     @property
     def stages(self) -> list[Stage]:

@@ -20,7 +20,8 @@ class Slot:
         self._before: Any = _MISSING
 
     @property
-    def _holder(self) -> Any:
+    def holder(self) -> Any:
+        """The list or dict in which the slot is a place."""
         if self.child:
             return self.owner._modules
         return self.owner if isinstance(self.owner, list) else self.owner.__dict__
@@ -32,7 +33,7 @@ class Slot:
 
     def get(self) -> Any:
         """Return what the slot holds."""
-        holder = self._holder
+        holder = self.holder
         try:
             return holder[self.key]
         except KeyError:
@@ -40,13 +41,13 @@ class Slot:
 
     def put(self, value: Any) -> None:
         """Put a stand-in into the slot. `restore` undoes it exactly."""
-        holder = self._holder
+        holder = self.holder
         self._before = holder.get(self.key, _MISSING) if isinstance(holder, dict) else holder[self.key]
         holder[self.key] = value
 
     def restore(self) -> None:
         """Put back what was there, or nothing where nothing was."""
-        holder = self._holder
+        holder = self.holder
         if self._before is _MISSING:
             holder.pop(self.key, None)
         else:
@@ -127,7 +128,15 @@ class SlotSnapshot:
     def add_children(self, slots: list[Slot]) -> None:
         """Add the slots of one container: it has no others."""
         if slots and not isinstance(slots[0], TupleSlot):
-            self._lengths.append((slots[0]._holder, len(slots)))
+            self._lengths.append((slots[0].holder, len(slots)))
+
+    def slots(self) -> list[Slot]:
+        """Return every slot that was looked at."""
+        return [slot for slot, _, _ in self._values]
+
+    def lengths(self) -> list[tuple[Any, int]]:
+        """Return the containers, each with the number of its places."""
+        return self._lengths
 
     def held_values(self) -> list[Any]:
         """Return everything that sat in the slots."""

@@ -40,7 +40,7 @@ class StageStandIn:
         object.__setattr__(self, "_audit_call", call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        visit = current_visit()
+        visit = getattr(_CURRENT, "visit", None)
         if visit is None:
             return self._audit_target(*args, **kwargs)
         return self._audit_call(visit, self._audit_target, args, kwargs)

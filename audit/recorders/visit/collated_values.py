@@ -1,46 +1,35 @@
-"""Which part of a collated batch is which sample.
-
-A collate function may pad, sort or drop samples, so the place in the batch alone proves nothing. A row is a sample's if it
-is that very object, or holds its content in a corner with nothing but padding around it.
-"""
+"""What a collated batch holds of each sample."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from audit.recorders.envelope import TensorLayout
 from audit.recorders.visit.items import input_place, split_item
 
 #: Stands for a sample that the collate function left out.
 LEFT_OUT = object()
-_MOST_COMPARED = 256
+#: Returns which samples a tensor or an array is made of; None where nothing proves it.
+FindLayout = Callable[[Any], TensorLayout | None]
 
 
-def collated_rows(data: Any, items: Sequence[Any], *, keeps_places: bool) -> list[Any] | None:
-    """Return what each item's input became in a batch; None where that is not certain.
-
-    `keeps_places` says that somebody vouches for it: row n is sample n unless the content says otherwise.
-    """
+def collated_rows(data: Any, items: Sequence[Any], find: FindLayout) -> list[Any] | None:
+    """Return what each item's input became in a batch; None where that is not certain."""
     inputs = [split_item(item)[0] for item in items]
-    count = len(items)
-    batched = [rows for rows in _splits(batch_input(data), count) if rows]
-    listed = [split_item(item)[0] for item in data] if isinstance(data, (tuple, list)) else []
-    for rows in (listed, *batched):
-        if len(rows) == count and all(map(_holds, rows, inputs)):
+    listed = [split_item(item)[0] for item in data] if isinstance(data, (tuple, list)) else None
+    for value in (batch_input(data), listed):
+        if value is not None and (rows := _rows_in(value, inputs, find)) is not None:
             return rows
-    for rows in (listed, *batched):
-        if rows and (found := _find_order(rows, inputs)) is not None:
-            return found
-    if keeps_places:
-        return next((rows for rows in batched if len(rows) == count), None)
     return None
 
 
 def are_the_items(rows: Sequence[Any], items: Sequence[Any]) -> bool:
     """Return whether the rows are the items' inputs themselves, only arranged in another way."""
-    return all(row is split_item(item)[0] for row, item in zip(rows, items, strict=True))
+    inputs = (split_item(item)[0] for item in items)
+    return all(row is LEFT_OUT or row is value for row, value in zip(rows, inputs, strict=True))
 
 
 def batch_input(data: Any) -> Any:
@@ -51,60 +40,48 @@ def batch_input(data: Any) -> Any:
     return data[input_place(data, stacked=True)] if is_tuple else data
 
 
-def _splits(value: Any, count: int) -> list[list[Any]]:
-    """Return the ways in which a batch falls into samples."""
+def _rows_in(value: Any, inputs: list[Any], find: FindLayout) -> list[Any] | None:
     if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_nested:
-            return []
-        axes = [axis for axis in range(min(value.dim(), 2)) if axis == 0 or value.shape[axis] == count]
-        return [list(value.unbind(axis)) for axis in axes]
+        return _tensor_rows(value, inputs, find(value))
     if isinstance(value, Mapping):
-        parts = {key: rows for key, part in value.items() for rows in _splits(part, count)[:1] if len(rows) == count}
-        return (
-            [[{key: rows[n] for key, rows in parts.items()} for n in range(count)]] if len(parts) == len(value) else []
-        )
-    return [list(value)] if hasattr(value, "__len__") and hasattr(value, "__getitem__") else []
+        return _mapping_rows(value, inputs, find)
+    if isinstance(value, (tuple, list)) and 0 < len(value) <= len(inputs):
+        return _listed_rows(value, inputs, find)
+    return None
 
 
-def _find_order(rows: list[Any], inputs: list[Any]) -> list[Any] | None:
-    """Return the row of each sample, where each row holds the content of exactly one of them."""
-    if len(rows) > len(inputs) or len(inputs) > _MOST_COMPARED:
+def _tensor_rows(value: torch.Tensor, inputs: list[Any], layout: TensorLayout | None) -> list[Any] | None:
+    if layout is None:
         return None
-    found: list[Any] = [LEFT_OUT] * len(inputs)
-    for row in rows:
-        places = [place for place, value in enumerate(inputs) if found[place] is LEFT_OUT and _holds(row, value)]
-        if len(places) != 1:
+    if layout.axis is None or len(set(layout.places)) < len(layout.places):
+        # One behind the other, or several views: the values themselves are as they were.
+        return inputs if set(layout.places) == set(range(len(inputs))) else None
+    rows: list[Any] = [LEFT_OUT] * len(inputs)
+    for place, row in zip(layout.places, value.unbind(layout.axis), strict=True):
+        rows[place] = row
+    return rows
+
+
+def _mapping_rows(value: Mapping[Any, Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:
+    parts = {key: _rows_in(part, inputs, find) for key, part in value.items()}
+    rows: list[Any] = []
+    for place in range(len(inputs)):
+        own = {key: found[place] for key, found in parts.items() if found is not None}
+        if len(own) < len(parts) or not own:
             return None
-        found[places[0]] = row
-    return found
+        rows.append(LEFT_OUT if any(one is LEFT_OUT for one in own.values()) else own)
+    return rows
 
 
-def _holds(row: Any, value: Any) -> bool:
-    """Return whether a row is a sample's value, or that value with padding behind or before it."""
-    if row is value:
-        return True
-    if isinstance(row, Mapping) and isinstance(value, Mapping):
-        return all(key in value and _holds(part, value[key]) for key, part in row.items())
-    try:
-        return _is_padded(torch.as_tensor(row), torch.as_tensor(value))
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return False
-
-
-def _is_padded(row: torch.Tensor, value: torch.Tensor) -> bool:
-    row, value = row.detach().cpu(), value.detach().cpu().to(row.dtype)
-    if row.dim() != value.dim() or any(most < size for most, size in zip(row.shape, value.shape, strict=True)):
-        return False
-    if row.shape == value.shape:
-        return torch.equal(row, value)
-    for slices in (
-        tuple(slice(size) for size in value.shape),
-        tuple(slice(most - size, most) for most, size in zip(row.shape, value.shape, strict=True)),
-    ):
-        if torch.equal(row[slices], value):
-            rest = torch.ones(row.shape, dtype=torch.bool)
-            rest[slices] = False
-            padding = row[rest]
-            if bool((padding == padding[0]).all()):
-                return True
-    return False
+def _listed_rows(value: Sequence[Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:
+    """Return the rows of a list in which each entry is one sample."""
+    rows: list[Any] = [LEFT_OUT] * len(inputs)
+    for entry in value:
+        place = next((n for n, own in enumerate(inputs) if own is entry and rows[n] is LEFT_OUT), None)
+        if place is None:
+            layout = find(entry)
+            place = layout.places[0] if layout is not None and len(layout.places) == 1 else None
+        if place is None or rows[place] is not LEFT_OUT:
+            return None
+        rows[place] = entry
+    return rows

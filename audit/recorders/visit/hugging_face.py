@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.recorders.stages.describe import name_of
@@ -22,17 +24,79 @@ def describe_batches(dataset: Any) -> str:
 
 
 def is_mapped(dataset: Any) -> bool:
-    """Return whether the rows come from a file that `Dataset.map` wrote; a table in memory does not show it."""
+    """Return whether the rows were made by `Dataset.map`, which writes its fingerprint beside them, in a file or in memory.
+
+    Renaming a column of a table in memory removes the fingerprint: then it is not known.
+    """
     if not _is_hugging_face(dataset):
         return False
     try:
         from datasets.table import list_table_cache_files
 
-        files = list_table_cache_files(dataset._data)
+        if any(os.path.basename(file).startswith("cache-") for file in list_table_cache_files(dataset._data)):
+            return True
+        noted = json.loads((dataset._data.schema.metadata or {}).get(b"huggingface", b"{}"))
     except Exception:
         # Another version of the library: nothing is known.
         return False
-    return any(os.path.basename(file).startswith("cache-") for file in files)
+    return "fingerprint" in noted
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of the table that a dataset was loaded from: what `filter`, `select`, `shuffle` and splits choose from."""
+
+    number: int
+    #: The file of the table, and the row's number there; None for a table in memory.
+    file: str | None = None
+    row: int = 0
+
+
+def table_row(dataset: Any, index: int) -> TableRow | None:
+    """Return the row that a sample of a Hugging Face dataset is; None for other datasets."""
+    if not _is_hugging_face(dataset):
+        return None
+    try:
+        chosen = dataset._indices
+        number = int(chosen.column(0)[index].as_py()) if chosen is not None else index
+        return _locate(dataset._data, number)
+    except Exception:
+        # Another version of the library: nothing is known.
+        return None
+
+
+def row_values(dataset: Any, index: int) -> dict[str, Any]:
+    """Return what a row holds, without decoding pictures or sounds."""
+    chosen = dataset._indices
+    number = int(chosen.column(0)[index].as_py()) if chosen is not None else index
+    values: dict[str, Any] = dataset._data.fast_slice(number, 1).to_pylist()[0]
+    return values
+
+
+def _locate(table: Any, number: int) -> TableRow:
+    rows_of_blocks = getattr(table, "blocks", None) or []
+    for blocks in rows_of_blocks:
+        # Columns that were added later lie beside the first block.
+        if number < len(blocks[0]):
+            found = _locate(blocks[0], number)
+            return found if len(rows_of_blocks) == 1 else replace(found, number=number + _rows_before(table, blocks))
+        number -= len(blocks[0])
+    path, replays = getattr(table, "path", None), getattr(table, "replays", None)
+    if path is not None and replays is not None:
+        row = number + sum(int(args[0]) for name, args, _ in replays if name in ("slice", "fast_slice"))
+        return TableRow(row, os.path.abspath(path), row)
+    chunks = table.table.column(0).chunks
+    return TableRow(number + (chunks[0].offset if chunks else 0))
+
+
+def _rows_before(table: Any, blocks: Any) -> int:
+    """Return how many rows lie before some blocks of a joined table."""
+    count = 0
+    for others in table.blocks:
+        if others is blocks:
+            break
+        count += len(others[0])
+    return count
 
 
 def _is_hugging_face(dataset: Any) -> bool:

@@ -7,11 +7,13 @@ from typing import Any, Literal, NamedTuple
 
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.stages.discover import Pipeline, find_pipeline, walk
+from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
 from audit.recorders.visit.file_readers import Reader, observe_readers
 from audit.recorders.visit.opened_files import Before, note_opened_files, stop_noting_files
+from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
+from audit.recorders.visit.standing import StandingStandIns
 from audit.recorders.visit.visit import Visit
 from audit.records import Level, Stage
 
@@ -27,12 +29,15 @@ class Inserted(NamedTuple):
 
 
 class Instrument:
-    """Puts stand-ins into a pipeline's slots for the length of one visit."""
+    """Puts stand-ins into a pipeline's slots for the length of one visit, or of several in a row."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self._pairs: list[tuple[Any, Any]] | None = None
         self._calls: CallStages | None = None
+        #: Stand-ins that stay between visits, and the readers that are observed meanwhile.
+        self._standing: StandingStandIns | None = None
+        self._readers: list[Reader] = []
         #: Whether the last visit found other transforms in the dataset than this pipeline's.
         self.changed = False
 
@@ -45,10 +50,40 @@ class Instrument:
         pairs += [(slot, StageStandIn(slot.get(), loads)) for slot in self.pipeline.loads]
         return pairs
 
+    def stand(self) -> None:
+        """Let the stand-ins stay in their slots from one visit to the next, until `stand_down`.
+
+        To be called only where no code of the user's runs in this thread between the visits.
+        """
+        self.stand_down()
+        found = self.pipeline.found
+        if not found.is_current():
+            return
+        if self._pairs is None:
+            self._pairs = self._build()
+        if StandingStandIns.is_possible(self._pairs, found):
+            # Looks for functions of the user's own, and so before the stand-ins are there.
+            self._find_calls()
+            # Before the calls: a function that reads a file is not a stage.
+            self._readers = observe_readers()
+            self._standing = StandingStandIns(self._pairs, found)
+            self._standing.put()
+
+    def stand_down(self) -> None:
+        """Undo `stand`."""
+        if self._standing is not None:
+            self._standing.restore()
+            self._standing = None
+            for reader in self._readers:
+                reader.restore()
+            self._readers = []
+
     def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
         """Return a visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
+        if self._standing is not None and not self._standing.is_current():
+            self.stand_down()
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
-        self.changed = not self.pipeline.found.is_current()
+        self.changed = self._standing is None and not self.pipeline.found.is_current()
         if self._pairs is None and not self.changed:
             self._pairs = self._build()
         pipeline = self.pipeline if not self.changed else find_pipeline(None)
@@ -56,6 +91,11 @@ class Instrument:
 
     def insert(self, visit: Visit) -> Inserted:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
+        if self._standing is not None:
+            functions = self._calls.observe(visit) if self._calls is not None else []
+            inserted = Inserted([], functions, [], note_opened_files(visit.opened))
+            set_current_visit(visit)
+            return inserted
         pairs = (self._pairs or []) if not self.changed else []
         # Before the calls: a function that reads a file is not a stage.
         readers = observe_readers()
@@ -76,11 +116,13 @@ class Instrument:
             function.restore()
 
     def _observe_calls(self, visit: Visit) -> list[FunctionSlot]:
-        if self.pipeline.observed is None or self.changed:
-            return []
-        if self._calls is None:
+        calls = self._find_calls() if not self.changed else None
+        return calls.observe(visit) if calls is not None else []
+
+    def _find_calls(self) -> CallStages | None:
+        if self._calls is None and self.pipeline.observed is not None:
             self._calls = CallStages(self.pipeline.observed, self.pipeline)
-        return self._calls.observe(visit)
+        return self._calls
 
     def describe(self, visit: Visit) -> dict[int, Stage]:
         """Return the stages of a visit that were not known before it, by their ordinals in the visit."""
@@ -95,12 +137,15 @@ class Instrument:
         return added
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"pipeline": self.pipeline, "_pairs": None, "changed": False, "_calls": None}
+        own: dict[str, Any] = {"_pairs": None, "changed": False, "_calls": None, "_standing": None, "_readers": []}
+        return {"pipeline": self.pipeline} | own
 
 
-def _runner(step: Any) -> Any:
+def _runner(step: PipelineStep) -> Any:
+    planned = PlannedStage(step)
+
     def run(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
-        return visit.run(step, target, args, kwargs)
+        return visit.run(planned, target, args, kwargs)
 
     return run
 

@@ -5,23 +5,25 @@ Raises what the user's dataset raises and nothing else: what cannot be recorded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
 
+from audit import values
 from audit.metrics.boxes import Boxes
 from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
-from audit.recorders.envelope import RecordedBatch, Weights, pack_rows
+from audit.recorders.envelope import BatchLayout, RecordedBatch, Weights, pack_rows
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.batch_row import batch_row
-from audit.recorders.visit.collated_values import LEFT_OUT, are_the_items, collated_rows
+from audit.recorders.visit.collated_values import LEFT_OUT
 from audit.recorders.visit.hugging_face import describe_batches, is_mapped
-from audit.recorders.visit.items import label_number, split_item
+from audit.recorders.visit.items import label_number
 from audit.recorders.visit.label_candidates import describe_candidates, describe_form
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import Origin, archived_origin, class_names, find_source, named_origin, origin_of
@@ -79,6 +81,10 @@ class ItemRecorder:
         self.dataset = dataset = maker.dataset
         self.level = level
         self._maker = maker
+        maker.derives = True
+        # Before workers are forked, and outside of any visit, which would note the files that this opens.
+        values.load_kinds()
+        batch.prepare()
         self.instrument = maker.instrument
         self.label = label
         self.source = source
@@ -101,6 +107,7 @@ class ItemRecorder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        values.load_kinds()
         self._ids = StageIds()
         self._changes = _changes_of(self.dataset)
         self.clear()
@@ -135,7 +142,8 @@ class ItemRecorder:
 
     def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
         """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
-        made = self._maker.make(request, lambda: self._changes.run(fetch), self.level.get())
+        run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
+        made = self._maker.make(request, run, self.level.get())
         self._add_rows(request.index, made, None)
         return made
 
@@ -154,11 +162,23 @@ class ItemRecorder:
         except Exception as error:
             self._problem(index, error)
             return make()
-        made = self._maker.finish(visit, lambda: self._changes.run(make))
+        made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
         self._add_rows(index, made, origin)
         if made.error is not None:
             raise made.error
         return made.item
+
+    @contextlib.contextmanager
+    def sequence(self) -> Iterator[None]:
+        """Make items inside one after the other, with no code of the user's in this thread between them."""
+        try:
+            self._maker.begin_sequence()
+        except Exception as error:
+            self._problem(-1, error)
+        try:
+            yield
+        finally:
+            self._maker.end_sequence()
 
     def record_batch(self, fetch: BatchFetch, samples: Sequence[tuple[int, Origin | None]]) -> Any:
         """Record what the dataset makes of a whole batch, and return it. Raises what it raises, after noting it.
@@ -226,8 +246,10 @@ class ItemRecorder:
         self._changes.check_load(visit.take_load(), is_load_only=made.is_load_only)
         for before, after in made.gaps:
             self._changes.add_gap(before, after)
-        added = self.instrument.describe(visit)
-        numbers = {ordinal: self._ids.number(stage) for ordinal, stage in added.items()}
+        numbers: dict[int, int] = {}
+        if visit.added_stages:
+            added = self.instrument.describe(visit)
+            numbers = {ordinal: self._ids.number(stage) for ordinal, stage in added.items()}
         self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
         visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"], numbers)
         samples, sources = self._tables["samples"], self._tables["sample_sources"]
@@ -269,17 +291,15 @@ class ItemRecorder:
                 block=None if known else (state.block or None),
             )
 
-    def add_collated(self, stage: Stage, items: Any, data: Any, *, keeps_places: bool) -> None:
-        """Gather what a collate function made of each sample. To be called once all items of the batch are gathered."""
+    def add_collated(self, stage: Stage, rows: Sequence[Any] | None) -> None:
+        """Gather what a collate function made of each sample; None where that is not certain.
+
+        To be called once all items of the batch are gathered.
+        """
         try:
-            if isinstance(items, list) and len(items) == len(self.indices):
-                rows = collated_rows(data, items, keeps_places=keeps_places)
-            else:
-                # Without batches the function is given one item at a time.
-                rows, items = ([split_item(data)[0]] if len(self.indices) == 1 else None), [items]
             if rows is None:
                 self._unplaced_collate = self._unplaced_collate or stage
-            elif not are_the_items(rows, items):
+            else:
                 self._add_batch_rows(stage, rows)
         except Exception as error:
             self.problems.append(f"what {stage.name} made could not be described: {type(error).__name__}: {error}")
@@ -358,7 +378,7 @@ class ItemRecorder:
 
     def _number_stages(self) -> list[tuple[int, Stage]]:
         """Give the rows their ordinals where stages came that were not known before; the stages, by ordinal."""
-        if all(stage < INSIDE for route in self._routes for stage in route):
+        if all(max(route, default=0) < INSIDE for route in self._routes):
             return []
         steps = self.instrument.pipeline.steps
         order, numbered = number_batch(len(steps), self._routes)
@@ -370,7 +390,14 @@ class ItemRecorder:
         ]
 
     def take_batch(
-        self, data: Any, *, indexed: bool, error: Any = None, mixed: Weights | None = None, by_loader: bool = True
+        self,
+        data: Any,
+        *,
+        indexed: bool,
+        error: Any = None,
+        layout: BatchLayout | None = None,
+        mixed: Weights | None = None,
+        by_loader: bool = True,
     ) -> RecordedBatch:
         """Return everything recorded since the last call, beside the batch it belongs to."""
         payload_bytes, records = 0, torch.zeros(1, dtype=torch.uint8)
@@ -402,6 +429,7 @@ class ItemRecorder:
             problems=self.problems,
             failures=self._failures,
             error=error,
+            layout=layout,
             mixed=mixed,
             stages=stages,
             own_stages=own_stage_names([*self.instrument.pipeline.stages, *(stage for _, stage in stages)]),

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from audit.errors import UsageError
 from audit.recorders.calls.data_values import is_picture, is_text
 
@@ -15,6 +17,8 @@ INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "i
 
 def split_item(item: Any) -> tuple[Any, Any]:
     """Return (input, label) of one item; the label is None when the item has none, or when its place is not certain."""
+    if type(item) is tuple and len(item) == 2 and type(item[0]) is torch.Tensor and item[0].ndim:
+        return item  # nearly always
     if isinstance(item, Mapping):
         label = next((item[key] for key in LABEL_KEYS if key in item), None)
         named = next((item[key] for key in INPUT_KEYS if key in item), None)
@@ -24,10 +28,42 @@ def split_item(item: Any) -> tuple[Any, Any]:
         others = [*item[:place], *item[place + 1 :]]
         # Of several whole numbers, as in (x, index, y), nothing says which is the label.
         is_certain = len(item) == 2 or sum(label_number(part) is not None for part in others) < 2
-        return item[place], item[place + 1] if is_certain and place + 1 < len(item) else None
+        if not is_certain or place + 1 >= len(item):
+            return item[place], None
+        # A second picture of the same form, as in (anchor, positive, label), is an input too.
+        is_input = len(item) > 2 and _are_alike(item[place], item[place + 1])
+        return item[place], None if is_input else item[place + 1]
     if isinstance(item, (tuple, list)) and len(item) == 1:
         return item[0], None
+    if (fields := fields_of(item)) is not None:
+        value, label = split_item(fields)
+        return (item if value is fields else value), label
     return item, None
+
+
+def second_input(item: Any) -> Any:
+    """Return the part of an item beside its input that has the same form, as in (anchor, positive, label); None if none has."""
+    if not isinstance(item, (tuple, list)) or len(item) < 3:
+        return None
+    place = input_place(item)
+    second = item[place + 1] if place + 1 < len(item) else None
+    return second if second is not None and _are_alike(item[place], second) else None
+
+
+def fields_of(item: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass's instance; None for anything else."""
+    if not hasattr(type(item), "__dataclass_fields__"):
+        return None
+    return {name: getattr(item, name, None) for name in type(item).__dataclass_fields__}
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Return whether two parts of an item are pictures, tensors or arrays of the same form."""
+    if is_picture(one) and is_picture(other):
+        return bool(one.size == other.size and one.mode == other.mode)
+    if min(_axes_of(one), _axes_of(other)) < 1:
+        return False
+    return bool(one.shape == other.shape and one.dtype == other.dtype)
 
 
 def input_place(parts: Sequence[Any], *, stacked: bool = False) -> int:
@@ -62,11 +98,15 @@ def parts_of(item: Any) -> list[Any]:
     """Return what an item is made of. A mapping is not a part of itself: the model is given an entry of it."""
     if isinstance(item, Mapping):
         return list(item.values())
-    return [item, *item] if isinstance(item, (tuple, list)) else [item]
+    if isinstance(item, (tuple, list)):
+        return [item, *item]
+    return [item, *(fields_of(item) or {}).values()]
 
 
 def label_number(label: Any) -> int | None:
     """Return a label as a class number; None for what is not a single integer (boxes, masks, soft labels, measurements)."""
+    if type(label) is int:
+        return label
     if label is None or isinstance(label, (str, bytes)):
         return None
     try:

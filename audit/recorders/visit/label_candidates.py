@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.recorders.visit.items import input_place, label_number
+from audit.recorders.visit.items import fields_of, input_place, label_number
 
 
 def describe_candidates(items: Sequence[tuple[int, Any]]) -> str | None:
@@ -32,6 +32,8 @@ def _whole_numbers(items: Sequence[tuple[int, Any]]) -> dict[Any, list[tuple[int
 def _places(item: Any) -> list[tuple[Any, Any]]:
     if isinstance(item, Mapping):
         return list(item.items())
+    if (fields := fields_of(item)) is not None:
+        return list(fields.items())
     if not isinstance(item, (tuple, list)) or not item:
         return []
     given = input_place(item)
@@ -51,4 +53,6 @@ def describe_form(item: Any) -> str | None:
         return f"a mapping with the keys {', '.join(repr(str(key))[:40] for key in list(item)[:12])}"
     if isinstance(item, (tuple, list)) and len(item) > 1:
         return f"a {type(item).__name__} of {', '.join(type(part).__name__ for part in item[:8])}"
+    if (fields := fields_of(item)) is not None:
+        return f"a {type(item).__name__} with the fields {', '.join(list(fields)[:12])}"
     return None

@@ -1,7 +1,8 @@
 """Makes visits: the one way in which `audit run`, a loop of the user's own and a replay take a sample from a dataset.
 
-A visit prepares the generators, puts the stand-ins in, calls the dataset, splits the item, notes stage 0 and what lies
-between the last stage and the item, and says where it failed. The three callers differ in the randomness that they give.
+To make a visit is to prepare the random generators, put the stand-ins into their slots, call the dataset, split the item
+into input and label, and record stage 0 and an item that differs from the last stage's output. If a step fails, the visit
+has the error and the stage. The three callers differ only in the `Randomness` that they pass: seeded, watched or restored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from audit.recorders.visit.batch_fetch import BatchFetch, BatchObserver
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.item_calls import ItemCalls, assign_calls
-from audit.recorders.visit.items import parts_of, split_item
+from audit.recorders.visit.items import parts_of, second_input, split_item
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
 
@@ -35,17 +36,17 @@ class MadeVisit:
     error: BaseException | None = None
     #: The generators that the visit drew from, with their states before it.
     states: States = field(default_factory=list)
-    #: Whether the sample was seen being made. It is not where a dataset works on whole batches.
+    #: False if the dataset made a whole batch at once, and no call that made this sample alone was observed.
     is_seen: bool = True
-    #: Whether no stage was seen, so that `load` is the finished item.
+    #: Whether no stage was observed. Then `load`, stage 0, is the finished item.
     is_load_only: bool = False
-    #: Stages between which the value changed in a way that no stage explains.
+    #: Pairs of stages between which the value changed, although no stage was observed that changed it.
     gaps: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class MadeBatch:
-    """A batch that the dataset made as a whole, with a visit for each place."""
+    """A batch that the dataset made in one call, with one visit for each of its samples."""
 
     items: Any
     visits: list[MadeVisit]
@@ -68,22 +69,28 @@ class VisitMaker:
         self.dataset = dataset
         self.instrument = Instrument(pipeline)
         self.randomness = randomness
-        #: In `audit run` an item or a stage output that is None has failed; in a user's own loop it is their business.
+        #: True in `audit run`: an item or a stage output that is None is a failure. In a user's own loop None is allowed.
         self._require_value = require_value
-        #: False for a replay of runs that were recorded before `audit run` noted items.
+        #: Whether an item that differs from the last stage's output is recorded as a stage `item`. False only in replays of
+        #: runs by older versions, which did not do so.
         self._notes_items = notes_items
-        #: Where the process that watches reads what this one is doing.
+        #: Memory in which this process writes which sample it is making; the main process reads it to find a stall.
         self.activity = activity
+        #: Whether an output may be kept as a function of an earlier one of its visit; a replay looks at each by itself.
+        self.derives = False
 
     def make(self, request: VisitRequest, fetch: Callable[[], Any], level: CaptureOrVerify) -> MadeVisit:
-        """Make one visit; once more if it made generators that had not been prepared. Raises nothing of the dataset's."""
+        """Make one visit. If it created random generators that were not prepared, prepare them and make it again.
+
+        An exception of the dataset is not raised: it is in `MadeVisit.error`.
+        """
         made = self.finish(self.begin(request, level), fetch)
         if self.randomness.prepare_again(request):
             made = self.finish(self._new_visit(level, request.index), fetch)
         return made
 
     def begin(self, request: VisitRequest, level: CaptureOrVerify) -> Visit:
-        """Prepare the generators and the visit; `finish` must follow. What it raises has nothing to do with the dataset."""
+        """Prepare the generators and the visit; `finish` must follow. An exception raised here is not the dataset's."""
         self.randomness.prepare(request)
         return self._new_visit(level, request.index)
 
@@ -92,10 +99,10 @@ class VisitMaker:
         made = MadeVisit(visit)
         inserted = self.instrument.insert(visit)
         try:
-            made.item = self._fetch(visit.index, fetch)
+            made.item = fetch() if self.activity is None else self._fetch(visit.index, fetch)
             self._note_item(made)
         except (Exception, SystemExit) as error:
-            # StopIteration too: it would end the epoch without a word; and an exit would end the run.
+            # StopIteration is caught too, as it would silently end the epoch; and SystemExit, as it would end the run.
             self._fail(made, error)
         finally:
             self.instrument.remove(inserted)
@@ -115,8 +122,18 @@ class VisitMaker:
         finally:
             self.activity.end()
 
+    def begin_sequence(self) -> None:
+        """Say that until `end_sequence` none of the user's code runs in this thread between one visit and the next."""
+        self.instrument.stand()
+        self.randomness.chain(True)
+
+    def end_sequence(self) -> None:
+        """Undo `begin_sequence`."""
+        self.instrument.stand_down()
+        self.randomness.chain(False)
+
     def make_batch(self, request: VisitRequest, fetch: BatchFetch, level: CaptureOrVerify) -> MadeBatch:
-        """Make a batch as a whole, as `make` makes one sample."""
+        """As `make`, for a dataset that makes a whole batch in one call, as with `__getitems__`."""
         self.randomness.prepare(request)
         made = self.finish_batch(fetch, level)
         if self.randomness.prepare_again(request):
@@ -124,7 +141,7 @@ class VisitMaker:
         return made
 
     def finish_batch(self, fetch: BatchFetch, level: CaptureOrVerify) -> MadeBatch:
-        """Call the dataset, watching the single samples that it makes. The generators have been prepared."""
+        """Call the dataset for a batch, and observe the calls that make its single samples. Prepare the generators first."""
         observer = BatchObserver(self.instrument, lambda: self._new_visit(level), self.randomness.watch)
         items: Any = None
         error: BaseException | None = None
@@ -136,8 +153,8 @@ class VisitMaker:
         calls = assign_calls(self.dataset, observer.calls, fetch.indices, items)
         states = observer.states_of(fetch, calls, items)
         visits = []
-        for place, of_place in enumerate(calls):
-            visit = observer.join(of_place)
+        for place, calls_of_place in enumerate(calls):
+            visit = observer.join(calls_of_place)
             made = MadeVisit(visit or self._new_visit(level), states=states[place], is_seen=visit is not None)
             if error is None:
                 made.item = fetch.item(items, place)
@@ -150,7 +167,7 @@ class VisitMaker:
 
     def _new_visit(self, level: CaptureOrVerify, index: int = -1) -> Visit:
         visit = self.instrument.new_visit(level, refuse_none=self._require_value)
-        visit.activity, visit.index = self.activity, index
+        visit.activity, visit.index, visit.derives = self.activity, index, self.derives
         return visit
 
     def _fail(self, made: MadeVisit, error: BaseException) -> None:
@@ -158,11 +175,14 @@ class VisitMaker:
         made.error = error
 
     def _note_item(self, made: MadeVisit) -> None:
-        """Split the item, and note it where it is not what the last stage gave. Raises nothing."""
+        """Split the item into input and label. If the input is not the last stage's output, record it as a stage `item`.
+
+        Raises nothing.
+        """
         visit = made.visit
         try:
             made.value, made.label = split_item(made.item)
-            visit.settle_calls(made.value, made.label)
+            visit.settle_calls(made.value, made.label if made.label is not None else second_input(made.item))
             if made.value is None and self._require_value:
                 visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
             elif 0 not in visit.rows:
@@ -181,18 +201,20 @@ class VisitMaker:
                 visit.problem = visit.problem or f"the item could not be described: {describe_error(error)}"
 
     def _is_output(self, visit: Visit, made: MadeVisit) -> bool:
-        """Whether the item holds what the last stage gave, or its input is equal to it."""
+        """Return whether the item contains the object that the last stage returned, or its input has equal content."""
+        if visit.holds(made.value):
+            return True
         return any(visit.holds(part) for part in parts_of(made.item)) or visit.holds_equal(made.value)
 
 
 def _first_number(fetch: BatchFetch) -> int:
-    """Return the first index of a batch that is fetched as a whole; -1 where it is not a number."""
+    """Return the first index of a batch that is made in one call; -1 if it is not a number."""
     first = fetch.indices[0] if len(fetch.indices) else None
     return first if isinstance(first, int) else -1
 
 
 def lost_visit(pipeline: Pipeline) -> Visit:
-    """Return the visit of a sample whose worker process died: the same in a run and in a replay."""
+    """Return the failed visit of a sample whose worker process died. A run and a replay give the same one."""
     visit = Visit(pipeline, "digest")
     visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
     return visit

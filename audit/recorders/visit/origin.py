@@ -18,8 +18,9 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from audit.recorders.visit.hugging_face import TableRow, row_values, table_row
 from audit.recorders.visit.items import label_number
-from audit.sources.archive import member_name, members_of, read_member
+from audit.sources.archive import member_name, members_of, read_member, row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class OriginFile:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make the making of one cost four times as much
 class Origin:
     """Where a sample came from, and what the dataset says of it before it is read."""
 
@@ -63,6 +64,10 @@ class Origin:
     size: int | None = None
 
 
+#: Classes whose datasets say where a sample comes from by the list `samples` alone.
+_LISTS: set[type] = set()
+
+
 def origin_of(dataset: Any, index: int) -> Origin:
     """Return the origin of one sample; never raises."""
     try:
@@ -73,6 +78,8 @@ def origin_of(dataset: Any, index: int) -> Origin:
 
 def _origin(dataset: Any, index: int) -> Origin:
     kind = type(dataset).__name__
+    if type(dataset) in _LISTS and "source" not in vars(dataset) and (found := _origin_in_samples(dataset, index)):
+        return found
     if callable(getattr(dataset, "source", None)):
         source = dataset.source(index)
         split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
@@ -82,13 +89,32 @@ def _origin(dataset: Any, index: int) -> Origin:
         return Origin(source.path, source.root, source.raw, split, label)
     if isinstance(dataset, Subset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
+    if (row := table_row(dataset, index)) is not None:
+        return _origin_of_row(dataset, index, row)
     if kind == "ConcatDataset" and hasattr(dataset, "cumulative_sizes"):
         number = bisect.bisect_right(dataset.cumulative_sizes, index)
         before = dataset.cumulative_sizes[number - 1] if number else 0
-        found = _origin(dataset.datasets[number], index - before)
+        inner = _origin(dataset.datasets[number], index - before)
         # Two of the joined datasets may have a sample of one number: that number identifies nothing here.
-        return found if found.root is not None else replace(found, source=f"dataset://{index}")
-    return _origin_in_samples(dataset, index) or _origin_in_wrapped(dataset, index)
+        return inner if inner.root is not None else replace(inner, source=f"dataset://{index}")
+    found = _origin_in_samples(dataset, index)
+    if found is not None and not hasattr(type(dataset), "source") and not hasattr(type(dataset), "__getattr__"):
+        _LISTS.add(type(dataset))
+    return found or _origin_in_wrapped(dataset, index)
+
+
+def _origin_of_row(dataset: Any, index: int, row: TableRow) -> Origin:
+    """Return the origin of a sample that is a row of a table: `FILE#ROW`, unless the row names a file that holds it."""
+    unnamed = Origin(f"dataset://{row.number}", owner=dataset, number=index)
+    if row.file is None:
+        return unnamed
+    values = row_values(dataset, index)
+    if any(isinstance(value, dict) and value.get("bytes", b"") is None for value in values.values()):
+        return unnamed
+    data = row_bytes(values)
+    folder, name = os.path.split(row.file)
+    digest = hashlib.sha256(data).hexdigest()
+    return Origin(member_name(name, str(row.row)), folder, digest=digest, size=len(data))
 
 
 def archived_origin(item: Any) -> Origin | None:

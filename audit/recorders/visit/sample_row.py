@@ -41,7 +41,7 @@ def add_sample(
     label: int | None,
     classes: Sequence[str] | None,
 ) -> None:
-    """Append them. `label` is the item's own; where it has none, the origin may know one."""
+    """Append the rows of one visit. `label` is the label in the item; if that is None, the one that the origin names is used."""
     origin = observed_origin(origin, visit.opened)
     if visit.source_digest is None and origin.path is not None:
         content = content_of(origin.path)
@@ -73,6 +73,10 @@ def add_sample(
 
 
 def _add_sources(sources: Columns, index: int, position: int, visit: Visit, origin: Origin) -> None:
+    if not origin.further and origin.root is not None:
+        first_row = (index, position, 0, origin.role, origin.source, origin.root)
+        sources.append(_SOURCE, (*first_row, visit.source_digest, visit.source_bytes, origin.raw))
+        return
     files = list(origin.further)
     if origin.root is not None or not origin.source.startswith("dataset://"):
         first = OriginFile(

@@ -15,6 +15,7 @@ from typing import Any
 
 from audit.recorders.calls.callables import is_library_file
 from audit.recorders.visit.origin import Origin, file_below
+from audit.sources.archive import read_member
 
 #: What a sample is read from. Other files (annotations, caches, shards) may belong to many samples.
 _MEDIA = (
@@ -27,6 +28,8 @@ _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".ttf", ".otf")
 #: What is known of installed packages: read when plugins are looked for, also in a source tree.
 _METADATA = (f".dist-info{os.sep}", f".egg-info{os.sep}")
 _SYSTEM = tuple(f"{os.sep}{name}{os.sep}" for name in ("proc", "sys", "dev", "etc", "usr"))
+#: Shared memory is a folder like any other: people copy datasets there.
+_SHARED = os.path.join(os.sep, "dev", "shm", "")
 _MOST_FILES = 256
 _MOST_KNOWN = 4096
 #: A larger file that a dataset opened by itself is not read a second time to hash it.
@@ -49,6 +52,10 @@ _known: dict[str, tuple[tuple[int, int, int, int], FileContent]] = {}
 def content_of(path: str) -> FileContent:
     """Return digest and length of a file as it is now; nothing where it cannot be read."""
     try:
+        if "#" in path and not os.path.lexists(path):
+            # A member of an archive, or a row of a table, that somebody names.
+            data = read_member(path)
+            return FileContent(hashlib.sha256(data).hexdigest(), len(data))
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             return _NOTHING
@@ -78,6 +85,8 @@ def is_media(path: str) -> bool:
 
 def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
     """Return the origin of a sample with all its files: those that its dataset names, then those that were opened."""
+    if not opened or (len(opened) == 1 and opened[0] == origin.path):
+        return origin
     paths = list(_data_files(opened, origin))
     if not paths:
         return origin
@@ -118,7 +127,8 @@ def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
 
 
 def _is_system(path: str) -> bool:
-    if not is_media(path) and (path.lower().endswith(_CODE) or path.startswith(_SYSTEM) or is_library_file(path)):
+    is_system = path.startswith(_SYSTEM) and not path.startswith(_SHARED)
+    if not is_media(path) and (path.lower().endswith(_CODE) or is_system or is_library_file(path)):
         return True
     return any(part in path for part in _METADATA) or not os.path.isfile(path)
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from operator import attrgetter
-
 from audit import values
 from audit.records import Columns
 from audit.values.base import Facts
 
-#: Each fact has the name of its column.
-_FACTS = tuple(field.name for field in fields(Facts))
-_values_of = attrgetter(*_FACTS)
 #: The columns that a row gives, in the order of its values.
 _OUTPUT = (
     *("index", "position", "stage", "name", "changed", "params", "microseconds", "payload", "target"),
-    *_FACTS,
+    *Facts._fields,  # each has the name of its column
 )
 _PAYLOAD = ("index", "position", "stage", "form", "kind", "encoding", "data")
 
@@ -57,7 +51,7 @@ class Row:
             _OUTPUT,
             (
                 *(index, position, stage, name, self.changed, self.params, self.microseconds, self.level, self.target),
-                *_values_of(facts),
+                *facts,
             ),
         )
         if self.shared:

@@ -7,14 +7,16 @@ visit, and the pipeline goes on. It keeps no reference to a value once the visit
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
+
+import torch
 
 from audit import values
 from audit.recorders.activity import Activity
-from audit.recorders.calls.data_values import ids_in
+from audit.recorders.calls.data_values import ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall, arguments_of
 from audit.recorders.stages.call_parameters import listen, parameters_of
 from audit.recorders.stages.describe import name_of
@@ -22,38 +24,51 @@ from audit.recorders.stages.discover import Pipeline, PipelineStep, looks_random
 from audit.recorders.stages.drawn_parameters import Listener
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.passed_over import fill_passed_over
+from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.stage_row import Row
 from audit.recorders.visit.target_stages import mark_repeated_targets
 from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
 from audit.recorders.visit.visit_stages import INSIDE, AddedStage, VisitStages
 from audit.records import Columns, Stage
 
+#: Types whose values hold no other values: tensors and pictures, as they come.
+_SINGLE: set[type] = set()
+
+
+def _ids_of(value: Any) -> set[int]:
+    if isinstance(value, torch.Tensor) or is_picture(value):
+        _SINGLE.add(type(value))
+    return ids_in(value)
+
 
 class Visit(VisitOutputs):
     """Collects the facts of one visit. `level` says how much of each output is kept."""
 
+    # What most visits leave as it is.
+    _load: Any = None
+    failed_stage: str | None = None
+    error: str | None = None
+    source_digest: str | None = None
+    source_bytes: int | None = None
+    #: Where other processes can read what this one is doing.
+    activity: Activity | None = None
+    index = -1
+    #: The stages that ran, in order.
+    route: Sequence[int] = ()
+
     def __init__(self, pipeline: Pipeline, level: CaptureOrVerify, *, refuse_none: bool = False) -> None:
-        super().__init__(level)
+        self._level = level
+        self.rows = {}
         self._pipeline = pipeline
         #: In `audit run` a stage that returns None has failed; in a user's own loop it is their business.
         self.refuse_none = refuse_none
-        self._load: Any = None
         self._ran: list[int] = []
         #: Which stages the visit met, and their numbers.
         self.stages = VisitStages(pipeline)
         #: By ordinal, what a stage of the pipeline was given and returned.
         self._passed: dict[int, tuple[set[int], Any]] = {}
-        #: The stages that ran, in order.
-        self.route: list[int] = []
-        self.failed_stage: str | None = None
-        self.error: str | None = None
-        self.source_digest: str | None = None
-        self.source_bytes: int | None = None
         #: Files that were opened for reading while the item was made.
         self.opened: list[str] = []
-        #: Where other processes can read what this one is doing.
-        self.activity: Activity | None = None
-        self.index = -1
 
     def enter_stage(self, name: str) -> None:
         """Let other processes know that a stage begins."""
@@ -84,13 +99,13 @@ class Visit(VisitOutputs):
 
     def load(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Stage 0: the decoded source."""
-        begun = time.perf_counter_ns()
+        begun = perf_counter_ns()
         try:
             value = target(*args, **kwargs)
         except BaseException as error:
             self.fail("load", error)
             raise
-        self.note_loaded(value, time.perf_counter_ns() - begun)
+        self.note_loaded(value, perf_counter_ns() - begun)
         return value
 
     def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
@@ -112,46 +127,60 @@ class Visit(VisitOutputs):
         value, self._load = self._load, None
         return value
 
-    def run(self, step: PipelineStep, target: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, stage: PlannedStage, target: Any, args: Any, kwargs: Any) -> Any:
         """Call one stage, and note what it returned."""
         value = args[0] if len(args) == 1 and not kwargs else (args or kwargs)
-        is_target = step.stage.is_target
-        if not is_target and 0 not in self.rows:
-            # The dataset decoded the source by itself: what its first stage is given is the load.
-            self.note_loaded(value)
-        elif not is_target and self.rows[0].target is None and isinstance(value, tuple):
-            self._note_loaded_target(value)
-        came_in = self._digest_of(value)
-        listener = listen(step)
+        rows, is_target = self.rows, stage.is_target
+        if not is_target:
+            if 0 not in rows:
+                # The dataset decoded the source by itself: what its first stage is given is the load.
+                self.note_loaded(value)
+            elif isinstance(value, tuple) and rows[0].target is None:
+                self._note_loaded_target(value)
+        came_in = self._digest if value is self._value and self._digest is not None else self._digest_of(value)
+        listener = listen(stage.step) if stage.draws else None
         overhead_before, ran_before = self._overhead, len(self._ran)
-        begun = time.perf_counter_ns()
-        if self.calls is not None:
-            self.calls.enter(step.target, step.stage.path)
-        self.enter_stage(step.stage.name)
+        activity, calls = self.activity, self.calls
+        begun = perf_counter_ns()
+        if calls is not None:
+            calls.enter(stage.target, stage.path)
+        if activity is not None:
+            activity.enter(stage.name)
         try:
             output = target(*args, **kwargs)
         except BaseException as error:
-            self.fail(step.stage.name, error)
+            self.fail(stage.name, error)
             raise
         finally:
-            self.leave_stage()
-            if self.calls is not None:
-                self.calls.leave()
+            if activity is not None:
+                activity.leave()
+            if calls is not None:
+                calls.leave()
             if listener is not None:
                 listener.detach()
+        ended = perf_counter_ns()
         if output is None and self.refuse_none and not is_target:
-            refused = TypeError(f"{step.stage.name} returned None instead of a value")
-            self.fail(step.stage.name, refused)
+            refused = TypeError(f"{stage.name} returned None instead of a value")
+            self.fail(stage.name, refused)
             raise refused
-        spent = time.perf_counter_ns() - begun - (self._overhead - overhead_before)
-        ran = self._ran[ran_before:]
-        changed = bool(step.children) and not ran and self._digest_of(output) != came_in
-        params = self._params(step, listener, ran, changed=changed)
-        ordinal = step.stage.stage if step.stage.stage not in self.rows else self.stages.add_repeated(step.stage)
-        self._note(ordinal, output, came_in, spent, params, is_target=is_target)
-        self._passed[ordinal] = (ids_in(value), output)
-        self._ran.append(step.stage.stage)
+        params = None
+        if stage.is_container or stage.draws:
+            params = self._params_of(stage, listener, self._ran[ran_before:], came_in, output)
+        ordinal = stage.ordinal if stage.ordinal not in rows else self.stages.add_repeated(stage.step.stage)
+        spent = ended - begun - (self._overhead - overhead_before)
+        self._note(ordinal, output, came_in, spent, params, ended, is_target=is_target)
+        self._passed[ordinal] = ({id(value)} if type(value) in _SINGLE else _ids_of(value), output)
+        self._ran.append(stage.ordinal)
         return output
+
+    def _params_of(
+        self, stage: PlannedStage, listener: Listener | None, ran: list[int], came_in: str | None, output: Any
+    ) -> str | None:
+        overhead = self._overhead
+        changed = stage.is_container and not ran and self._digest_of(output) != came_in
+        # What was spent here is after the stage: `_note` counts from the end of the stage.
+        self._overhead = overhead
+        return self._params(stage.step, listener, ran, changed=changed)
 
     @property
     def added_stages(self) -> Mapping[int, AddedStage]:
@@ -177,6 +206,8 @@ class Visit(VisitOutputs):
     @property
     def last_row(self) -> Row | None:
         """What the last stage on the way to the model left; None where nothing was noted."""
+        if not self.stages.added and not self._pipeline.has_targets:
+            return self.rows[max(self.rows)] if self.rows else None
         ordinals = [n for n in self.rows if not self.stages.is_target(n)]
         return self.rows[max(ordinals)] if ordinals else None
 
@@ -225,6 +256,8 @@ class Visit(VisitOutputs):
 
     def settle_calls(self, item_input: Any, others: Any) -> None:
         """Tell the calls that made the label from those that made the model's input, now that the item is there."""
+        if self.calls is None and not self.stages.added:
+            return
         repeated = self.stages.has_repeated
         if not repeated and (self.calls is None or not self.calls.made):
             return
@@ -258,12 +291,12 @@ class Visit(VisitOutputs):
 
     def end(self) -> None:
         """Let go of the values, and fill in the stages that were passed over."""
-        self._value = self._last = None
+        self._value = self._last = self._picture = None
         self._passed = {}
         self.route = list(self.rows)
         if self.calls is not None:
             self.calls.forget_values()
-        if self.error is None:
+        if self.error is None and len(self.rows) - len(self.stages.added) < len(self._pipeline.steps):
             fill_passed_over(self._pipeline, self.rows)
 
     def add_calls(self, earlier: Visit) -> None:
@@ -284,9 +317,13 @@ class Visit(VisitOutputs):
         self, index: int, position: int, outputs: Columns, payloads: Columns, numbers: Mapping[int, int] | None = None
     ) -> None:
         """Append this visit's rows of `stage_outputs` and `payloads`; `numbers` are those of stages not known before."""
-        for ordinal in sorted(self.rows):
-            number = ordinal if ordinal < INSIDE or numbers is None else numbers[ordinal]
-            self.rows[ordinal].write(index, position, number, self.stages.name_of(ordinal), outputs, payloads)
+        rows, steps = self.rows, self._pipeline.steps
+        for ordinal in sorted(rows):
+            if ordinal < INSIDE:
+                rows[ordinal].write(index, position, ordinal, steps[ordinal].stage.name, outputs, payloads)
+            else:
+                number = ordinal if numbers is None else numbers[ordinal]
+                rows[ordinal].write(index, position, number, self.stages.name_of(ordinal), outputs, payloads)
 
 
 @dataclass(slots=True)

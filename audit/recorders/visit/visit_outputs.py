@@ -5,7 +5,7 @@ A value that cannot be described is a problem noted on the visit, never an excep
 
 from __future__ import annotations
 
-import time
+from time import perf_counter_ns
 from typing import Any, Literal
 
 from audit import values
@@ -24,17 +24,23 @@ _COMPOSITE = ("sequence", "mapping")
 class VisitOutputs:
     """Makes a row of each stage output. `level` says how much of each is kept."""
 
+    # What most visits leave as it is.
+    _value: Any = None
+    _digest: str | None = None
+    _last: Row | None = None
+    #: Whether an output may be kept as a function of an earlier one: where all of them are stored together.
+    derives = False
+    #: The last picture whose exact pixels are stored, and its digest.
+    _picture: tuple[Any, str | None] | None = None
+    #: Nanoseconds that were spent on describing values, and not by the pipeline.
+    _overhead = 0
+    problem: str | None = None
+    #: Follows the calls that the dataset makes, where stages are found by them.
+    calls: VisitCalls | None = None
+
     def __init__(self, level: CaptureOrVerify) -> None:
         self._level = level
-        self._value: Any = None
-        self._digest: str | None = None
-        self._last: Row | None = None
-        #: Nanoseconds that were spent on describing values, and not by the pipeline.
-        self._overhead = 0
         self.rows: dict[int, Row] = {}
-        self.problem: str | None = None
-        #: Follows the calls that the dataset makes, where stages are found by them.
-        self.calls: VisitCalls | None = None
 
     @property
     def last_digest(self) -> str | None:
@@ -52,7 +58,7 @@ class VisitOutputs:
     def _digest_of(self, value: Any) -> str | None:
         if value is self._value and self._digest is not None:
             return self._digest
-        begun = time.perf_counter_ns()
+        begun = perf_counter_ns()
         self._pause_calls(1)
         try:
             return values.digest(value)
@@ -61,7 +67,7 @@ class VisitOutputs:
             return None
         finally:
             self._pause_calls(-1)
-            self._overhead += time.perf_counter_ns() - begun
+            self._overhead += perf_counter_ns() - begun
 
     def _pause_calls(self, by: int) -> None:
         """Observe no calls while a value is described: these are not stages."""
@@ -75,25 +81,33 @@ class VisitOutputs:
         came_in: str | None,
         nanoseconds: int,
         params: str | None,
+        begun: int = 0,
         *,
         is_target: bool = False,
     ) -> None:
-        begun = time.perf_counter_ns()
-        self._pause_calls(1)
+        """Make a row of an output. `begun` is when the clock was read last, if it was just now."""
+        begun = begun or perf_counter_ns()
+        calls = self.calls
+        if calls is not None:
+            calls.paused += 1
         try:
-            facts = values.observe(value) if self._level != "verify" else _only_digest(value)
-            is_known = facts.digest is not None and (came_in is not None or ordinal == 0)
-            row = Row(facts, facts.digest != came_in if is_known else None, params, nanoseconds / 1000)
-            if facts.kind in _COMPOSITE and self._level != "verify":
-                row.target = values.describe_target(value)
-            self._keep(row, value)
+            level = self._level
+            facts = values.observe(value) if level != "verify" else _only_digest(value)
+            digest = facts.digest
+            is_known = digest is not None and (came_in is not None or ordinal == 0)
+            row = Row(facts, digest != came_in if is_known else None, params, nanoseconds / 1000)
+            if level != "verify":
+                if facts.kind in _COMPOSITE:
+                    row.target = values.describe_target(value)
+                self._keep(row, value)
             self.rows[ordinal] = row
             if not is_target:
-                self._value, self._digest, self._last = value, facts.digest, row
+                self._value, self._digest, self._last = value, digest, row
         except Exception as error:
             self.problem = self.problem or f"an output could not be described: {describe_error(error)}"
-        self._pause_calls(-1)
-        self._overhead += time.perf_counter_ns() - begun
+        if calls is not None:
+            calls.paused -= 1
+        self._overhead += perf_counter_ns() - begun
 
     def _keep(self, row: Row, value: Any) -> None:
         """Keep the payload that the level asks for; what did not change is not kept twice."""
@@ -109,7 +123,19 @@ class VisitOutputs:
         if self._level in ("preview", "full"):
             row.preview = values.preview(value)
         if self._level == "full":
-            row.full = values.encode(value)
+            row.full = self._derived_payload(row, value) or values.encode(value)
+            if row.facts.kind == "image" and row.facts.mode == "RGB":
+                self._picture = value, row.facts.digest
+
+    def _derived_payload(self, row: Row, value: Any) -> tuple[str, values.Encoded] | None:
+        """Return an output as a function of the last picture that is stored; None where it is not one."""
+        if not self.derives or self._picture is None or row.facts.dtype not in ("float32", "uint8"):
+            return None
+        picture, digest = self._picture
+        if digest is None or values.observe(picture).digest != digest:
+            return None  # it was changed in place since
+        found = values.derive(picture, digest, value, row.facts.digest)
+        return None if found is None else (row.facts.kind, found)
 
     def _set_last(self, value: Any, row: Row) -> None:
         self._value, self._digest, self._last = value, row.facts.digest, row

@@ -12,10 +12,12 @@ import json
 import math
 import shlex
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Literal, TypedDict
 
 from audit.columns import columns_of
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
+from audit.lineage.queries.task_results import TaskResults
 from audit.lineage.stage_overlays import StageOverlay
 from audit.lineage.trace import Trace, TracedStage
 from audit.plainjson import JsonObject
@@ -42,8 +44,8 @@ def run_view(run: Run) -> JsonObject:
     return row
 
 
-def counts_view(counts: RunCounts, order: ClassOrder = "label") -> JsonObject:
-    """Return the counts of one epoch, with the confusion matrix in the order that is asked for."""
+def counts_view(counts: RunCounts, order: ClassOrder = "label", *, task: TaskResults | None = None) -> JsonObject:
+    """Return the counts of one epoch, with the confusion matrix in the order that is asked for, and the task's results."""
     names = counts["classes"]
     wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
     wrong.sort(key=lambda cell: -cell["count"])
@@ -66,6 +68,7 @@ def counts_view(counts: RunCounts, order: ClassOrder = "label") -> JsonObject:
             for row in per_class[:_LISTED_CLASSES]
         ],
         "more_classes": max(0, len(per_class) - _LISTED_CLASSES),
+        "task": asdict(task) if task is not None else None,
     }
 
 
@@ -100,7 +103,7 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
         stage.update({name: value for name, value in row.items() if name not in stage and name not in _VISIT})
         stage["drew"] = _drawn_values(stage["params"])
         stage.update(_preview(preview, row["stage"], picture))
-        stage["overlay"] = _overlay(overlays.get(row["stage"]))
+        stage["overlay"] = overlay_view(overlays.get(row["stage"]))
         stage["difference"] = _difference(before, (row, preview))
         stage["moved"] = _changes(before[0], row) if before else []
         before = (row, preview)
@@ -115,7 +118,7 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
 _DRAWN_BOXES = 200
 
 
-def _overlay(found: StageOverlay | None) -> JsonObject | None:
+def overlay_view(found: StageOverlay | None) -> JsonObject | None:
     """Return the boxes and masks over a stage's picture as plain data, the masks as one transparent picture."""
     if found is None:
         return None

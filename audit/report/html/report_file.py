@@ -15,6 +15,7 @@ from typing import Any
 from audit.errors import NotFound, UsageError
 from audit.lineage.queries import overview
 from audit.lineage.queries.browsing import worst
+from audit.lineage.queries.task_results import task_results
 from audit.lineage.trace import Trace, trace
 from audit.output_file import write_text
 from audit.plainjson import JsonObject
@@ -41,7 +42,7 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
             f"The number of mistakes must not be negative, got {mistakes}.", hint="Give a whole number from 0 up."
         )
     epoch = overview.last_epoch(reader, row)
-    counts = counts_view(overview.counts(reader, row, epoch))
+    counts = counts_view(overview.counts(reader, row, epoch), task=task_results(reader, row, epoch))
     data: dict[str, Any] = {
         "run": run_view(row),
         "epoch": epoch,

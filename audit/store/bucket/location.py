@@ -41,8 +41,13 @@ def parse_location(text: str, what: str = "store") -> ObjectLocation:
     found = _LOCATION.fullmatch(text)
     if found is None or found[1].lower() not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        scheme = found[1].lower() if found is not None else ""
+        # The address itself is not shown: it may hold a password.
         raise UsageError(
-            f"The {what} is not a location that audit can open.", hint=f"Use a directory, file:// or one of {known}."
+            f"The {what} is not a location that audit can open"
+            + (f": {scheme}:// is not supported." if scheme else "."),
+            hint=f"Use a directory, file:// or one of {known}."
+            + (" Download the files first." if scheme in ("http", "https") else ""),
         )
     scheme, rest = found[1].lower(), found[2]
     # A user and password stand before the bucket; a signed address carries its signature in the query.

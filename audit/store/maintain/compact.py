@@ -125,7 +125,11 @@ def _schema(reader: Reader, manifest: Manifest, part: Part) -> pa.Schema:
 def _read(reader: Reader, manifest: Manifest, part: Part) -> bytes:
     """Return a part's bytes, checked: a damaged part must not be copied into one that looks whole."""
     where = f"{run_folder(manifest.run.run_id)}/{part.file}"
-    data = reader.filesystem.read(where)
-    if hashlib.sha256(data).hexdigest() != part.sha256:
+    try:
+        is_whole = reader.filesystem.size(where) == part.bytes
+        data = reader.filesystem.read(where) if is_whole else b""
+    except FileNotFoundError:
+        is_whole, data = False, b""
+    if not is_whole or hashlib.sha256(data).hexdigest() != part.sha256:
         raise StoreDamaged(f"{where} is damaged, so the run cannot be merged.", hint="See: audit store verify")
     return data

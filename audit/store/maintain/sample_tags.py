@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from audit.errors import UsageError
+from audit.errors import NotFound, UsageError
 from audit.store.maintain.amend import replace_rows
 from audit.store.read.reader import Reader
 
@@ -45,7 +45,10 @@ def _tagged(reader: Reader, run_id: str, wanted: set[int], tag: str, note: str |
     ).fetchall()
     if len(found) < len(wanted):
         missing = sorted(wanted - {row[0] for row in found})
-        raise UsageError(f"The run {run_id} has no sample with index {missing[0]}.")
+        raise NotFound(
+            f"The run {run_id} has no sample with index {missing[0]}.",
+            hint=f"See them with: audit sql 'FROM samples' --run {run_id}",
+        )
     now = datetime.now(UTC).isoformat(timespec="seconds")
     common = {"run_id": run_id, "tag": tag, "note": note or None, "tagged_at": now}
     return [{**common, "index": index, "source": source} for index, source in sorted(found)]

@@ -12,16 +12,22 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.errors import StoreDamaged
+from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Progress, Run
 from audit.store.commits import run_folder
+from audit.store.index_set import read_index_set
 from audit.store.maintain.signatures import problem_with
 from audit.store.part_file import index_bounds
 from audit.store.read.reader import Reader
 from audit.store.schema import add_missing_columns
 from audit.store.tally import Tally
+
+#: A part of at most so many rows is read by one thread.
+_SMALL = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +98,54 @@ def _damaged_manifest(error: Exception) -> Damage:
 
 def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally | None]:
     """Return what is wrong with a part, and what its rows add to the run's counts; None where they cannot be counted."""
+    path = f"{run_folder(run_id)}/{part.file}"
     try:
-        data = reader.filesystem.read(f"{run_folder(run_id)}/{part.file}")
+        # Asked first: nobody knows how large a file is that somebody else has put there.
+        size = reader.filesystem.size(path)
+        data = reader.filesystem.read(path) if size == part.bytes else b""
     except FileNotFoundError:
         return "is missing", None
     except OSError as error:
         return f"cannot be read: {error.strerror}", None
-    if len(data) != part.bytes:
-        return f"has {len(data)} bytes instead of {part.bytes}", None
+    except StoreError as error:
+        return error.message, None
+    if size != part.bytes:
+        return f"has {size} bytes instead of {part.bytes}", None
     if hashlib.sha256(data).hexdigest() != part.sha256:
         return "has other bytes than were written (its SHA-256 differs)", None
     try:
-        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        file = pq.ParquetFile(io.BytesIO(data), pre_buffer=False, page_checksum_verification=True)
+        # Before anything is read: few bytes can claim any number of rows.
+        if file.metadata.num_rows != part.rows:
+            return f"has {file.metadata.num_rows} rows instead of {part.rows}", None
         wanted = [
             "index",
             *({"samples": ["status", "epoch"], "predictions": ["correct", "epoch", "call"]}.get(part.table, [])),
         ]
-        table = file.read(columns=[name for name in wanted if name in file.schema_arrow.names])
+        # Handing a small part to threads takes longer than reading it.
+        columns = [name for name in wanted if name in file.schema_arrow.names]
+        table = file.read(columns=columns, use_threads=part.rows > _SMALL)
     except Exception as error:
         return f"is not a readable Parquet file: {error}", None
-    if file.metadata.num_rows != part.rows:
-        return f"has {file.metadata.num_rows} rows instead of {part.rows}", None
     bounds = index_bounds(table)
     if bounds != (part.first_index, part.last_index):
         listed = f"{part.first_index} to {part.last_index}"
         return f"has indices from {bounds[0]} to {bounds[1]}, and is listed with {listed}", Tally()
+    if (problem := _index_problem(reader, run_id, part, table)) is not None:
+        return problem, None
     is_counted = part.table in ("samples", "predictions")
     return None, Tally.of({part.table: add_missing_columns(part.table, table)}) if is_counted else Tally()
+
+
+def _index_problem(reader: Reader, run_id: str, part: Part, table: pa.Table) -> str | None:
+    """Return what is wrong with the file that lists a part's indices; None if nothing is."""
+    if part.indices is None:
+        return None
+    try:
+        found = read_index_set(part.indices, reader.filesystem.read(f"{run_folder(run_id)}/{part.indices}"))
+    except (OSError, StoreError) as error:
+        return f"is listed with {part.indices}, which cannot be read: {error}"
+    if found is None:
+        return f"is listed with {part.indices}, which has other bytes than were written"
+    mine = np.asarray(table["index"].drop_null(), dtype=np.int64)
+    return None if np.isin(mine, found).all() else f"has indices that {part.indices} does not list"

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, lru_cache
+from operator import attrgetter
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -57,7 +61,7 @@ class Spill:
         return {"temp_directory": self.folder, "memory_limit": limit, "preserve_insertion_order": False}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """One connection over one choice of runs. Tables, views and macros are made when a query first names them."""
 
@@ -68,6 +72,15 @@ class Session:
     #: The statement that makes each table, view and macro, by its name. Those that were made are gone from it.
     _definitions: dict[str, str]
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _process: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        _OPEN.add(self)
+
+    def close(self) -> None:
+        """Close the connection. Does nothing in a process that was forked since: DuckDB's threads are not in it."""
+        if self._process == os.getpid():
+            self.connection.close()
 
     def serve(self, query: str | None) -> None:
         """Have everything ready that the query names; all there is, where it is None or asks for a list."""
@@ -87,6 +100,18 @@ class Session:
         for needed in _words(statement):
             self._define(needed)
         self.connection.execute(statement)
+
+
+_OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
+_INHERITED: list[duckdb.DuckDBPyConnection] = []
+
+
+def _keep_inherited() -> None:
+    """Keep the connections of the parent in a forked process: one that the garbage collector closed there would end it."""
+    _INHERITED.extend(session.connection for session in _OPEN)
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
 
 
 @lru_cache(maxsize=512)
@@ -127,7 +152,7 @@ def connect(
     definitions |= {
         signature.split("(")[0]: f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()
     }
-    return Session(connection, files, exposed, IndexLookup(files.open), definitions)
+    return Session(connection, files, exposed, IndexLookup(files.open, filesystem.read), definitions)
 
 
 def _define_table(table: str, older: Sequence[tuple[str, int]]) -> str:
@@ -167,14 +192,24 @@ def _file(table: pa.Table) -> bytes:
 
 def runs_table(runs: list[Run]) -> pa.Table:
     """Return the `runs` table, made from the manifests, in the order the runs were begun."""
-    rows = []
-    for run in runs:
-        row = {name: getattr(run, name) for name in RUNS.names}
-        for column in ("started_at", "finished_at"):
-            row[column] = datetime.fromisoformat(row[column]) if row[column] else None
-        for column in ("versions", "recipe"):
-            row[column] = json.dumps(row[column])
-        row["tags"] = list(row["tags"].items())
-        row["wrong"] = row["wrong"] if run.graded else None
-        rows.append(row)
-    return pa.Table.from_pylist(rows, schema=RUNS)
+    rows = map(attrgetter(*RUNS.names), runs)
+    columns = dict(zip(RUNS.names, map(list, zip(*rows, strict=True)), strict=True)) if runs else {}
+    for name, change in _AS_STORED.items():
+        columns[name] = [change(value) for value in columns.get(name, ())]
+    graded = [run.graded for run in runs]
+    columns["wrong"] = [wrong if count else None for wrong, count in zip(columns.get("wrong", ()), graded, strict=True)]
+    return pa.table({name: pa.array(columns.get(name, ()), RUNS.field(name).type) for name in RUNS.names}, schema=RUNS)
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+#: Columns whose values are kept in another form by a manifest.
+_AS_STORED: dict[str, Callable[[Any], object]] = {
+    "started_at": _time,
+    "finished_at": _time,
+    "versions": json.dumps,
+    "recipe": json.dumps,
+    "tags": lambda tags: list(tags.items()),
+}

@@ -1,7 +1,8 @@
 """Which parts truly hold a sample: decided from the index column alone, which is kept once it has been read.
 
 A loader that shuffles spreads indices over all parts, so that the bounds in the manifest exclude none of them, and
-DuckDB would open every part and decode a row group of each. This only narrows the choice of files; the rows themselves
+DuckDB would open every part and decode a row group of each. Where a commit has a file of its indices (see index_set),
+no part is opened that does not hold the sample. This only narrows the choice of files; the rows themselves
 are read by DuckDB.
 """
 
@@ -19,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged
+from audit.store.index_set import Numbers, read_index_set
+from audit.store.manifest import MOST_ROWS
 
 #: What the kept indices may take together: those of about sixteen million samples.
 _MOST_BYTES = 64 * 2**20
@@ -53,19 +56,25 @@ class Indices:
 
 
 class IndexLookup:
-    """Answers whether a part has a row of some index. `opened` gives a part's file by its name."""
+    """Answers whether a part has a row of some index. `opened` gives a part's file by its name, `read` any file's bytes."""
 
-    def __init__(self, opened: Callable[[str], Any]) -> None:
+    def __init__(self, opened: Callable[[str], Any], read: Callable[[str], bytes]) -> None:
         self._open = opened
+        self._read_file = read
         #: Parts of several tables that were written together hold the same indices: kept once.
         self._keys: dict[str, Key] = {}
         self._kept: dict[Key, Indices] = {}
         self._bytes = 0
+        #: Files of indices, by path.
+        self._sets: dict[str, Numbers] = {}
+        self._set_bytes = 0
         self._chance = random.Random(0)
         self._lock = threading.Lock()
 
-    def holds(self, name: str, index: int) -> bool:
-        """Return whether the part of that name has a row of that index."""
+    def holds(self, name: str, index: int, listed: str | None = None) -> bool:
+        """Return whether the part of that name has a row of that index; with `listed`, the commit's file of indices, whether it may."""
+        if listed is not None:
+            return _is_among(self._listed(listed), index)
         key = self._keys.get(name)
         found = self._kept.get(key) if key else None
         if found is None:
@@ -73,6 +82,33 @@ class IndexLookup:
             with self._lock:
                 self._keep(name, found)
         return index in found
+
+    def _listed(self, path: str) -> Numbers:
+        """Return the indices in a commit's file, as they lie there: of ten million samples they are looked at in a few hundred files."""
+        found = self._sets.get(path)
+        if found is None:
+            found = self._read_listed(path)
+            with self._lock:
+                self._sets[path] = found
+                self._set_bytes += found.nbytes
+                while self._set_bytes > _MOST_BYTES and len(self._sets) > 1:
+                    self._set_bytes -= self._sets.pop(self._chance.choice(list(self._sets))).nbytes
+        return found
+
+    def _read_listed(self, path: str) -> Numbers:
+        try:
+            found = read_index_set("/".join(path.rsplit("/", 2)[1:]), self._read_file(path))
+        except OSError as error:
+            raise StoreDamaged(
+                f"{path} of the store cannot be read: {error.strerror}.",
+                hint="Open the store again: another process may have merged or removed the run. Else see: audit store verify",
+            ) from error
+        if found is None:
+            raise StoreDamaged(
+                f"{path} of the store has other bytes than were written.",
+                hint="See what is damaged with: audit store verify",
+            )
+        return found
 
     def _keep(self, name: str, found: Indices) -> None:
         self._keys[name] = found.key
@@ -87,7 +123,9 @@ class IndexLookup:
         handle = self._open(name)
         try:
             with pa.PythonFile(handle, mode="r") as file:
-                reader = pq.ParquetFile(file, page_checksum_verification=True)
+                reader = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+                if reader.metadata.num_rows > MOST_ROWS:
+                    raise OSError(f"it claims {reader.metadata.num_rows} rows")
                 column = reader.read(columns=["index"], use_threads=False)["index"]
             return np.asarray(column.drop_null(), dtype=np.int64)
         except (OSError, pa.ArrowException) as error:
@@ -106,3 +144,9 @@ def _distinct(found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     first = np.ones(len(found), dtype=bool)
     np.not_equal(found[1:], found[:-1], out=first[1:])
     return found[first]
+
+
+def _is_among(found: Numbers, index: int) -> bool:
+    if not len(found) or not int(found[0]) <= index <= int(found[-1]):
+        return False
+    return bool(found[np.searchsorted(found, found.dtype.type(index))] == index)

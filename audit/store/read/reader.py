@@ -12,8 +12,10 @@ from audit.config import allows_damaged, verifies_reads
 from audit.errors import StoreError
 from audit.identity import resolve_run
 from audit.records import Part, Run
+from audit.store.commits import run_folder
 from audit.store.filesystem import Filesystem, filesystem_for
-from audit.store.manifest import Manifest, check_store, lock_path, read_manifests
+from audit.store.manifest import Manifest, lock_path, read_manifests
+from audit.store.marker import check_store
 from audit.store.read.connection import Session, connect, scan, union
 from audit.store.read.duckdb_files import empty_part, older_version
 from audit.store.read.relation import Relation
@@ -120,7 +122,7 @@ class Reader:
             if owner == run_id and (index is None or _may_hold(part, index))
         ]
         if index is not None and len(found) > 1:
-            found = [(name, part) for name, part in found if session.lookup.holds(name, index)]
+            found = [(name, part) for name, part in found if session.lookup.holds(name, index, _listed(run_id, part))]
         if not found:
             return []
         conditions = [f"index = {int(index)}"] if index is not None else []
@@ -141,7 +143,7 @@ class Reader:
     def close(self) -> None:
         """Close every connection; relations that were returned before end with them."""
         for session in self._sessions.values():
-            session.connection.close()
+            session.close()
         self._sessions.clear()
 
     def __enter__(self) -> Self:
@@ -196,6 +198,10 @@ def _source(table: str, found: list[tuple[str, Part]]) -> str:
     # The empty file brings the columns that older parts lack.
     current = [empty_part(table), *groups.pop(None, [])]
     return union([current, *groups.values()])
+
+
+def _listed(run_id: str, part: Part) -> str | None:
+    return f"{run_folder(run_id)}/{part.indices}" if part.indices is not None else None
 
 
 def _may_hold(part: Part, index: int) -> bool:

@@ -35,7 +35,8 @@ class Relation:
         self._session = session
         self._connection = session.connection.cursor()
         self._files = session.files
-        self._query = query
+        # DuckDB points at the wrong line of an error if the text begins with white space.
+        self._query = query.lstrip()
         self._parameters = parameters
         self._begun = False
         #: Seconds after which a fetch is stopped; None for never.
@@ -217,4 +218,6 @@ class translate_errors:  # noqa: N801 - reads as a verb where it is used
         message = str(error).strip()
         damaged = f"{PROTOCOL}://" in message and isinstance(error, (duckdb.IOException, duckdb.InvalidInputException))
         hint = "If a part may be damaged, see with: audit store verify" if damaged else None
+        if isinstance(error, duckdb.PermissionException):
+            hint = "A query can read the tables and views of the store, and nothing else."
         raise QueryError(message, hint=hint) from error

@@ -71,7 +71,7 @@ class Scratch:
     def close(self) -> None:
         """Let go of everything that was kept."""
         self._connection.close()
-        self._session.connection.close()
+        self._session.close()
         self._folder.cleanup()
 
     def __enter__(self) -> Scratch:

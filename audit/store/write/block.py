@@ -17,7 +17,8 @@ from audit.store.commits import run_folder
 from audit.store.filesystem import filesystem_for
 from audit.store.part_file import part_of
 from audit.store.tally import Tally
-from audit.store.write.writer import BLOCK, FLUSH_BYTES, FLUSH_ROWS
+from audit.store.write.pending_rows import PendingRows
+from audit.store.write.writer import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,15 @@ class BlockWriter:
         self._filesystem = filesystem_for(location)
         self._folder = run_folder(run_id)
         self._prefix = f"{BLOCK}-{number:07d}-{secrets.token_hex(4)}"
-        self._pending: dict[str, list[pa.Table]] = {}
+        self._pending = PendingRows()
         self._parts: list[Part] = []
         self._tally = Tally()
 
     def append(self, tables: Mapping[str, pa.Table]) -> None:
         """Take rows that belong together."""
-        for name, table in tables.items():
-            if table.num_rows:
-                self._pending.setdefault(name, []).append(table)
+        self._pending.add(tables)
         self._tally += Tally.of(tables)
-        gathered = [table for tables in self._pending.values() for table in tables]
-        if sum(t.nbytes for t in gathered) >= FLUSH_BYTES or sum(t.num_rows for t in gathered) >= FLUSH_ROWS:
+        if self._pending.is_enough:
             self._flush()
 
     def finish(self) -> Block:
@@ -55,8 +53,8 @@ class BlockWriter:
         return Block(tuple(self._parts), self._tally)
 
     def _flush(self) -> None:
-        for name, tables in self._pending.items():
-            part, data = part_of(name, pa.concat_tables(tables), len(self._parts), self._prefix)
+        for name, table in self._pending.tables():
+            part, data = part_of(name, table, len(self._parts), self._prefix)
             self._filesystem.create(f"{self._folder}/{part.file}", data)
             self._parts.append(part)
         self._pending.clear()

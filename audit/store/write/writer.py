@@ -1,7 +1,7 @@
-"""Rows to parts to commit: the one writer of one run.
+"""Writes a run: gathers rows, writes them as parts, and commits the parts. A run has one writer at a time.
 
-Rows of all tables that belong together are appended together and flushed together, so that every
-commit holds whole visits: what a reader sees after a crash has no sample without its stages.
+The rows of a visit in all tables are appended and flushed together, so that every commit holds whole visits: even after a
+crash, a reader sees no sample without its stages.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -19,56 +20,53 @@ from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
 from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.index_set import index_set_of
 from audit.store.leftovers import Cleaned, clean_interrupted, remove_leftovers
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import (
     Manifest,
     check_run_id,
-    check_store,
-    create_store,
     lock_path,
     read_manifest,
     read_manifests,
     unlisted,
     withdraw,
 )
+from audit.store.marker import check_store, create_store
 from audit.store.part_file import part_of
 from audit.store.tally import Tally
+from audit.store.write.pending_rows import PendingRows
 
-#: A part is written when this much has gathered, or when enough time has passed.
-FLUSH_BYTES = 32 * 2**20
-FLUSH_ROWS = 200_000
+#: A part is written when enough has gathered (see pending_rows.py), or when so many seconds have passed.
 FIRST_INTERVAL = 2.0
 LONGEST_INTERVAL = 60.0
 
 ALL_FAILED = "Every sample failed, so the run counts as failed."
-#: How the names of parts begin that other processes wrote for this run's writer to adopt.
+#: The names of parts that other processes write, and that `adopt` adds to the run, begin with this.
 BLOCK = "block"
 
 
 class RunWriter:
     """Appends rows to one run and commits them. Used by one thread at a time."""
 
-    def __init__(self, filesystem: Filesystem, manifest: Manifest, held: ExitStack) -> None:
+    def __init__(self, filesystem: Filesystem, manifest: Manifest, locks: ExitStack) -> None:
         self._filesystem = filesystem
         self._manifest = manifest
-        self._held = held
-        self._pending: dict[str, list[pa.Table]] = {}
-        self._pending_bytes = 0
-        self._pending_rows = 0
-        #: What the pending rows add to the counts.
-        self._gathered = Tally()
+        self._locks = locks
+        self._pending = PendingRows()
+        #: The counts of the pending rows alone.
+        self._tally_of_pending = Tally()
         self._interval = FIRST_INTERVAL
         self._longest = LONGEST_INTERVAL
         self._last_flush = time.monotonic()
         self._begun = time.monotonic()
         self._seconds_before = manifest.run.seconds or 0.0
         run = manifest.run
-        # A run that goes on where it was interrupted is one of `audit run`, which has one epoch.
+        # Counts that are not 0 come from a resumed run. Only runs of `audit run` are resumed, and these have one epoch, 0.
         right = run.graded - run.wrong
         self._tally = Tally(run.samples, run.failed, run.graded, right, {0: (run.graded, right)} if run.samples else {})
-        #: Of the rows that a part in the manifest holds.
-        self._listed = self._tally
+        #: The counts of rows in the parts of the manifest. `_tally` has the pending rows too.
+        self._tally_of_parts = self._tally
         #: Parts in the manifest that no commit holds yet, and how many parts each table has.
         self._uncommitted: list[Part] = []
         self._numbers = Counter(part.table for part in manifest.parts)
@@ -80,18 +78,18 @@ class RunWriter:
         create_store(filesystem)
         now = datetime.now(UTC)
         run = run or Run("")
-        # A sequence that is given is kept: who writes many runs at once need not read them all for each.
+        # If the caller gives the sequence number, the manifests of all other runs need not be read to find it.
         manifests = [] if run.sequence else read_manifests(filesystem)[0]
         run.run_id = check_run_id(run.run_id or new_run_id(now))
         run.started_at = now.isoformat()
         run.sequence = run.sequence or 1 + max((m.run.sequence for m in manifests), default=0)
-        held = ExitStack()
-        held.enter_context(filesystem.lock(lock_path(run.run_id)))
-        writer = cls(filesystem, Manifest(run), held)
+        locks = ExitStack()
+        locks.enter_context(filesystem.lock(lock_path(run.run_id)))
+        writer = cls(filesystem, Manifest(run), locks)
         try:
             create_run(filesystem, writer._manifest)
         except BaseException:
-            held.close()
+            locks.close()
             raise
         clean_interrupted(filesystem, [m.run.run_id for m in manifests if m.run.status == "running"])
         return writer
@@ -102,29 +100,29 @@ class RunWriter:
         filesystem = filesystem_for(location)
         check_store(filesystem)
         missing = NotFound(f"There is no run {run_id} in the store {location}.", hint="See them with: audit runs")
-        # Asked before the lock, which would make the run's folder.
+        # Checked before the lock is taken, because that would create the run's folder.
         if not filesystem.exists(manifest_path(run_id)):
             raise missing
-        held = ExitStack()
-        held.enter_context(filesystem.lock(lock_path(run_id)))
+        locks = ExitStack()
+        locks.enter_context(filesystem.lock(lock_path(run_id)))
         try:
             # Read under the lock: another writer may have committed until just now.
             manifest = read_manifest(filesystem, run_id)
             if isinstance(filesystem, LocalFilesystem):
                 remove_leftovers(filesystem, run_id, Cleaned(), keep_replaced=True)
         except FileNotFoundError:
-            held.close()
+            locks.close()
             raise missing from None
         except BaseException:
-            held.close()
+            locks.close()
             raise
         manifest.run.status = "running"
         manifest.run.finished_at = None
-        return cls(filesystem, manifest, held)
+        return cls(filesystem, manifest, locks)
 
     @property
     def run(self) -> Run:
-        """The run's row as it stands; change it, and the next commit keeps the change."""
+        """The run's row in its current state. The next commit stores what the caller changes in it."""
         return self._manifest.run
 
     @property
@@ -133,39 +131,39 @@ class RunWriter:
         return self._filesystem.location
 
     def commit_every(self, seconds: float) -> None:
-        """Commit at least this often from now on, instead of ever more rarely."""
+        """Commit at least every so many seconds from now on, instead of at growing intervals."""
         self._interval = seconds
         self._longest = seconds
 
     def append(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take rows that belong together; they are committed together."""
-        for name, table in tables.items():
-            if table.num_rows:
-                self._pending.setdefault(name, []).append(table)
-                self._pending_bytes += table.nbytes
-                self._pending_rows += table.num_rows
+        """Add rows that belong together; one commit will hold all of them."""
+        self._pending.add(tables)
         tally = Tally.of(tables)
-        self._gathered += tally
+        self._tally_of_pending += tally
         self._count(tally)
-        if self._pending_bytes >= FLUSH_BYTES or self._pending_rows >= FLUSH_ROWS or self._is_overdue():
+        if self._pending.is_enough or self._is_overdue():
             self.flush()
 
     def adopt(self, parts: Sequence[Part], tally: Tally) -> None:
-        """Take parts that another process wrote for this run (see store.block); the next commit lists them."""
-        for part in parts:
+        """Add parts that another process wrote for this run (see block.py); the next commit lists them.
+
+        In a folder it checks that the last of them exists: it does not if each machine has a folder of its own. A bucket is one
+        place for all machines, and one driver could not make a request for every block there, so it checks nothing.
+        """
+        for part in parts[-1:] if isinstance(self._filesystem, LocalFilesystem) else ():
             path = f"{run_folder(self.run.run_id)}/{part.file}"
             if _size(self._filesystem, path) != part.bytes:
                 raise StoreError(
                     f"{path}, which another process wrote, is not to be found in {self.location}.",
                     hint="The store must be one place for all machines: a shared folder, or s3://bucket/prefix.",
                 )
-        self._list(parts, tally)
+        self._add_parts(parts, tally)
         self._count(tally)
         if self._is_overdue():
             self.flush()
 
     def is_due(self) -> bool:
-        """Return whether rows or parts wait for a commit, and the time for it has come."""
+        """Return whether rows or parts wait for a commit, and the interval since the last one has passed."""
         return bool(self._pending or self._uncommitted) and self._is_overdue()
 
     def _is_overdue(self) -> bool:
@@ -175,26 +173,29 @@ class RunWriter:
         """Write what has gathered as parts and commit them."""
         parts: list[Part] = []
         try:
-            for name, tables in self._pending.items():
-                parts.append(self._write_part(name, pa.concat_tables(tables)))
+            gathered = dict(self._pending.tables())
+            indices = self._write_indices(gathered)
+            for name, table in gathered.items():
+                part = self._write_part(name, table)
+                parts.append(replace(part, indices=indices) if part.first_index is not None else part)
         except (StoreError, OSError):
             withdraw(self._filesystem, self.run.run_id, parts)
             raise
-        self._list(parts, self._gathered)
-        self._forget()
+        self._add_parts(parts, self._tally_of_pending)
+        self._clear_pending()
         self._commit()
         self._last_flush = time.monotonic()
-        # Long runs commit more rarely, so that the manifest stays small against the data.
+        # Long runs commit less often, so that the manifest stays small compared with the data.
         self._interval = min(self._interval * 1.5, self._longest)
 
     def finish(self, status: Status, *, sweep: bool = False) -> Run:
-        """Commit what is left, say how the run ended, and let go of it.
+        """Commit the rows that are left with the run's final status, and release the run's lock.
 
-        `sweep` deletes blocks that no commit lists: what lost attempts of other processes left behind.
+        `sweep` deletes blocks that no commit lists: other processes wrote them in attempts that failed or were repeated.
         """
         try:
             self.run.status = self._outcome(status)
-            self._show()
+            self._update_counts()
             self.run.finished_at = datetime.now(UTC).isoformat()
             try:
                 self.flush()
@@ -205,11 +206,11 @@ class RunWriter:
                 for path in unlisted(self._filesystem, self._manifest, BLOCK):
                     self._filesystem.remove(path)
         finally:
-            self._held.close()
+            self._locks.close()
         return self.run
 
     def _outcome(self, status: Status) -> Status:
-        """Return how the run ended: one without a single good sample has failed, however it was recorded."""
+        """Return the final status: a run in which every sample failed has failed, whatever the caller says."""
         if status != "complete" or not self._tally.samples or self._tally.failed < self._tally.samples:
             return status
         if ALL_FAILED not in self.run.warnings:
@@ -217,44 +218,43 @@ class RunWriter:
         return "failed"
 
     def abandon(self, error: Exception | None = None) -> None:
-        """Let go of the run without another commit of rows; `error` is why, and the run says so if it can still be written."""
+        """Release the run's lock without committing the pending rows. `error`, the reason, is stored in the run if possible."""
         try:
             if error is not None:
                 self._give_up(error)
         finally:
-            self._held.close()
+            self._locks.close()
 
     def _give_up(self, error: Exception) -> None:
-        """Say on the run that it was interrupted, and by what; rows that no part holds are not counted any more."""
-        self._forget()
-        self._tally = self._listed
+        """Mark the run as interrupted, with the reason. The pending rows are lost, so the counts leave them out."""
+        self._clear_pending()
+        self._tally = self._tally_of_parts
         run = self.run
         run.status, run.finished_at = "interrupted", datetime.now(UTC).isoformat()
-        self._show()
+        self._update_counts()
         reason = f"The run stopped: {plainly(error)}"
         if reason not in run.warnings:
             run.warnings.append(reason)
-        # Whatever keeps it from being written: what stopped the run is the error to report.
+        # If this cannot be written either, the error to report is still the one that stopped the run.
         with suppress(Exception):
             self._note_seconds()
             close_after_failure(self._filesystem, self._manifest)
 
-    def _list(self, parts: Sequence[Part], tally: Tally) -> None:
+    def _add_parts(self, parts: Sequence[Part], tally: Tally) -> None:
         self._manifest.parts.extend(parts)
         self._uncommitted.extend(parts)
         self._numbers.update(part.table for part in parts)
-        self._listed += tally
+        self._tally_of_parts += tally
 
-    def _forget(self) -> None:
+    def _clear_pending(self) -> None:
         self._pending.clear()
-        self._pending_bytes = self._pending_rows = 0
-        self._gathered = Tally()
+        self._tally_of_pending = Tally()
 
     def _count(self, tally: Tally) -> None:
         self._tally += tally
-        self._show()
+        self._update_counts()
 
-    def _show(self) -> None:
+    def _update_counts(self) -> None:
         run, tally = self.run, self._tally
         run.samples, run.failed, run.graded = tally.samples, tally.failed, tally.graded
         run.wrong = tally.graded - tally.correct
@@ -267,9 +267,20 @@ class RunWriter:
         try:
             self._filesystem.create(path, data)
         except FileExistsError:
-            # Left behind by a process that died between this part and its commit; the name holds its digest.
+            # A process died after it wrote this part and before it committed it. The name contains the digest of the content.
             self._filesystem.replace(path, data)
         return part
+
+    def _write_indices(self, gathered: Mapping[str, pa.Table]) -> str | None:
+        """Write the indices of this commit's samples to a file, if it needs one (see index_set.py); return the file's name."""
+        found = index_set_of(gathered.values())
+        if found is None:
+            return None
+        file, data = found
+        # The name contains the digest of the content, so a file that exists already is the same.
+        with suppress(FileExistsError):
+            self._filesystem.create(f"{run_folder(self.run.run_id)}/{file}", data)
+        return file
 
     def _commit(self) -> None:
         self._note_seconds()

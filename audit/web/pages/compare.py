@@ -16,7 +16,8 @@ from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import difference
 from audit.store.read.reader import Reader
-from audit.web.pages.trace import send, trace_of
+from audit.web.pages.trace import trace_of
+from audit.web.pages.trace_request import send
 from audit.web.respond import Page, url, wants_json, whole
 from audit.web.state import PATIENCE, AppState
 

@@ -11,7 +11,8 @@ from audit.lineage.selection import as_links, as_text, chosen_rows
 from audit.store.maintain.amend import rename_run, tag_run
 from audit.store.maintain.sample_tags import tag_samples
 from audit.store.read.reader import Reader as Store
-from audit.web.pages.gallery import FORMS, selection
+from audit.web.pages.gallery import FORMS
+from audit.web.pages.gallery_selection import selection
 from audit.web.respond import Form, Page
 from audit.web.state import AppState
 
@@ -78,13 +79,13 @@ def _chosen(state: AppState, request: Request) -> list[int]:
         return _indices(picked)
     store = state.store
     run = store.run(request.path_params["run"])
-    chosen = selection(state, store, run, request)
-    table = "graded_predictions" if run.graded else "lineage"
-    queries = [  # the condition is a user's SQL: it runs in the sandbox
-        f"SELECT DISTINCT index FROM {name} WHERE run_id = ? AND ({chosen.condition or 'true'}\n) LIMIT {_MOST}"
-        for name in dict.fromkeys((table, "lineage"))
-    ]
-    found = state.sandbox.query(*queries, parameters=[run.run_id], limit=_MOST)
+    # The condition is a user's SQL: it runs in the sandbox.
+    queries = [f"SELECT DISTINCT index FROM {rows}" for rows in selection(state, store, run, request).picked.rows]
+    found = state.sandbox.query(*queries, limit=_MOST)
+    if found.more:
+        raise UsageError(
+            f"The gallery has more than {_MOST:,} samples.", hint="Narrow it, or use: audit select --where"
+        )
     return [int(row[0]) for row in found.rows]
 
 

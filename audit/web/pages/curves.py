@@ -8,8 +8,8 @@ from functools import partial
 from starlette.requests import Request
 
 from audit.errors import UsageError
-from audit.lineage.queries import overview
-from audit.lineage.queries.curves import class_curve
+from audit.lineage.queries.curves import class_curve, labels_by_recall
+from audit.web.pages.run import counted
 from audit.web.respond import Page, whole
 from audit.web.state import AppState
 
@@ -24,14 +24,18 @@ def curves(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     epoch = whole(request, "epoch")
     epoch = state.epoch(store, row) if epoch is None else epoch
-    counted = state.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=None)
-    assert counted is not None
+    known = counted(state, store, row, epoch)
+    assert known is not None
+    counts = known[0]
     asked = request.query_params.getlist("class")
     if not all(one.isdecimal() for one in asked) or len(asked) > _MOST:
         raise UsageError(f"Name up to {_MOST} classes by their numbers.")
-    per_class = sorted(counted["per_class"], key=lambda one: one["recall"] if one["recall"] is not None else 2.0)
-    numbers = [int(one) for one in asked] or [one["label"] for one in per_class[:_WORST]]
-    names = counted["classes"]
+    per_class = sorted(counts["per_class"], key=lambda one: one["recall"] if one["recall"] is not None else 2.0)
+    names, worst = counts["classes"], [one["label"] for one in per_class]
+    if row.task == "multilabel":
+        labels = labels_by_recall(store, row, epoch)
+        names, worst = names | labels, list(labels)
+    numbers = [int(one) for one in asked] or worst[:_WORST]
     found = []
     for number in numbers:
         curve = state.about(

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import asdict
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.lineage.queries import maps
+from audit.lineage.queries import similar as similar_queries
+from audit.lineage.small_pictures import SmallPictures
+from audit.records import Run
 from audit.report.html.page_data import run_view
-from audit.web.respond import Page, whole
+from audit.web.pages.trace_request import requested_trace
+from audit.web.respond import Page
 from audit.web.state import AppState
 
-_INTEGERS = ("epoch", "index", "visit", "label", "predicted", "correct")
+_INTEGERS = ("epoch", "index", "visit", "label", "predicted", "correct", "split")
 _FLOATS = ("x", "y", "loss", "confidence")
+#: More pictures than this are looked at only on request.
+_UNASKED = 4_000
 
 
 def sample_map(state: AppState, request: Request) -> Page:
@@ -24,32 +31,61 @@ def sample_map(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     found = state.about(store, row, "map", lambda: (maps.sample_map(store, row),), wait=None)
     made = found[0] if found else None
-    shown = {"layer": made.layer, "method": made.method, "samples": made.samples} if made else None
-    return Page("map.html", {"run": run_view(row), "map": shown, "last_epoch": state.epoch(store, row)})
+    shown = asdict(made) if made else None
+    data = {"run": run_view(row), "map": shown, "last_epoch": state.epoch(store, row), "location": store.location}
+    return Page("map.html", data)
 
 
 def points(state: AppState, request: Request) -> Response:
     """Return the points as bytes: the length of a JSON header, the header, then a column after the other."""
     store = state.store
     row = store.run(request.path_params["run"])
-    body = state.about(store, row, "points", lambda: _packed(maps.points(store, row), row.classes or []), wait=None)
+    body = state.about(store, row, "points", lambda: _packed(*maps.points(store, row), row.classes or []), wait=None)
     return Response(body or b"", media_type="application/octet-stream")
 
 
 def similar(state: AppState, request: Request) -> Page:
-    """Return the samples that are nearest to one on the map."""
+    """Return samples like one: near it on the map, the same file in other runs, and pictures of any run that look alike."""
     store = state.store
     row = store.run(request.path_params["run"])
-    index, visit = request.path_params["index"], whole(request, "visit", 0) or 0
+    found = requested_trace(store, request)
+    sample = found.sample
     known = maps.sample_map(store, row)
-    near = maps.similar(store, row, index, visit) if known else []
-    data = {"run": run_view(row), "samples": near, "layer": known.layer if known else None, "several_epochs": False}
+    near = maps.similar(store, row, sample["index"], sample["visit"]) if known else []
+    runs = similar_queries.compared_runs(store, row)
+
+    def pictures(other: Run) -> SmallPictures:
+        made = state.about(
+            store, other, "small pictures", lambda: similar_queries.last_pictures(store, other), wait=None
+        )
+        assert made is not None
+        return made
+
+    key = (sample["epoch"], sample["index"], sample["visit"])
+    many = similar_queries.many_pictures(runs)
+    alike: list[tuple[float, similar_queries.AlikeSample]] = []
+    looked: similar_queries.LookedAt | None = None
+    if many <= _UNASKED or request.query_params.get("all"):
+        alike, looked = similar_queries.look_alike(store, row, key, runs, pictures)
+    data = {
+        "index": sample["index"],
+        "epoch": sample["epoch"],
+        "visit": sample["visit"],
+        "many": many,
+        "run": run_view(row),
+        "samples": near,
+        "layer": known.layer if known else None,
+        "same_file": similar_queries.same_file(store, row, sample["source_digest"], runs),
+        "alike": [{"distance": apart, **one} for apart, one in alike],
+        "looked": looked,
+        "names": {run.run_id: run.name or run.run_id for run in runs},
+    }
     return Page("similar.html", data)
 
 
-def _packed(columns: maps.MapColumns, classes: list[str]) -> bytes:
-    count = len(columns["index"])
-    head = json.dumps({"count": count, "integers": _INTEGERS, "floats": _FLOATS, "classes": classes}).encode()
+def _packed(columns: maps.MapColumns, splits: list[str], classes: list[str]) -> bytes:
+    named = {"count": len(columns["index"]), "integers": _INTEGERS, "floats": _FLOATS}
+    head = json.dumps({**named, "splits": splits, "classes": classes}).encode()
     head += b" " * (-(4 + len(head)) % 8)
     numbers = [np.ascontiguousarray(columns[name], "<i4").tobytes() for name in _INTEGERS]
     numbers += [np.ascontiguousarray(columns[name], "<f4").tobytes() for name in _FLOATS]

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from audit.errors import NotFound
 from audit.lineage.queries import overview
 from audit.lineage.queries.browsing import tag_names
+from audit.lineage.queries.task_results import TaskResults, task_results
 from audit.records import Run
 from audit.report.html.confusion import ORDERS, ClassOrder
 from audit.report.html.page_data import counts_view, run_view
@@ -104,10 +105,21 @@ def foresee(state: AppState, store: Reader) -> None:
     state.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
+def counted(
+    state: AppState, store: Reader, row: Run, epoch: int, wait: float | None = None
+) -> tuple[overview.RunCounts, TaskResults | None] | None:
+    """Return the counts of an epoch and the results of its task; None if they are not ready."""
+
+    def count() -> tuple[overview.RunCounts, TaskResults | None]:
+        return overview.counts(store, row, epoch), task_results(store, row, epoch)
+
+    return state.about(store, row, ("counts", epoch), count, wait=wait)
+
+
 def _panel(
     state: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None, classes: ClassOrder = "label"
 ) -> Any:
     if name == "counts":
-        counted = state.about(store, row, ("counts", epoch), lambda: overview.counts(store, row, epoch), wait=wait)
-        return counts_view(counted, classes) if counted else None
+        found = counted(state, store, row, epoch, wait)
+        return counts_view(found[0], classes, task=found[1]) if found else None
     return state.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)

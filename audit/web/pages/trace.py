@@ -11,7 +11,6 @@ from starlette.responses import Response
 from audit.errors import AuditError, UsageError
 from audit.lineage.queries.browsing import around, history, previews
 from audit.lineage.trace import Trace
-from audit.lineage.trace import trace as trace_visit
 from audit.plainjson import JsonObject
 from audit.report.html.page_data import trace_view
 from audit.report.html.previews import Encoded, encode, encode_picture
@@ -19,13 +18,13 @@ from audit.sources.builder import can_be_rebuilt
 from audit.store.read.reader import Reader
 from audit.values import Preview
 from audit.values.thumbnail import as_picture
-from audit.web.exact_values import picture_values
-from audit.web.pages import gallery
+from audit.web.exact_values import as_levels, picture_values
+from audit.web.pages import gallery_selection
+from audit.web.pages.overlay import heat_views
+from audit.web.pages.trace_request import requested_trace, send, visit_key
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole
 from audit.web.state import AppState
-
-_A_WHILE = "private, max-age=86400"
 
 
 def trace(state: AppState, request: Request) -> Page:
@@ -36,8 +35,11 @@ def trace(state: AppState, request: Request) -> Page:
         _stage_picture(state, found, row["stage"])
     view = _view(state, store, found)
     view["selection"] = None
-    if "order" in request.query_params:  # opened from a gallery
-        view["selection"] = gallery.selection(state, store, found.run, request).as_dict()["selection"]
+    view["from_gallery"] = "order" in request.query_params
+    if view["from_gallery"]:
+        view["selection"] = gallery_selection.selection(state, store, found.run, request).as_dict()["selection"]
+    elif not (found.run.graded and found.run.wrong):  # there are no mistakes to go through
+        view["selection"] = urlencode({"where": "", "order": "index", "of": found.sample["epoch"]})
     return Page("trace.html", view)
 
 
@@ -45,10 +47,10 @@ def steps(state: AppState, request: Request) -> Page:
     """Return the links to the samples before and after this one in the gallery that it was opened from."""
     store = state.store
     row = store.run(request.path_params["run"])
-    chosen = gallery.selection(state, store, row, request)
+    chosen = gallery_selection.selection(state, store, row, request)
     index = request.path_params["index"]
     key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
-    before, after = gallery.neighbours(state, row, chosen, key)
+    before, after = gallery_selection.neighbours(state, chosen, key)
     data = {"run_id": row.run_id, "previous": before, "next": after, "selection": urlencode(chosen.as_query())}
     return Page("trace_steps.html", data)
 
@@ -69,7 +71,7 @@ def replay(state: AppState, request: Request) -> Page:
         if wants_json(request):
             return error_page(error)
         return Page("replay.html", {"verdict": None, "error": error.message, "hint": error.hint, "stages": []})
-    key = _key(found)
+    key = visit_key(found)
     for stage, preview in derived.items():
         state.pictures.put((*key, stage, "derived"), encode(preview))
     shown = [
@@ -97,14 +99,7 @@ def picture(state: AppState, request: Request) -> Response:
 def source(state: AppState, request: Request) -> Response:
     """Return the source file, if it is a picture and still is what was recorded."""
     found = requested_trace(state.store, request)
-    return send(state.pictures.get((*_key(found), "source"), lambda: source_picture(found)))
-
-
-def send(made: Encoded | None) -> Response:
-    """Return the response with a picture, or 404 if there is none."""
-    if made is None:
-        return Response(status_code=404, media_type="text/plain")
-    return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})
+    return send(state.pictures.get((*visit_key(found), "source"), lambda: source_picture(found)))
 
 
 def trace_of(found: Trace) -> JsonObject:
@@ -125,14 +120,14 @@ def _stage_picture(state: AppState, found: Trace, stage: int) -> Encoded | None:
     def make() -> Encoded | None:
         if found.is_stored(stage):
             try:
-                exact = as_picture(picture_values(found.value(stage, numpy_only=True)))
+                exact = as_picture(as_levels(picture_values(found.value(stage, numpy_only=True))))
             except AuditError:
                 exact = None
             if exact is not None:
                 return encode_picture(exact)
         return encode(found.preview(stage))
 
-    return state.pictures.get((*_key(found), stage, "whole"), make)
+    return state.pictures.get((*visit_key(found), stage, "whole"), make)
 
 
 def _looks_like_picture(stage: JsonObject) -> bool:
@@ -146,22 +141,6 @@ def _last_picture(stages: list[Any]) -> int:
 
 def _is_picture(preview: Preview) -> bool:
     return preview.media_type.startswith("image/")
-
-
-def requested_trace(store: Reader, request: Request) -> Trace:
-    """Return the trace of the visit that the address names."""
-    return trace_visit(
-        store,
-        request.path_params["run"],
-        index=request.path_params["index"],
-        epoch=whole(request, "epoch"),
-        visit=whole(request, "visit"),
-    )
-
-
-def _key(found: Trace) -> tuple[object, ...]:
-    sample = found.sample
-    return found.run.run_id, sample["epoch"], sample["index"], sample["visit"]
 
 
 def _place(found: Trace) -> dict[str, int | None]:
@@ -191,4 +170,5 @@ def _view(state: AppState, store: Reader, found: Trace) -> JsonObject:
     view["location"] = store.location
     view["history"] = history(store, run, sample["index"]) if view["last_epoch"] else []
     view["last_stage"] = _last_picture(view["stages"])
+    view["heat_maps"] = heat_views(found, view["stages"])
     return view

@@ -11,7 +11,7 @@ from audit.lineage.trace import Trace
 from audit.sources.builder import can_be_rebuilt
 from audit.web.derivations import Key
 from audit.web.exact_values import NotAPicture, Values, pack, picture_values
-from audit.web.pages.trace import requested_trace
+from audit.web.pages.trace_request import requested_trace
 from audit.web.state import AppState
 
 _A_WHILE = "private, max-age=3600"

@@ -5,6 +5,7 @@
 document.addEventListener("error", (event) => {
   const picture = event.target;
   if (!(picture instanceof HTMLImageElement)) return;
+  if (picture.classList.contains("over")) { picture.hidden = true; return; }
   const frame = picture.closest(".shot");
   if (frame) frame.classList.add("missing");
   else if (picture.classList.contains("thumb")) picture.hidden = true;
@@ -217,6 +218,7 @@ document.addEventListener("change", (event) => {
     else document.body.dataset.theme = theme;
     if (button) button.textContent = { auto: "Theme", light: "Light", dark: "Dark" }[theme];
     window.dispatchEvent(new Event("resize"));
+    window.dispatchEvent(new Event("audit:theme"));
   };
   let theme = "auto";
   try { theme = localStorage.getItem("audit-theme") || "auto"; } catch { /* a browser may refuse to keep anything */ }
@@ -233,7 +235,7 @@ document.addEventListener("change", (event) => {
   const keys = [
     ["?", "this help"], ["j k ← → ↑ ↓", "gallery: move from tile to tile"], ["Enter", "gallery: open the sample"], ["[ ]", "gallery: the picture of the stage before or after"],
     ["← → or k j", "sample: previous and next"], ["g", "sample: back to the gallery"], ["r", "sample: replay"],
-    ["+ - 0 1", "viewer: zoom in, out, fit, one pixel for one value"], ["arrows", "viewer: move"], ["[ ]", "viewer: stage before or after"], ["Esc", "close"],
+    ["+ - 0 1", "viewer: zoom in, out, fit, one pixel for one value"], ["arrows", "viewer: move"], ["[ ]", "viewer: stage before or after"], ["+ - 0 arrows", "map: zoom in, out, all samples, move"], ["shift", "map: hold it and drag to move"], ["Esc", "close"],
     ["Ctrl Enter", "SQL: run the query"], ["Tab", "SQL: complete"],
   ];
   function help() {

@@ -41,9 +41,9 @@
   }
 
   // A line at the bottom of the window that says at once what is being done, and for how long already.
-  function progress(text) {
+  function progress(text, style = "") {
     const line = document.createElement("p"), bar = document.createElement("progress"), words = document.createElement("span");
-    line.className = "doing-bar";
+    line.className = ("doing-bar " + style).trim();
     line.setAttribute("role", "status");
     bar.setAttribute("aria-label", text);
     line.append(bar, words);
@@ -107,6 +107,14 @@
     load(form, address, posts ? { method: "POST", body: fields } : {}).finally(() => buttons.forEach((button) => { button.disabled = false; }));
     if (form.dataset.address !== undefined) history.pushState(null, "", address);
   });
+
+  // Another page is asked for: say so until it comes. Pages that come at once show nothing, by the delay of the style sheet.
+  let leaving = null, downloading = false;
+  const download = (event) => { downloading = Boolean((event.submitter && event.submitter.hasAttribute("data-plain")) || event.target.closest("a[download]")); };
+  document.addEventListener("submit", download, true);
+  document.addEventListener("click", download, true);
+  window.addEventListener("beforeunload", () => { if (!leaving && !downloading) leaving = progress("Loading", "late"); });
+  window.addEventListener("pageshow", () => { if (leaving) leaving(); leaving = null; });
 
   // Going back to an address that a form put there: the page as it was is asked for again.
   window.addEventListener("popstate", () => window.location.reload());

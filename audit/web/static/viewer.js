@@ -1,6 +1,7 @@
 // Look at the exact values of a picture: zoom, pan, numbers under the pointer, one channel, two pictures against each other.
 //
 //   data-exact="URL"   on a button: where its values come from; data-name: what it is called
+//   data-heat          its values are a heat map, shown in colours; data-over: the address of the picture that it lies over
 //   data-pair="KEY"    two buttons with the same key belong together; data-difference="KEY" opens both in difference mode
 "use strict";
 
@@ -17,17 +18,19 @@
 
   // ---- values
 
-  function parse(buffer) {
+  function parse(buffer, heat) {
     const length = new DataView(buffer).getUint32(0, true);
     const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
     const [height, width, channels] = head.shape;
-    return prepare({ height, width, channels, dtype: head.dtype, values: new TYPES[head.stored](buffer, 4 + length), note: "" });
+    return prepare({ height, width, channels, dtype: head.dtype, values: new TYPES[head.stored](buffer, 4 + length), heat, note: "" });
   }
 
   function prepare(picture) {
     let low = Infinity, high = -Infinity;
     for (const value of picture.values) if (Number.isFinite(value)) { if (value < low) low = value; if (value > high) high = value; }
     const plain = picture.dtype === "uint8";
+    // Floats from 0 to 1 are levels too: stretched, they would look brighter than the picture that they are.
+    if (!picture.heat && picture.dtype.startsWith("float") && low >= 0 && high <= 1 && high > 0.05) { low = 0; high = 1; }
     return Object.assign(picture, { low: plain ? 0 : low, high: plain ? 255 : high, seen: [low, high], drawn: new Map() });
   }
 
@@ -41,14 +44,14 @@
     const all = pen.getImageData(0, 0, canvas.width, canvas.height).data;
     const values = new Uint8Array(canvas.width * canvas.height * 3);
     for (let n = 0; n < canvas.width * canvas.height; n += 1) for (let c = 0; c < 3; c += 1) values[3 * n + c] = all[4 * n + c];
-    return prepare({ height: canvas.height, width: canvas.width, channels: 3, dtype: "uint8", values, note: "This is the small preview, not the exact values. " + why });
+    return prepare({ height: canvas.height, width: canvas.width, channels: 3, dtype: "uint8", values, note: "This is the small preview, not the exact values. " + why + " " });
   }
 
   async function fetchValues(button) {
     const address = button.dataset.exact;
     try {
       let answer = await fetch(address, { credentials: "same-origin" });
-      if (answer.ok) return parse(await answer.arrayBuffer());
+      if (answer.ok) return parse(await answer.arrayBuffer(), button.dataset.heat !== undefined);
       let said = await answer.json();
       if (said.derive) {
         known.set(address, await fromPreview(button, said.error));
@@ -96,15 +99,48 @@
     return span > 0 ? (255 * (value - picture.low)) / span : picture.dtype === "uint8" ? value : 0;
   }
 
+  // Colours of a heat map, as on the page: dark blue, violet, red, orange, yellow.
+  const RAMP = [[8, 6, 60], [106, 23, 110], [200, 60, 70], [248, 149, 34], [252, 255, 164]];
+  function ramp(shown) {
+    if (shown === null) return [255, 0, 255, 255];
+    const place = (shown / 255) * (RAMP.length - 1), below = Math.min(Math.floor(place), RAMP.length - 2), part = place - below;
+    return [...RAMP[below].map((value, c) => value * (1 - part) + RAMP[below + 1][c] * part), 255];
+  }
+
+  // Boxes and masks that lie over the picture of the page, drawn over its values.
+  const LINES = { target: "#34c759", predicted: "#0a84ff", off: "#ff453a" };
+  function drawOver(pane, button, place) {
+    if (!view.over.checked) return;
+    const pen = pane.getContext("2d"), mask = button.querySelector("img.over:not(.heat)"), svg = button.querySelector("svg.over");
+    pen.globalAlpha = 1;
+    pen.imageSmoothingEnabled = false;
+    if (mask && mask.naturalWidth) pen.drawImage(mask, place.left, place.top, place.width, place.height);
+    if (!svg) return;
+    const sx = place.width / svg.viewBox.baseVal.width, sy = place.height / svg.viewBox.baseVal.height;
+    pen.font = "12px system-ui, sans-serif";
+    for (const group of svg.querySelectorAll("g")) {
+      const [x, y, width, height] = ["x", "y", "width", "height"].map((name) => group.querySelector("rect")[name].baseVal.value);
+      const left = place.left + x * sx, top = place.top + y * sy, text = group.textContent.trim();
+      pen.strokeStyle = pen.fillStyle = LINES[group.classList[0]] || LINES.predicted;
+      pen.lineWidth = group.classList.contains("target") ? 3 : 2;
+      pen.strokeRect(left, top, width * sx, height * sy);
+      if (width * sx < 60) continue;
+      pen.fillRect(left - 1, top - 16, pen.measureText(text).width + 8, 16);
+      pen.fillStyle = "#000";
+      pen.fillText(text, left + 3, top - 4);
+    }
+  }
+
   // The picture as pixels of a hidden canvas, made once for each channel.
   function painted(picture, channel) {
     const key = String(channel);
     if (picture.drawn.has(key)) return picture.drawn.get(key);
     const { width, height, channels, values } = picture;
     const canvas = make("canvas", { width, height }), image = new ImageData(width, height);
-    const colour = channel === "all" && channels >= 3;
+    const colour = channel === "all" && channels >= 3 && !picture.heat;
     const only = channel === "all" ? 0 : Math.min(channel, channels - 1);
     for (let n = 0; n < width * height; n += 1) {
+      if (picture.heat) { image.data.set(ramp(level(picture, values[n * channels + only])), 4 * n); continue; }
       for (let c = 0; c < 3; c += 1) {
         const shown = level(picture, values[n * channels + (colour ? c : only)]);
         image.data[4 * n + c] = shown === null ? [255, 0, 255][c] : shown; // what is not finite is magenta
@@ -180,8 +216,8 @@
     view.amount.hidden = view.mode.value !== "blend";
     if (!first) return;
     if (first.error) { clear(view.first); view.facts.textContent = first.error; return; }
-    if (!view.base || view.fitting) { view.base = first; fit(); }
     view.base = first;
+    if (view.fitting) fit();
     channels(first, second && !second.error ? second : null);
     const channel = view.channel.value === "all" ? "all" : Number(view.channel.value);
     const place = box(first, view.first);
@@ -191,6 +227,7 @@
       if (view.mode.value === "side") {
         clear(view.second);
         put(view.second, painted(second, channel), box(second, view.second));
+        drawOver(view.second, view.buttons[view.b], box(second, view.second));
       }
       note += " — B: " + describe(second);
     }
@@ -203,6 +240,7 @@
       put(view.first, painted(first, channel), place);
       if (view.mode.value === "blend" && second && !second.error) put(view.first, painted(second, channel), place, Number(view.blend.value));
     }
+    drawOver(view.first, view.buttons[view.a], place);
     view.facts.textContent = note;
     view.scale.textContent = Math.round(view.zoom * 100) + " %";
     view.dialog.dataset.ready = [first, second].filter(Boolean).map((p) => p.dtype + " " + p.width + "x" + p.height).join(", ");
@@ -232,11 +270,11 @@
     view.zoom = Math.min(pane.clientWidth / view.base.width, pane.clientHeight / view.base.height) * 0.98;
     if (view.zoom > 1 && view.zoom < 40) view.zoom = Math.max(1, Math.floor(view.zoom * 2) / 2);
     view.x = view.y = 0.5;
-    view.fitting = false;
   }
 
   function zoomBy(factor, at = null) {
     if (!view.base) return;
+    view.fitting = false; // until then the picture follows the size of the window
     const zoom = Math.max(0.02, Math.min(100, view.zoom * factor));
     if (at) { // the pixel under the pointer stays where it is
       const place = box(view.base, view.first), grow = zoom / view.zoom;
@@ -274,6 +312,7 @@
     pane.addEventListener("pointermove", (event) => {
       if (grip && view.base) {
         const place = box(view.base, view.first);
+        view.fitting = false;
         view.x -= (event.clientX - grip.x) / place.width;
         view.y -= (event.clientY - grip.y) / place.height;
         grip = { x: event.clientX, y: event.clientY };
@@ -288,7 +327,7 @@
     event.stopPropagation();
     if (event.target.closest("select, input")) return;
     const pan = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    if (pan) { const place = box(view.base, view.first); view.x += (pan[0] * 60) / place.width; view.y += (pan[1] * 60) / place.height; draw(); event.preventDefault(); }
+    if (pan) { view.fitting = false; const place = box(view.base, view.first); view.x += (pan[0] * 60) / place.width; view.y += (pan[1] * 60) / place.height; draw(); event.preventDefault(); }
     else if (event.key === "+" || event.key === "=") zoomBy(1.5);
     else if (event.key === "-") zoomBy(1 / 1.5);
     else if (event.key === "0") { view.fitting = true; draw(); }
@@ -316,14 +355,15 @@
       buttons, base: null, fitting: true, zoom: 1, x: 0.5, y: 0.5, listed: null, cached: null,
       aName: list(), bName: list(), mode: make("select", {}, ...modes.map(([value, textContent]) => make("option", { value, textContent }))), channel: make("select"),
       blend: make("input", { type: "range", min: "0", max: "1", step: "0.01", value: "0.5" }), first: make("canvas", { className: "pane" }), second: make("canvas", { className: "pane" }),
-      facts: make("p", { className: "facts" }), pixel: make("output", { className: "pixel" }), scale: make("span", { className: "dim" }), doing: make("span"), progress: make("p", { className: "doing", hidden: true }),
+      over: make("input", { type: "checkbox", checked: true }), facts: make("p", { className: "facts" }), pixel: make("output", { className: "pixel" }), scale: make("span", { className: "dim" }), doing: make("span"), progress: make("p", { className: "doing", hidden: true }),
     };
     made.progress.setAttribute("role", "status");
     made.progress.append(make("progress"), " ", made.doing);
     made.progress.querySelector("progress").setAttribute("aria-label", "loading values");
     made.withB = labelled("B", made.bName, "picture B");
     made.amount = labelled("A to B", made.blend);
-    const bar = make("div", { className: "tools" }, labelled("A", made.aName, "picture A"), labelled("show", made.mode), made.withB, made.amount, labelled("channel", made.channel),
+    const over = make("label", { hidden: !buttons.some((one) => one.querySelector(".over:not(.heat)")) }, made.over, " boxes and masks");
+    const bar = make("div", { className: "tools" }, labelled("A", made.aName, "picture A"), labelled("show", made.mode), made.withB, made.amount, labelled("channel", made.channel), over,
       button("−", "zoom out (-)", () => zoomBy(1 / 1.5)), made.scale, button("+", "zoom in (+)", () => zoomBy(1.5)), button("fit", "fit the window (0)", () => { view.fitting = true; draw(); }), button("1:1", "one pixel for one value (1)", () => zoomBy(1 / view.zoom)),
       button("Close", "close (Escape)", () => made.dialog.close()));
     made.dialog = make("dialog", { className: "viewer" }, bar, make("div", { className: "panes" }, made.first, made.second), made.progress, made.facts, made.pixel);
@@ -332,10 +372,12 @@
     made.aName.addEventListener("change", () => choose("a", Number(made.aName.value)));
     made.bName.addEventListener("change", () => choose("b", Number(made.bName.value)));
     made.mode.addEventListener("change", () => choose("b", view.b));
-    for (const control of [made.channel, made.blend]) control.addEventListener("input", draw);
+    for (const control of [made.channel, made.blend, made.over]) control.addEventListener("input", draw);
     made.dialog.addEventListener("keydown", keys);
     made.dialog.addEventListener("close", () => { end(); view = null; made.dialog.remove(); });
-    new ResizeObserver(() => draw()).observe(made.dialog);
+    const resized = new ResizeObserver(() => draw());
+    resized.observe(made.dialog);
+    resized.observe(made.first);
     return made;
   }
 
@@ -345,11 +387,13 @@
     const mates = pair ? buttons.filter((one) => one.dataset.pair === pair) : [];
     const a = mates.length ? buttons.indexOf(opener.dataset.difference ? mates[0] : opener) : buttons.indexOf(opener);
     const other = mates.find((one) => buttons.indexOf(one) !== a);
-    const b = other ? buttons.indexOf(other) : a > 0 ? a - 1 : Math.min(1, buttons.length - 1);
+    const under = opener.dataset.over ? buttons.findIndex((one) => one.dataset.exact === opener.dataset.over) : -1;
+    const b = other ? buttons.indexOf(other) : under >= 0 ? under : a > 0 ? a - 1 : Math.min(1, buttons.length - 1);
     view = build(buttons);
     document.body.append(view.dialog);
     view.dialog.showModal();
     if (opener.dataset.difference) view.mode.value = "difference";
+    if (opener.dataset.over) view.mode.value = "blend";
     view.bName.value = String(b);
     view.b = b;
     choose("a", a);

@@ -238,7 +238,8 @@ def test_stages_that_a_dataset_calls_are_told(nodes: Any, tmp_path: Path) -> Non
     )
     run = audit.run(tmp_path, pipeline=pipeline, store=tmp_path / "lineage", engine="ray")
     assert (run.status, run.samples) == ("complete", 6)
-    (text,) = run.unrecorded or []
+    named, text = run.unrecorded or []
+    assert "the stages Flatten (call.aug), which are found by their calls" in named
     assert "`load` is the finished item" in text
     assert any("--engine local" in warning for warning in run.warnings)
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from torch.utils.data import DataLoader, Dataset
+from warm_programs import warm_python
 
 import audit
 from audit.cli.main import cli
@@ -88,7 +89,7 @@ def test_a_script_is_replayed_from_another_directory(
     script.write_text(text)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    subprocess.run([sys.executable, script.name, str(store)], check=True, timeout=300, cwd=tmp_path)
+    subprocess.run([warm_python(), script.name, str(store)], check=True, timeout=300, cwd=tmp_path)
     monkeypatch.chdir(elsewhere)
     done = audited("replay", "loop", "--all", "--json", "--workers", 0, "--store", store)
     assert (done.exit_code, json.loads(done.stdout)["identical"]) == (0, 5), done.stderr

@@ -36,6 +36,18 @@ from audit.sources.trust import CodeChangedWarning, changed_code, is_recorded_he
 from audit.store.write.writer import RunWriter
 from audit.web.app import build
 
+#: Programs that were started and hosts that were contacted, while a test listens.
+_noticed: list[str] | None = None
+_WATCHED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
+
+
+def _notice(event: str, arguments: tuple[Any, ...]) -> None:
+    if _noticed is not None and (event in _WATCHED or (event == "import" and "evil" in str(arguments[0]))):
+        _noticed.append(f"{event} {arguments}")
+
+
+sys.addaudithook(_notice)
+
 
 class Canary:
     """Unpickled, it writes a file."""
@@ -96,7 +108,12 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hostile_recipes(folder: Path) -> st.SearchStrategy[dict[str, Any]]:
     """Recipes that name a canary in any of their places, with and without signatures that this user did not make."""
     evil = str(folder / "evil.py")
-    named = st.sampled_from([evil, f"{evil}:dataset", f"{evil}:model", "evil:dataset", str(folder / "evil.pt")])
+    named = st.sampled_from(
+        [
+            *(evil, f"{evil}:dataset", f"{evil}:model", "evil:dataset", str(folder / "evil.pt")),
+            *("s3://evil/x", "hf:evil/x", "torchvision:evil", "timm/hf-hub:evil/x", "file://evil/x", "//evil/x"),
+        ]
+    )
     maybe = st.none() | named
     return st.fixed_dictionaries(
         {
@@ -150,7 +167,13 @@ def test_reading_a_store_runs_no_code(material: Path, stranger: Path, tmp_path: 
         run_id = opened.run("a").run_id
     before = list(sys.path)
     change_recipe(store, run_id, data.draw(hostile_recipes(material)))
-    read_everything(store, run_id, tmp_path / "report.html")
+    global _noticed
+    _noticed = []
+    try:
+        read_everything(store, run_id, tmp_path / "report.html")
+        assert _noticed == []
+    finally:
+        _noticed = None
     assert not (material / "RAN").exists()
     assert sys.path == before
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import inspect
 import json
+import pstats
 import random
 import sys
 import threading
@@ -165,6 +167,51 @@ def test_another_profiler_is_left_alone(tmp_path: Path) -> None:
             (text,) = run.run.unrecorded or []
             assert "another profiler is active" in text
     assert events
+
+
+def test_a_debugger_and_a_profiler_see_what_they_saw_before(tmp_path: Path) -> None:
+    """A tracer, as debuggers and coverage tools set one, sees the lines of the user's functions; cProfile sees their calls."""
+    (shape,) = (shape for shape in SHAPES if shape.name == "functions")
+    home = sys.modules[type(shape.build()).__module__].__file__
+
+    def trace(store: Path | None) -> set[tuple[str, int]]:
+        seen: set[tuple[str, int]] = set()
+
+        def tracer(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code.co_filename != home:
+                return None
+            if event == "line" and frame.f_lineno != frame.f_code.co_firstlineno:
+                seen.add((frame.f_code.co_qualname, frame.f_lineno))
+            return tracer
+
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            make_all(store)
+            assert sys.gettrace() is tracer
+        finally:
+            sys.settrace(before)
+        return seen
+
+    def make_all(store: Path | None) -> None:
+        if store is None:
+            make_items(shape.build())
+            return
+        with audit.record(store, strict=True) as run:
+            make_items(run.dataset(shape.build()))
+
+    def profile(store: Path | None) -> dict[str, int]:
+        profiler = cProfile.Profile()
+        profiler.runcall(make_all, store)
+        calls = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+        names = ("flip", "prepare", "brighten", "__getitem__")
+        return {key[2]: found[0] for key, found in calls.items() if key[0] == home and key[2] in names}
+
+    make_all(tmp_path / "plain")
+    assert trace(tmp_path / "traced") == trace(None)
+    assert profile(tmp_path / "profiled") == profile(None)
+    for name in ("traced", "profiled"):
+        assert found_stages(tmp_path / name) == found_stages(tmp_path / "plain")
 
 
 def test_the_page_of_shapes() -> None:

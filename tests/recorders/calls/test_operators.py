@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +108,28 @@ def test_the_run_command_tells_it_too(tmp_path: Path) -> None:
     )
     run = audit.run(dataset=str(tmp_path), pipeline=str(tmp_path / "pipe.py"), store=str(tmp_path / "lineage"))
     assert "operators (line 5)" in (run.unrecorded or [""])[0]
+
+
+class Prefetched(Dataset):  # type: ignore[type-arg]
+    """Items that a thread makes."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        if self.kind == "future":
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(lambda: torch.full((3,), index / 2)).result(), index % 2
+        waiting: Any = queue.SimpleQueue() if self.kind == "simple" else queue.Queue()
+        threading.Thread(target=lambda: waiting.put(torch.full((3,), index / 2))).start()
+        return waiting.get(), index % 2
+
+
+@pytest.mark.parametrize("kind", ["queue", "simple", "future"])
+def test_what_another_thread_made_is_said(kind: str, tmp_path: Path) -> None:
+    (text,) = unrecorded(tmp_path, Prefetched(kind))
+    assert "which waits for another thread" in text
+    assert "Prefetched.__getitem__" in text

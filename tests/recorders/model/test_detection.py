@@ -15,7 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 import audit
+from audit.metrics.keypoints import COCO_SIGMAS
 from audit.recorders.problems import RecordingWarning
+from audit.report.text import trace_tree
 
 
 class Objects(Dataset):  # type: ignore[type-arg]
@@ -281,6 +283,9 @@ def test_targets_that_cannot_be_compared_are_recorded_and_not_graded(tmp_path: P
     with pytest.warns(RecordingWarning, match="target box has NaN"):
         asked = record(tmp_path, data, detector_of(data))
     assert asked("SELECT outcome FROM boxes WHERE index = 0 AND kind = 'target'") == [(None,)]
+    # What was found of its class may be that object; the box of another class is not.
+    found = asked("SELECT class, outcome FROM boxes WHERE index = 0 AND kind = 'predicted' ORDER BY box")
+    assert found == [(1, None), (2, "fp")]
 
 
 def test_boxes_and_labels_of_different_number_are_no_target(tmp_path: Path) -> None:
@@ -334,3 +339,41 @@ def test_an_output_that_is_not_boxes_is_said_and_the_loop_goes_on(tmp_path: Path
     assert asked("SELECT index FROM predictions ORDER BY index") == [(0,), (1,)]
     assert asked("SELECT DISTINCT index FROM boxes ORDER BY index") == [(0,), (1,)]
     assert asked("SELECT count(*) FROM samples WHERE status = 'ok'") == [(4,)]
+
+
+def test_keypoints_are_recorded_compared_and_shown(tmp_path: Path) -> None:
+    class Posed(Objects):
+        def target(self, index: int) -> Any:
+            found = super().target(index)
+            place = found["boxes"][:, None, :2] + torch.arange(17.0)[None, :, None]
+            points = torch.cat([place, torch.full((len(place), 17, 1), 2.0)], dim=2)
+            return found | {"keypoints": points, "area": torch.full((len(place),), 900.0)}
+
+    data = Posed()
+    answers = []
+    for at in range(len(data)):
+        target = data.target(at)
+        scores = torch.full((len(target["boxes"]),), 0.9)
+        marks = torch.full(target["keypoints"].shape[:2], 5.0)
+        points = target["keypoints"] + torch.tensor([3.0, 0.0, 0.0])
+        found = {"boxes": target["boxes"], "labels": target["labels"], "scores": scores}
+        answers.append(found | {"keypoints": points, "keypoints_scores": marks})
+    ask = record(tmp_path, data, detector_of(data, answers))
+    expected = float(np.exp(-(9.0 / (2 * COCO_SIGMAS) ** 2 / 900.0 / 2)).mean())
+    rows = ask("SELECT kind, oks, len(keypoints), len(keypoint_scores), outcome FROM boxes")
+    assert {row[0] for row in rows} == {"target", "predicted"}
+    for kind, oks, points, marks, outcome in rows:
+        assert (outcome, points, marks) == ("tp", 51, 17 if kind == "predicted" else None)
+        assert oks == pytest.approx(expected, abs=1e-6)
+    trace = audit.open(tmp_path / "lineage").trace(index=0)
+    box = trace.overlays[-1].boxes[0]
+    assert box.keypoints is not None
+    assert len(box.keypoints) == 51
+    assert {"keypoints", "oks"} <= trace.as_json()["boxes"][0].keys()
+    from rich.console import Console
+
+    console = Console(record=True, width=160)
+    console.print(trace_tree(trace))
+    assert "17 keypoints, OKS 0." in console.export_text()
+    trace.export(tmp_path / "out")
+    assert (tmp_path / "out" / "overlay.png").exists()

@@ -79,6 +79,8 @@ def test_each_class_of_a_mask_is_graded(tmp_path: Path, form: Any) -> None:
     for index, kind, data in asked("SELECT index, kind, data FROM masks"):
         expected = predicted[index] if kind == "predicted" else targets[index].numpy()
         np.testing.assert_array_equal(read_mask(data), expected)
+    ports = [] if form is None else [("aux",), ("out",)]
+    assert asked("SELECT DISTINCT port FROM outputs ORDER BY 1") == ports
     worst = asked("SELECT index, mean_iou, pixel_accuracy FROM worst_masks")
     assert [row[1] for row in worst] == sorted(row[1] for row in worst)
     assert len(asked("FROM per_mask_class")) == _CLASSES
@@ -198,3 +200,24 @@ def test_a_token_beyond_the_outputs_has_no_loss(tmp_path: Path) -> None:
     with pytest.warns(RecordingWarning, match="beyond the model's 7 outputs"):
         asked = record(tmp_path, torch.randn(4, 5, 7), targets, Scores(), output="tokens")
     assert asked("SELECT correct, loss FROM tokens WHERE index = 0 AND position = 0") == [(False, None)]
+
+
+@pytest.mark.parametrize("wrapped", ["loader", "dataset"])
+def test_targets_are_found_in_items_too(tmp_path: Path, wrapped: str) -> None:
+    """A recorded dataset has no batch in which targets could be looked for."""
+    tokens = torch.randint(0, 5, (4, 6), generator=torch.Generator().manual_seed(3))
+    inputs = functional.one_hot(tokens, 5).float()
+    targets = tokens.roll(-1, 1)
+    targets[:, -1] = -1  # beyond the outputs: minGPT leaves these out
+    data, model = TensorDataset(inputs, targets), Scores()
+    with audit.record(tmp_path / "lineage") as run:
+        run.model(model, output="tokens")
+        loader = DataLoader(run.dataset(data) if wrapped == "dataset" else data, batch_size=2)
+        for x, _ in run.loader(loader) if wrapped == "loader" else loader:
+            model(x)
+    asked = Asked(tmp_path / "lineage")
+    rows = asked("SELECT index, position, target, predicted, correct FROM tokens ORDER BY ALL")
+    assert len(rows) == 24
+    for index, position, target, predicted, correct in rows:
+        assert (target, predicted) == (int(targets[index, position]), int(tokens[index, position]))
+        assert correct == (None if target < 0 else target == predicted)

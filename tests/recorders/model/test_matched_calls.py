@@ -73,6 +73,7 @@ STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "normalised": lambda x: (x - MEAN) / 0.25,
     "normalised in place": lambda x: x.clone().sub_(MEAN).div_(0.25),
     "a channel in place": lambda x: _channel_scaled(x),
+    "turned": lambda x: torch.rot90(x, 1, (2, 3)),
     "channels last": lambda x: x.to(memory_format=torch.channels_last),
     "permuted": lambda x: x.permute(0, 2, 3, 1),
     "transposed": lambda x: x.transpose(2, 3),
@@ -188,14 +189,6 @@ def test_crops_of_one_sample_are_its_rows(tmp_path: Path) -> None:
     for index, logits in found.items():
         assert torch.allclose(torch.tensor(logits), Mean()(Pictures()[index][0][None, :, :4, :4])[0])
     assert len(found) == COUNT
-
-
-def test_mixing_by_hand(tmp_path: Path) -> None:
-    def loop(loader: Any, model: nn.Module) -> None:
-        for x, _ in loader:
-            model(0.7 * x + 0.3 * x[torch.tensor([1, 2, 3, 0])])
-
-    assert sorted(predictions(recorded(tmp_path, loop))) == list(range(COUNT))
 
 
 # -- inputs that are no recorded sample -------------------------------------------------------------
@@ -401,3 +394,48 @@ def test_modes_of_the_user_are_left_as_they_are(tmp_path: Path) -> None:
 
     assert len(predictions(recorded(tmp_path, loop))) == COUNT
     assert _get_current_function_mode_stack() == []
+
+
+def test_a_nested_tensor_is_matched_by_its_content_or_not_at_all(tmp_path: Path) -> None:
+    class Nested(Mean):
+        def forward(self, x: torch.Tensor, *_: Any) -> torch.Tensor:
+            return torch.cat([super(Nested, self).forward(one[None]) for one in x.unbind()])
+
+    def record(path: Path, make: Callable[[torch.Tensor], torch.Tensor]) -> Asked:
+        with audit.record(path, strict=True) as run:
+            model = run.model(Nested())
+            for x, _ in run.loader(DataLoader(Pictures(), batch_size=BATCH)):
+                model(torch.nested.nested_tensor([make(one) for one in x]))
+        return Asked(path)
+
+    whole = predictions(record(tmp_path / "whole", lambda one: one))
+    assert whole.keys() == set(range(COUNT))
+    assert all(torch.allclose(torch.tensor(o), Mean()(Pictures()[n][0][None])[0]) for n, o in whole.items())
+    ask = record(tmp_path / "cut", lambda one: one[:, :2])
+    assert ask("SELECT count(*), max(samples), bool_and(reason LIKE '%nested%') FROM calls") == [(3, 0, True)]
+
+
+class Pair(Mean):
+    def forward(self, x: torch.Tensor, *others: Any) -> torch.Tensor:
+        return super().forward(x - others[0])
+
+
+@pytest.mark.parametrize(
+    ("second", "graded"),
+    [
+        (lambda x: x.roll(1, 0), 0),
+        (lambda x: x * 2, COUNT),
+        (lambda x: torch.rand_like(x), 0),
+        (lambda x: x[torch.tensor([0, 2, 1, 3])], COUNT // 2),
+    ],
+    ids=["other samples", "itself", "noise", "some others"],
+)
+@pytest.mark.parametrize("first", ["batch", "content"])
+def test_a_pair_of_samples_is_neither_of_them(tmp_path: Path, second: Any, graded: int, first: str) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(Pair())
+        for x, _ in run.loader(DataLoader(Pictures(), batch_size=BATCH)):
+            model(x if first == "batch" else torch.tensor(x.tolist()), second(x))
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT count(*) FROM graded_predictions") == [(graded,)]
+    assert ask("SELECT count(*) FROM mixed_predictions WHERE len(parents) <> 2") == [(0,)]

@@ -259,3 +259,46 @@ def test_precision_and_recall_at_any_threshold(tmp_path: Path) -> None:
             for k in range(3)
         ]
         assert asked(f"SELECT positives, tp, fp FROM precision_recall('latest', {threshold})") == expected
+
+
+class Sigmoid(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(super().forward(x))
+
+
+def test_small_batches_between_0_and_1_are_doubted_together(tmp_path: Path) -> None:
+    """Twelve values of one batch may lie there by chance; those of three batches hardly do."""
+    with pytest.warns(RecordingWarning, match="every value lies between 0 and 1"):
+        loop(tmp_path, Sigmoid(WIDTH, 3))
+
+
+def test_a_label_that_torch_ignores_is_not_graded(tmp_path: Path) -> None:
+    labels = torch.where(torch.arange(12) % 4 == 0, -100, CLASSES)
+    ask = record(tmp_path, ends_in(None), labels)
+    rows = ask("SELECT index, label, correct, loss IS NULL FROM predictions ORDER BY index")
+    assert all((label is None) == (correct is None) == is_empty == (n % 4 == 0) for n, label, correct, is_empty in rows)
+    assert ask("SELECT count(*) FROM samples WHERE label = -100") == [(3,)]
+
+
+def test_a_one_hot_target_is_a_label(tmp_path: Path) -> None:
+    model = ends_in(None)
+    ask = record(tmp_path / "a", model, torch.nn.functional.one_hot(CLASSES, 3).float())
+    plain = record(tmp_path / "b", model)
+    query = "SELECT index, label, predicted, correct, loss FROM predictions ORDER BY index"
+    assert ask(query) == plain(query)
+
+
+@pytest.mark.parametrize("last", [None, nn.Softmax(1)])
+def test_a_soft_label_has_a_loss_and_no_verdict(tmp_path: Path, last: nn.Module | None) -> None:
+    model = ends_in(last)
+    targets = torch.nn.functional.one_hot(CLASSES, 3) * 0.7 + 0.1
+    ask = record(tmp_path, model, targets)
+    logits = model(Items(targets).inputs)
+    logs = logits.log() if last is not None else logits.log_softmax(1)
+    expected = -(targets * logs).sum(1)
+    rows = ask("SELECT label, correct, loss, target FROM predictions ORDER BY index")
+    for (label, correct, loss, target), own, wanted in zip(rows, expected, targets, strict=True):
+        assert (label, correct) == (None, None)
+        assert loss == pytest.approx(float(own.detach()), rel=1e-5)
+        assert target == pytest.approx(wanted.tolist())
+    assert ask("SELECT accuracy FROM runs") == [(None,)]

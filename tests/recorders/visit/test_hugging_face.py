@@ -40,9 +40,11 @@ def record(store: Path, dataset: Any) -> list[str]:
     return run.run.unrecorded or []
 
 
-def test_map_before_the_recording(rows: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_map_before_the_recording(rows: Any, tmp_path: Path, in_memory: bool) -> None:
+    rows = datasets.Dataset.from_dict(rows.to_dict()) if in_memory else rows
     assert record(tmp_path / "plain", rows.shuffle(seed=0)) == []
-    (text,) = record(tmp_path / "mapped", rows.map(add_length))
+    (text,) = record(tmp_path / "mapped", rows.map(add_length).select([1, 0]))
     assert "Dataset.map before the recording" in text
     with audit.open(tmp_path / "mapped") as store:
         assert [one.status for one in store.check(only=["stage_coverage"]).outcomes] == ["fail"]
@@ -54,3 +56,51 @@ def test_a_transform_of_whole_batches_is_named(method: str, rows: Any, tmp_path:
     (text,) = record(tmp_path / "store", dataset)
     assert "Dataset with the transform to_tensors" in text
     assert "test_hugging_face.py:" in text
+
+
+def sources(store: Path) -> list[Any]:
+    with audit.open(store) as lineage:
+        return lineage.sql("SELECT source FROM samples ORDER BY index").fetchall()
+
+
+def test_a_sample_is_known_by_its_row_in_the_table_that_was_chosen_from(tmp_path: Path) -> None:
+    table = datasets.Dataset.from_dict({"x": [[float(n)] for n in range(6)], "label": [0, 1] * 3}).with_format("torch")
+    parts = {
+        "filtered": (table.filter(lambda row: row["x"][0] > 3), [4, 5]),
+        "selected": (table.select([5, 2]), [5, 2]),
+        "a range": (table.select(range(3, 5)), [3, 4]),
+        "of it": (table.select(range(2, 6)).select([3, 0]), [5, 2]),
+        "joined": (datasets.concatenate_datasets([table, table.select([1])]).select([6, 5]), [6, 5]),
+    }
+    for name, (part, expected) in parts.items():
+        record(tmp_path / name, part)
+        assert sources(tmp_path / name) == [(f"dataset://{number}",) for number in expected], name
+
+
+def test_rows_of_files_are_sources(rows: Any, tmp_path: Path) -> None:
+    record(tmp_path / "store", rows.select([1, 0]))
+    assert sources(tmp_path / "store") == [("data-00000-of-00001.arrow#1",), ("data-00000-of-00001.arrow#0",)]
+    with audit.open(tmp_path / "store") as store:
+        assert store.trace(index=0).source_state == "unchanged"
+        changed = datasets.Dataset.from_dict({"text": ["a b", "c d f"], "label": [0, 1]})
+        del rows
+        changed.save_to_disk(tmp_path / "other")
+        (tmp_path / "other" / "data-00000-of-00001.arrow").replace(tmp_path / "rows" / "data-00000-of-00001.arrow")
+        assert [store.trace(index=index).source_state for index in (0, 1)] == ["changed", "unchanged"]
+
+
+def test_a_row_of_parquet_can_be_named(tmp_path: Path) -> None:
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(arrow.table({"x": [1.0, 2.0, 3.0]}), tmp_path / "rows.parquet", row_group_size=2)
+    with audit.record(tmp_path / "store") as run:
+        data = torch.utils.data.TensorDataset(torch.arange(3.0), torch.tensor([0, 1, 0]))
+        list(run.loader(DataLoader(data), source=lambda index: f"{tmp_path}/rows.parquet#{index}"))
+    assert sources(tmp_path / "store") == [(f"rows.parquet#{index}",) for index in range(3)]
+    with audit.open(tmp_path / "store") as store:
+        digests = store.sql("SELECT DISTINCT digest FROM sample_sources WHERE digest IS NOT NULL").fetchall()
+        assert len(digests) == 3
+        assert [store.trace(index=index).source_state for index in range(3)] == ["unchanged"] * 3
+        parquet.write_table(arrow.table({"x": [1.0, 2.5]}), tmp_path / "rows.parquet")
+        assert [store.trace(index=index).source_state for index in range(3)] == ["unchanged", "changed", "missing"]

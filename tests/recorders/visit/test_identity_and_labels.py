@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+from torchvision.transforms import v2
 from torchvision.transforms.functional import to_tensor
 
 import audit
@@ -95,6 +97,61 @@ def test_a_float_is_no_class(tmp_path: Path) -> None:
 )
 def test_class_numbers(label: Any, number: int | None) -> None:
     assert label_number(label) == number
+
+
+@dataclass
+class Labelled:
+    image: torch.Tensor
+    label: int
+
+
+@dataclass
+class Named:
+    signal: torch.Tensor
+    species: int
+
+
+def test_fields_of_a_dataclass_are_found_by_their_names(tmp_path: Path) -> None:
+    class Flipped(Items):
+        def __init__(self, kind: Any) -> None:
+            self.kind, self.aug = kind, v2.RandomHorizontalFlip()
+
+        def __getitem__(self, index: int) -> Any:
+            return self.kind(self.aug(torch.rand(3, 4, 4)), index % 3)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for kind in (Labelled, Named):
+            with audit.record(tmp_path / kind.__name__) as run:
+                list(run.loader(DataLoader(Flipped(kind), 4, collate_fn=list)))
+            assert run.run.unrecorded == []  # the item holds what the stage returned
+    assert any(
+        "a Named with the fields signal, species; candidates: label='species'" in str(one.message) for one in warned
+    )
+    with audit.open(tmp_path / "Labelled") as store:
+        assert store.sql("SELECT list(label ORDER BY index) FROM samples").fetchall() == [([n % 3 for n in range(10)],)]
+
+
+def test_a_second_picture_is_not_the_label(tmp_path: Path) -> None:
+    pictures = torch.rand(3, 4, 4), torch.rand(3, 4, 4)
+    assert split_item((*pictures, 1)) == (pictures[0], None)
+    assert split_item(pictures)[1] is pictures[1]  # a picture to be restored, say
+    assert split_item((pictures[0], pictures[1][:1], 1))[1] is not None  # a mask
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2))
+
+    class Pairs(Items):
+        def __init__(self) -> None:
+            self.aug = v2.RandomHorizontalFlip()
+
+        def __getitem__(self, index: int) -> Any:
+            return self.aug(torch.rand(3, 4, 4)), self.aug(torch.rand(3, 4, 4)), index % 2
+
+    with audit.record(tmp_path, strict=True) as run:
+        run.model(model)
+        for x, _, _ in run.loader(DataLoader(Pairs(), 4), label=2):
+            model(x)
+    with audit.open(tmp_path) as store:
+        assert {one.status for one in store.check(only=["alignment"]).outcomes} == {"pass"}
 
 
 def test_one_number_among_other_things_is_the_label_at_its_usual_place() -> None:

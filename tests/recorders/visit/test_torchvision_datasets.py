@@ -10,11 +10,13 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision_datasets import CASES, COUNT, Case
+from torchvision_flow_datasets import FLOWS
+from torchvision_packed_datasets import PACKED
 
 import audit
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *PACKED, *FLOWS], ids=lambda case: case.name)
 def test_classes(case: Case, tmp_path: Path) -> None:
     dataset = case.build(tmp_path / "data")
     with warnings.catch_warnings():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,20 @@ def test_the_command_takes_the_limits(place: Path) -> None:
     code, said = ask(HUNGRY, "--memory-limit", "50MB")
     assert code == 1
     assert "more memory" in said
+    # Memory that DuckDB takes beside its buffers.
+    code, said = ask("SELECT length(string_agg(repeat('x', 100000000), '')) FROM range(40)", "--memory-limit", "50MB")
+    assert code == 1
+    assert "more memory" in said
     assert ask("SELECT 1", "--memory-limit", "much")[0] == 2
     assert ask("SELECT 1", "--timeout", "0")[0] == 2
+
+
+@pytest.mark.workers
+def test_a_command_ends_though_its_query_ignores_the_interrupt() -> None:
+    deaf = "import time; from audit.cli import query_limits as limits; limits._GRACE = 0.1\nwith limits.limited(None, 0.1): time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", deaf], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1
+    assert "longer than 0.1 seconds" in done.stderr
 
 
 @pytest.mark.parametrize(("text", "number"), [("512MB", 512_000_000), ("2GiB", 2**31), ("1000", 1000), ("1.5kb", 1500)])

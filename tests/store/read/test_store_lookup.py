@@ -32,6 +32,10 @@ class Parts:
         return BytesIO(self._files[name])
 
 
+def _no_file(path: str) -> bytes:
+    raise FileNotFoundError(path)
+
+
 _INDICES = st.lists(st.one_of(st.integers(0, 40), st.integers(2**40, 2**40 + 5), st.none()), max_size=20)
 
 
@@ -40,7 +44,7 @@ def test_it_answers_as_a_set_does(parts: list[list[int | None]], most: int, chan
     names = {f"part {number}": values for number, values in enumerate(parts)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup, "_MOST_BYTES", most)
-        asked = IndexLookup(Parts(names).open)
+        asked = IndexLookup(Parts(names).open, _no_file)
         for _ in range(60):
             name, index = chance.choice(list(names)), chance.choice([*range(42), 2**40 + 3])
             assert asked.holds(name, index) == (index in names[name]), (name, index)
@@ -60,13 +64,13 @@ def test_tables_written_together_are_kept_once_and_most_is_kept_when_not_all_can
     }
     monkeypatch.setattr(lookup, "_MOST_BYTES", 20_000 * 4)
     parts = Parts(names)
-    fits = IndexLookup(parts.open)
+    fits = IndexLookup(parts.open, _no_file)
     for index in chance.sample(indices, 20):
         assert sum(fits.holds(name, index) for name in names) == 3
     assert set(parts.opened.values()) == {1}, "three tables of the same indices take the room of one"
     monkeypatch.setattr(lookup, "_MOST_BYTES", 16_000 * 4)
     parts = Parts(names)
-    full = IndexLookup(parts.open)
+    full = IndexLookup(parts.open, _no_file)
     for index in chance.sample(indices, 20):
         assert sum(full.holds(name, index) for name in names) == 3
     assert parts.opened.total() < len(names) * 20 * 0.7, "not all is forgotten each time"

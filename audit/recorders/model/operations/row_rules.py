@@ -20,6 +20,14 @@ def flip(call: Call) -> Origins:
     return replace(origins, rows=origins.rows[::-1]) if origins.axis in axes else origins
 
 
+def rotate(call: Call) -> Origins:
+    """Turn each sample, unless the samples' axis is one of the two that are turned."""
+    origins, axes = call.origins, call.argument(2, "dims", (0, 1))
+    if origins is None or origins.axis is None:
+        return follow_single(call)
+    return None if origins.axis in {axis % call.value.dim() for axis in axes} else origins
+
+
 def roll(call: Call) -> Origins:
     """Shift the samples if their axis is among those that are rolled."""
     origins, shifts, axes = call.origins, call.argument(1, "shifts"), call.argument(2, "dims")

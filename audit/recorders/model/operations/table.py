@@ -41,6 +41,7 @@ RULES: dict[str, Rule] = {
     "where": value_rules.where,
     "conv2d": value_rules.depthwise,
     "roll": row_rules.roll,
+    "rot90": row_rules.rotate,
     "index_select": row_rules.index_select,
     "unbind": row_rules.unbind,
     "narrow": row_rules.narrow,

@@ -10,7 +10,7 @@ import torch
 
 from audit.recorders.model.batch_tensors import all_tensors
 from audit.recorders.model.operations.single_sample import follow_single
-from audit.recorders.model.row_origins import Call, Origins, Row, RowOrigins
+from audit.recorders.model.row_origins import Call, Origins, Row, RowOrigins, mix_rows
 
 
 def keep(call: Call) -> Origins:
@@ -55,14 +55,15 @@ def _is_the_same_for_all(other: torch.Tensor, end: int | None, length: int) -> b
 
 
 def _one_of(known: Sequence[RowOrigins]) -> Origins:
-    """Return, of samples of one batch that were mixed, those that have their places in it; None where none have."""
+    """Return samples of one batch that were mixed, each in the place of one of them; None where none is in its place."""
     if all(origins.rows == known[0].rows for origins in known):
         return known[0]
     owners = {id(row[0]) for origins in known for row in origins.rows if row is not None}
     ordered = next((origins for origins in known if _is_in_order(origins.rows)), None)
     if ordered is None or len(owners) > 1:
         return None
-    return replace(ordered, operations=(*ordered.operations, "mix"))
+    rows = [mix_rows(own, list(others)) for own, *others in zip(ordered.rows, *(o.rows for o in known), strict=True)]
+    return replace(ordered, rows=tuple(rows), operations=(*ordered.operations, "mix"))
 
 
 def where(call: Call) -> Origins:

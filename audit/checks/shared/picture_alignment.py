@@ -1,0 +1,127 @@
+"""How much of a picture another one explains, if it may be moved, blurred and changed in its levels.
+
+A copy that was made smaller is blurred, and one with a higher contrast is cut off at black and white: neither is a
+linear change of the original. Both are undone as far as they can be seen: the sharper picture is blurred, and the
+levels of one are mapped to those of the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from audit.checks.shared.hashes import Array
+from audit.checks.shared.picture_grids import changes, pooled, unit_vectors
+
+#: The sides of the thumbnails: that are aligned, and compared.
+SIDE, COMPARED = 32, 16
+#: The most that a copy is moved (pixels across and down) and scaled (share, across and down).
+_LIMIT = np.array([2.2, 2.2, 0.12, 0.12], np.float32)
+#: After the first step, pairs that leave more than this unexplained are given up.
+_HOPELESS = 0.15
+#: Pairs that leave at most this unexplained are tried again, blurred and with other levels.
+_PROMISING = 0.035
+#: The standard deviations of the blurs, in pixels.
+_BLURS = (0.6, 0.9, 1.2)
+_STEPS = 4
+_BLOCK = 500
+_AXIS = np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2
+
+
+def unexplained(first: Array, second: Array) -> Array:
+    """Return the share of each `second` picture (n×32×32) that the `first` one leaves unexplained, at best."""
+    blocks = range(0, len(first), _BLOCK)
+    if not len(first):
+        return np.empty(0, np.float32)
+    return np.concatenate([_unexplained(first[n : n + _BLOCK], second[n : n + _BLOCK]) for n in blocks])
+
+
+def _unexplained(first: Array, second: Array) -> Array:
+    a, b = first.astype(np.float32), second.astype(np.float32)
+    left, moved = _align(a, b, np.zeros((len(a), 4), np.float32), _STEPS)
+    promising = np.flatnonzero(left <= _PROMISING)
+    if not len(promising):
+        return left
+    a, b, moved = a[promising], b[promising], moved[promising]
+    best = left[promising]
+    sharper = (_detail(a) > _detail(b))[:, None, None]
+    variants = [(np.where(sharper, _blurred(a, s), a), np.where(sharper, b, _blurred(b, s))) for s in _BLURS]
+    variants += [(_levels_of(a, b), b), (a, _levels_of(b, a))]
+    for one, two in variants:
+        best = np.minimum(best, _align(one, two, moved, 2)[0])
+    left[promising] = best
+    return left
+
+
+def _align(a: Array, b: Array, start: Array, steps: int) -> tuple[Array, Array]:
+    """Return what a leaves of each b unexplained, and the best shift and scale (Gauss–Newton)."""
+    left, best = np.ones(len(a), np.float32), start.copy()
+    moved, active = start.copy(), np.arange(len(a))
+    wanted = pooled(b, COMPARED).reshape(len(b), -1)
+    wanted = wanted - wanted.mean(axis=1, keepdims=True)
+    unit = unit_vectors(wanted)
+    for step in range(steps):
+        now = moved[active]
+        warped = _weights(now[:, 1], now[:, 3]) @ a[active] @ _weights(now[:, 0], now[:, 2]).transpose(0, 2, 1)
+        explained = np.maximum((unit_vectors(pooled(warped, COMPARED)) * unit[active]).sum(axis=1), 0) ** 2
+        better = 1 - explained < left[active]
+        left[active[better]], best[active[better]] = 1 - explained[better], now[better]
+        if step == steps - 1:
+            break
+        if step == 1:
+            keep = left[active] <= _HOPELESS
+            active, warped, now = active[keep], warped[keep], now[keep]
+        if not len(active):
+            break
+        moved[active] = np.clip(now + _step(warped, wanted[active]), -_LIMIT, _LIMIT)
+    return left, best
+
+
+def _step(warped: Array, wanted: Array) -> Array:
+    """Return the shift and scale that the linear fit suggests."""
+    given = changes(warped, _AXIS, COMPARED)
+    normal = given @ given.transpose(0, 2, 1)
+    normal += np.eye(5, dtype=np.float32) * (1e-4 * np.trace(normal, axis1=1, axis2=2) / 5 + 1e-6)[:, None, None]
+    solved = np.linalg.solve(normal, given @ wanted[:, :, None])[:, :, 0]
+    gain = np.where(np.abs(solved[:, :1]) < 1e-3, 1e-3, solved[:, :1])
+    suggested: Array = np.clip(solved[:, 1:] / gain, -_LIMIT / 2, _LIMIT / 2)
+    return suggested
+
+
+def _weights(shift: Array, scale: Array) -> Array:
+    """Return matrices that resample one axis with cubic convolution, shifted and scaled about the centre."""
+    centre = (SIDE - 1) / 2
+    places = np.clip(centre + _AXIS[None] * (1 + scale[:, None]) + shift[:, None], 0, SIDE - 1)
+    x = np.abs(places[:, :, None] - np.arange(SIDE, dtype=np.float32))
+    weights = np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0))
+    resampling: Array = (weights / weights.sum(axis=2, keepdims=True)).astype(np.float32)
+    return resampling
+
+
+def _detail(pictures: Array) -> Array:
+    """Return the share of each picture's variance that lies between neighbouring pixels."""
+    across, down = (np.diff(pictures, axis=axis) for axis in (2, 1))
+    fine: Array = ((across**2).mean(axis=(1, 2)) + (down**2).mean(axis=(1, 2))) / np.maximum(
+        pictures.var(axis=(1, 2)), 1e-6
+    )
+    return fine
+
+
+def _blurred(pictures: Array, deviation: float) -> Array:
+    near = np.exp(-((_AXIS[:, None] - _AXIS[None]) ** 2) / (2 * deviation**2))
+    kernel = (near / near.sum(axis=1, keepdims=True)).astype(np.float32)
+    blurred: Array = kernel @ pictures @ kernel.T
+    return blurred
+
+
+def _levels_of(pictures: Array, others: Array) -> Array:
+    """Return pictures whose grey levels are mapped, in their order, to those of others (histogram matching)."""
+    levels = np.arange(256, dtype=np.float32)
+    mapped = np.empty_like(pictures)
+    for place, (one, other) in enumerate(zip(pictures, others, strict=True)):
+        whole = one.astype(np.uint8)
+        have = np.bincount(whole.ravel(), minlength=256)
+        want = np.bincount(other.astype(np.uint8).ravel(), minlength=256)
+        used = np.flatnonzero(want)
+        middle = np.interp(have.cumsum() - have / 2, want.cumsum()[used] - want[used] / 2, levels[used])
+        mapped[place] = middle[whole]
+    return mapped

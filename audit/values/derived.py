@@ -1,0 +1,88 @@
+"""Stage outputs as an exact function of a picture that the same visit stores: a crop of it, or a table over its bytes.
+
+ToTensor and Normalize give each byte of a picture one float, so that three tables of 256 say all; CenterCrop gives a part.
+Nothing is guessed: a function is kept only if it gives back every bit, and readers check the digest again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from audit.values import native as loops
+from audit.values import tensor
+from audit.values.base import Encoded, damaged, pack, unpack
+from audit.values.pixels import raw_rgb
+
+ENCODING = "derived"
+#: A byte that does not occur in the picture has this entry: no number.
+_EMPTY = 0xFFFFFFFF
+_UNIT = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), 3).view(np.uint32)
+
+
+def derive(picture: Any, digest: str, value: Any, value_digest: str | None) -> Encoded | None:
+    """Return a value as a function of an RGB picture with this digest; None where it is not one.
+
+    The picture must hold what its digest says.
+    """
+    if loops.native is None:
+        return None
+    if type(value) is type(picture) and getattr(value, "mode", None) == "RGB":
+        return _crop(picture, digest, value, value_digest)
+    found = loops.native.tables(raw_rgb(picture), picture.height, picture.width, value, tensor.torch_names())
+    if found is None:
+        return None
+    table = np.frombuffer(found, np.uint32)
+    is_unit = bool(((table == _UNIT) | (table == _EMPTY)).all())
+    return Encoded(ENCODING, _table_head(picture.size, digest, is_unit) + (b"" if is_unit else found))
+
+
+def _crop(picture: Any, digest: str, value: Any, value_digest: str | None) -> Encoded | None:
+    (width, height), (whole_width, whole_height) = value.size, picture.size
+    if width > whole_width or height > whole_height or value.size == picture.size or not width or not height:
+        return None
+    # As torchvision finds the middle.
+    left, top = round((whole_width - width) / 2.0), round((whole_height - height) / 2.0)
+    part = picture.crop((left, top, left + width, top + height))
+    found = loops.native.pixels(raw_rgb(part), height, width, "image", "uint8", "RGB")  # type: ignore[union-attr]
+    if found is None or found[4] != value_digest:
+        return None
+    return Encoded(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
+
+
+def _table_head(size: tuple[int, int], digest: str, is_unit: bool) -> bytes:
+    # As `pack` writes it, without its price: this is done for every tensor.
+    width, height = size
+    named = "unit" if is_unit else "table"
+    text = f'{{"dtype":"float32","shape":[3,{height},{width}],"tv":null,"of":"{digest}","map":"{named}"}}'
+    return struct.pack("<I", len(text)) + text.encode()
+
+
+def source_digest(encoded: Encoded) -> str | None:
+    """Return the digest of the picture that a value is a function of; None for a value that is stored as it is."""
+    if encoded.encoding != ENCODING:
+        return None
+    return str(unpack(encoded.data)[0]["of"])
+
+
+def expand(encoded: Encoded, picture: Any) -> Encoded:
+    """Return the value as it would be stored by itself; `picture` is the one that it is a function of."""
+    header, body = unpack(encoded.data)
+    pixels = np.asarray(picture)
+    if "at" in header:
+        (left, top), (width, height) = header["at"], header["size"]
+        part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
+        return Encoded("raw", pack({"mode": header["mode"], "size": header["size"]}, part.tobytes()))
+    if header["map"] == "unit":
+        tables = _UNIT.view(np.float32).reshape(3, 256)
+    elif len(body) == 3 * 256 * 4:
+        tables = np.frombuffer(body, "<f4").reshape(3, 256)
+    else:
+        raise damaged(f"a derived tensor has tables of {len(body)} bytes")
+    if list(pixels.shape) != [*header["shape"][1:], 3]:
+        raise damaged(f"a derived tensor of shape {header['shape']} has a picture of shape {list(pixels.shape)}")
+    planes = np.stack([tables[band][pixels[..., band]] for band in range(3)])
+    kept = {name: header[name] for name in ("dtype", "shape", "tv")}
+    return Encoded("raw", pack(kept, planes.astype("<f4").tobytes()))

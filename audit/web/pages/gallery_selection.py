@@ -1,0 +1,113 @@
+"""Which samples a gallery shows, and in which order: read from an address, and written into one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from audit.errors import UsageError
+from audit.lineage.queries import browsing, gallery_rows
+from audit.lineage.queries.filters import Filter, parse_filters
+from audit.plainjson import JsonObject
+from audit.records import Run
+from audit.store.read.reader import Reader
+from audit.web.respond import whole
+from audit.web.state import AppState
+
+_EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class GallerySelection:
+    """Which samples a gallery shows, and in which order. It is in the address of the gallery and of every sample opened from it."""
+
+    run: Run
+    completeness: gallery_rows.Completeness
+    where: str
+    order: str
+    stage: int
+    #: The epoch, or None for all of them.
+    epoch: int | None
+    tag: str = ""
+    filters: tuple[Filter, ...] = ()
+    #: The filters as they are in the address.
+    filter_text: str = ""
+
+    def filters_shown(self) -> list[dict[str, str]]:
+        """Return each filter as the SQL condition that it is."""
+        return [{"name": one.name, "sql": one.condition(self.run.run_id)} for one in self.filters]
+
+    @property
+    def condition(self) -> str:
+        """Return the SQL condition of it all."""
+        ours = [f"epoch = {self.epoch}"] if self.epoch is not None else []
+        if self.tag:
+            name = self.tag.replace("'", "''")
+            ours.append(f"index IN (SELECT index FROM tags WHERE run_id = '{self.run.run_id}' AND tag = '{name}')")
+        ours += [one.condition(self.run.run_id) for one in self.filters]
+        # On lines of their own: a comment at the end of the user's condition must not swallow ours.
+        return " AND ".join([*ours, f"(\n{self.where}\n)"]) if ours and self.where else " AND ".join(ours) or self.where
+
+    @property
+    def picked(self) -> gallery_rows.PickedSamples:
+        """Return the samples that it picks."""
+        return gallery_rows.PickedSamples(self.run, self.condition, self.completeness)
+
+    def as_query(self) -> dict[str, object]:
+        """Return it as the parameters of an address."""
+        of = "all" if self.epoch is None else self.epoch
+        asked: dict[str, object] = {"where": self.where, "order": self.order, "stage": self.stage, "of": of}
+        return asked | {"tag": self.tag, "filter": self.filter_text}
+
+    def as_dict(self) -> JsonObject:
+        """Return it as plain data for pages."""
+        return {**self.as_query(), "selection": urlencode(self.as_query())}
+
+
+def selection(state: AppState, store: Reader, row: Run, request: Request) -> GallerySelection:
+    """Return what the address asks for. Unless it names an epoch, a training shows its last one."""
+    asked = request.query_params
+    picks = asked.get("where", "NOT correct" if row.graded and row.wrong else "")
+    last = state.epoch(store, row)
+    of = asked.get("of", "all" if not last or _EPOCH.search(picks) else str(last))
+    if of != "all" and not of.isdecimal():
+        raise UsageError(f"of must be an epoch or all, not {of[:40]!r}.")
+    known = state.about(store, row, "completeness", lambda: gallery_rows.completeness(store, row), wait=None)
+    return GallerySelection(
+        row,
+        known or "unknown",
+        picks,
+        asked.get("order", "loss" if row.graded else "index"),
+        whole(request, "stage", 0) or 0,
+        None if of == "all" else int(of),
+        asked.get("tag", ""),
+        parse_filters(asked.get("filter", "")),
+        asked.get("filter", ""),
+    )
+
+
+def neighbours(
+    state: AppState, chosen: GallerySelection, key: browsing.Key
+) -> tuple[browsing.VisitPlace | None, browsing.VisitPlace | None]:
+    """Return the samples before and after one in the order of a gallery; None where there is none."""
+    built = gallery_rows.neighbours(chosen.picked, key, order=chosen.order)
+    found = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows
+    return (_place_of(found[0][:3]), _place_of(found[0][3:])) if found else (None, None)
+
+
+def _place_of(found: Sequence[int | None]) -> browsing.VisitPlace | None:
+    index, epoch, visit = found
+    if index is None or epoch is None or visit is None:
+        return None
+    return {"epoch": epoch, "index": index, "visit": visit}
+
+
+def cursor_of(state: AppState, chosen: GallerySelection, key: browsing.Key) -> str | None:
+    """Return where a sample is in the order of a gallery; None where the gallery does not have it."""
+    built = gallery_rows.place(chosen.picked, key, order=chosen.order)
+    here = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(gallery_rows.GalleryRow)
+    return built.cursor(here[0]) if here else None

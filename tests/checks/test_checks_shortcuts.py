@@ -1,0 +1,46 @@
+"""Shortcuts of a single class, and outliers by a recorded embedding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from checks_contracts import outcome_of
+from checks_pictures import picture
+
+from audit.checks.data.outliers import measures, outlying
+
+
+def test_a_mark_in_the_corner_of_one_class_is_found(tmp_path: Path) -> None:
+    from audit.api import run
+
+    for number in range(240):
+        target = tmp_path / "data" / f"class-{number % 4}"
+        target.mkdir(parents=True, exist_ok=True)
+        image = picture(number)
+        if number % 4 == 2:
+            image.paste((250, 10, 250), (0, 0, 16, 16))
+        image.save(target / f"{number:03d}.png")
+    (tmp_path / "pipeline.py").write_text("transform = [lambda image: image.resize((16, 16))]\n")
+    run(tmp_path / "data", pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", workers=0)
+    found = outcome_of(tmp_path / "lineage", "shortcuts").findings
+    assert len(found) == 1
+    assert "top left corner" in found[0].message
+    assert "class-2" in found[0].message
+
+
+def test_noise_and_drawings_among_smooth_pictures_lie_outside() -> None:
+    """Smooth pictures of many kinds, three of noise and three with a few lines on white."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0, 1, 32)
+    waves = [
+        np.sin(2 * np.pi * (a * x[:, None] + b * x[None]) + c) * d + 120 + e
+        for a, b, c, d, e in zip(*rng.uniform([[0.5], [0.5], [0], [20], [-40]], [[4], [4], [6], [60], [40]], (5, 400)), strict=True)
+    ]  # fmt: skip
+    smooth = np.stack(waves) + rng.normal(0, 4, (400, 32, 32))
+    noise = rng.uniform(0, 255, (3, 32, 32))
+    lines = np.full((3, 32, 32), 250.0)
+    lines[:, 4::7] = 20
+    far = outlying(measures(np.concatenate([smooth, noise, lines]).clip(0, 255).astype(np.uint8)), 3.0)
+    assert (far[400:] > 1).all()
+    assert (far[:400] > 1).sum() <= 1

@@ -1,0 +1,134 @@
+"""Folders of Hugging Face's `save_pretrained`: model, processor as stages, class names, and no code of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+import audit
+from audit.engines.local import run
+from audit.engines.request import RunRequest
+from audit.errors import ModelError, NeedsTrust
+from audit.models import load
+from audit.models.presets import flatten_preset
+
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+CLASSES = {"id2label": {0: "cat", 1: "dog"}, "label2id": {"cat": 0, "dog": 1}}
+
+
+def noise(seed: int, height: int = 20, width: int = 30) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def classifier(folder: Path, **processor: Any) -> Path:
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(image_size=16, patch_size=8, **SMALL, **CLASSES)
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}, **processor).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("processor", "stages"),
+    [
+        ({}, ["Resize", "RescaleAndNormalize"]),
+        ({"do_normalize": False}, ["Resize", "Rescale"]),
+        ({"do_rescale": False, "do_normalize": False}, ["Resize"]),
+    ],
+)
+def test_the_processor_is_laid_out_as_stages(tmp_path: Path, processor: Any, stages: list[str]) -> None:
+    loaded = load(str(classifier(tmp_path / "vit", **processor)))
+    assert (loaded.arch, loaded.classes, loaded.num_classes) == ("ViTForImageClassification", ["cat", "dog"], 2)
+    assert not loaded.module.training
+    found = flatten_preset(loaded.preset)
+    assert [name for name, _ in found] == stages
+    whole = transformers.AutoImageProcessor.from_pretrained(tmp_path / "vit")
+    value: Any = noise(7)
+    expected = whole(value, return_tensors="pt")["pixel_values"][0]
+    for _, stage in found:
+        value = stage(value)
+    assert torch.equal(value, expected)
+
+
+def test_a_run_gives_what_transformers_gives(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "vit")
+    for number in range(4):
+        place = tmp_path / "data" / ("cat", "dog")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        noise(number, 20 + number).save(place / f"{number}.png")
+    done = run(
+        RunRequest(dataset=str(tmp_path / "data"), model=str(folder), store=str(tmp_path / "lineage"), workers=0)
+    )
+    assert (done.status, done.classes) == ("complete", ["cat", "dog"])
+    model = transformers.ViTForImageClassification.from_pretrained(folder).eval()
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    store = audit.open(tmp_path / "lineage")
+    for source, logits in store.sql("SELECT source, logits FROM lineage").fetchall():
+        with Image.open(tmp_path / "data" / source) as picture, torch.no_grad():
+            expected = model(**processor(picture, return_tensors="pt")).logits[0]
+        assert torch.allclose(torch.tensor(logits), expected, atol=1e-6)
+    (parameters,) = store.sql("SELECT parameters FROM stages WHERE name = 'Resize'").fetchall()[0]
+    assert json.loads(parameters)["size"] == {"height": 16, "width": 16}
+    replayed = store.replay()
+    assert (replayed.checked, replayed.identical) == (4, 4)
+
+
+def test_other_tasks(tmp_path: Path) -> None:
+    pictures = torch.rand(2, 3, 32, 32)
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=1, depths=[1], sr_ratios=[1], hidden_sizes=[8], num_attention_heads=[1], patch_sizes=[3],
+        strides=[2], mlp_ratios=[1], decoder_hidden_size=8, num_labels=3,
+    )  # fmt: skip
+    transformers.SegformerForSemanticSegmentation(config).save_pretrained(tmp_path / "masks")
+    assert load(str(tmp_path / "masks")).module(pictures).shape == (2, 3, 32, 32)
+    boxed = transformers.YolosConfig(image_size=[32, 32], patch_size=16, num_detection_tokens=5, **SMALL, **CLASSES)
+    transformers.YolosForObjectDetection(boxed).save_pretrained(tmp_path / "boxes")
+    transformers.YolosImageProcessor().save_pretrained(tmp_path / "boxes")
+    found = load(str(tmp_path / "boxes")).module(pictures)
+    assert len(found) == 2
+    assert found[0].keys() == {"boxes", "labels", "scores"}
+
+
+def test_a_folder_with_code_of_its_own_needs_trust(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "vit")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "mine.Config"}}))
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(NeedsTrust, match="auto_map"):
+        load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), "cannot load"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "not a configuration"),
+        (lambda folder: (folder / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}'), "cannot run"),
+        (lambda folder: (folder / "config.json").write_text("{"), "cannot be read as JSON"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "is an adapter"),
+    ],
+)
+def test_bad_folders_are_a_sentence(tmp_path: Path, change: Any, message: str) -> None:
+    folder = classifier(tmp_path / "vit")
+    change(folder)
+    with pytest.raises(ModelError, match=message):
+        load(str(folder))
+
+
+def test_weights_that_would_be_random_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = classifier(tmp_path / "vit")
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: one for name, one in weights.items() if "classifier" not in name}, folder / "model.safetensors")
+    with pytest.raises(ModelError, match="lacks weights"):
+        load(str(folder))

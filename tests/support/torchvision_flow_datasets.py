@@ -1,0 +1,109 @@
+"""Datasets of torchvision for optical flow and stereo, built from a few small files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torchvision import datasets
+from torchvision_datasets import COUNT, Case, picture, pictures, text
+
+
+def flow(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = np.array([10, 8], dtype="<i4").tobytes()
+    path.write_bytes(b"PIEH" + size + np.ones((8, 10, 2), dtype="<f4").tobytes())
+
+
+def portable(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"Pf\n10 8\n-1.0\n" + np.ones((8, 10), dtype="<f4").tobytes())
+
+
+def sintel(root: Path) -> Any:
+    base = root / "Sintel" / "training"
+    pictures(base / "clean" / "alley", ["f_1.png", "f_2.png", "f_3.png"])
+    for number in (1, 2):
+        flow(base / "flow" / "alley" / f"f_{number}.flo")
+    return datasets.Sintel(str(root), pass_name="clean")
+
+
+def chairs(root: Path) -> Any:
+    pictures(root / "FlyingChairs" / "data", [f"{n}_img{k}.ppm" for n in range(COUNT) for k in (1, 2)])
+    for number in range(COUNT):
+        flow(root / "FlyingChairs" / "data" / f"{number}_flow.flo")
+    text(root / "FlyingChairs" / "FlyingChairs_train_val.txt", "1\n1\n")
+    return datasets.FlyingChairs(str(root))
+
+
+def stereo(kind: Any, base: str, files: list[str], *args: Any) -> Callable[[Path], Any]:
+    """Build a class from the files of two scenes; `{}` is the scene."""
+
+    def build(root: Path) -> Any:
+        for scene in ("0", "1"):
+            for number, name in enumerate(files):
+                path = root / base / name.format(scene)
+                if path.suffix == ".pfm":
+                    portable(path)
+                else:
+                    is_map = any(part in name for part in ("disp", "mask"))
+                    picture(path, number + 7 * int(scene), "L" if is_map else "RGB")
+        return kind(str(root), *args)
+
+    return build
+
+
+def kitti_flow(root: Path) -> Any:
+    import cv2
+
+    base = root / "KittiFlow" / "training"
+    for number in range(COUNT):
+        pictures(base / "image_2", [f"{number}_10.png", f"{number}_11.png"])
+        (base / "flow_occ").mkdir(exist_ok=True)
+        cv2.imwrite(str(base / "flow_occ" / f"{number}_10.png"), np.full((8, 10, 3), 1 << 15, dtype=np.uint16))
+    return datasets.KittiFlow(str(root))
+
+
+#: Class, folder, files of one scene (`{}` is its name) in the order in which they are read, further arguments.
+STEREO: list[Any] = [
+    (
+        datasets.CarlaStereo,
+        "carla-highres/trainingF",
+        ["{}/im0.png", "{}/im1.png", "{}/disp0GT.pfm", "{}/disp1GT.pfm"],
+    ),
+    (
+        datasets.Kitti2015Stereo,
+        "Kitti2015/training",
+        ["image_2/{}.png", "image_3/{}.png", "disp_occ_0/{}.png", "disp_occ_1/{}.png"],
+    ),
+    (
+        datasets.Kitti2012Stereo,
+        "Kitti2012/training",
+        ["colored_0/{}_10.png", "colored_1/{}_10.png", "disp_noc/{}.png"],
+    ),
+    (datasets.InStereo2k, "InStereo2k/train", ["{}/left.png", "{}/right.png", "{}/left_disp.png", "{}/right_disp.png"]),
+    (
+        datasets.SceneFlowStereo,
+        "SceneFlow/Monkaa",
+        [
+            "frames_cleanpass/{}/left/0.png",
+            "frames_cleanpass/{}/right/0.png",
+            "disparity/{}/left/0.pfm",
+            "disparity/{}/right/0.pfm",
+        ],
+        "Monkaa",
+        "clean",
+    ),
+]
+
+FLOWS = [
+    Case("Sintel", sintel, ("f_1.png", "f_2.png", "f_1.flo"), ()),
+    Case("FlyingChairs", chairs, ("0_img1.ppm", "0_img2.ppm", "0_flow.flo"), ()),
+    Case("KittiFlow", kitti_flow, ("0_10.png", "0_11.png", "flow_occ/0_10.png"), ()),
+    *(
+        Case(kind.__name__, stereo(kind, base, files, *args), tuple(name.format("0") for name in files), ())
+        for kind, base, files, *args in STEREO
+    ),
+]

@@ -1,0 +1,223 @@
+"""`audit` and `python` as programs that start at once, for tests that need a real process.
+
+Importing torch and torchvision takes longer than most commands. One process imports them, and each command is a process
+forked from it: with its own folder, environment, standard streams, process group and exit status. What only a new interpreter
+has (`PYTHONHASHSEED`, entry points of a folder, packages that are hidden) needs `sys.executable` itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import io
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_CLIENT = """#!{python} -IS
+import json, os, signal, socket, struct, sys
+request = {{"program": "{program}", "arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}
+data = json.dumps(request).encode()
+server = socket.socket(socket.AF_UNIX)
+server.connect({path!r})
+socket.send_fds(server, [struct.pack("I", len(data))], [0, 1, 2])
+server.sendall(data)
+(pid,) = struct.unpack("i", server.recv(4))
+for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(kind, lambda kind, frame: os.kill(pid, kind))
+(status,) = struct.unpack("i", server.recv(4))
+if os.WIFSIGNALED(status):
+    signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+    os.kill(os.getpid(), os.WTERMSIG(status))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+_MODULES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "duckdb",
+    "pyarrow.dataset",
+    "scipy.stats",
+    "audit.api",
+    "audit.engines.local",
+)
+
+
+@lru_cache(maxsize=1)
+def warm_folder() -> Path:
+    """Return a folder with the programs `audit` and `python`; the process behind them ends with this one."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    path = folder / "socket"
+    for program in ("audit", "python"):
+        file = folder / program
+        file.write_text(_CLIENT.format(python=sys.executable, program=program, path=str(path)))
+        file.chmod(0o755)
+    reading, writing = os.pipe()
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(path), str(reading)], pass_fds=[reading], start_new_session=True
+    )
+    os.close(reading)
+
+    atexit.register(_end, writing, server)
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert server.poll() is None, "the process behind the programs ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return folder
+
+
+def _end(writing: int, server: subprocess.Popen[bytes]) -> None:
+    os.close(writing)
+    server.wait(60)
+
+
+def warm_audit() -> str:
+    """Return the path of `audit`."""
+    return str(warm_folder() / "audit")
+
+
+def warm_python() -> str:
+    """Return the path of a `python` that takes a script, `-m MODULE` or `-c PROGRAM`, with arguments."""
+    return str(warm_folder() / "python")
+
+
+# -- the process behind them -----------------------------------------------------------------------
+
+
+def _serve(path: str, parent: int) -> Callable[[], None] | None:
+    """Fork a process for each command. Returns what to do in the processes of commands, and None at the end."""
+    for name in _MODULES:
+        __import__(name)
+    gc.freeze()  # a collection in a child would copy every page
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path + ".new")
+    listener.listen(16)
+    os.rename(path + ".new", path)
+    while True:
+        waiting: list[Any] = [listener, parent]
+        if parent in select.select(waiting, [], [])[0]:
+            return None
+        connection, _ = listener.accept()
+        if os.fork():
+            connection.close()
+            continue
+        listener.close()
+        os.close(parent)
+        return _begin(connection)
+
+
+def _begin(connection: socket.socket) -> Callable[[], None]:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    (size,) = struct.unpack("I", head)
+    request = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        return lambda: _run(request, streams)
+    for stream in streams:
+        os.close(stream)
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(struct.pack("i", pid))
+    ended = os.pidfd_open(pid)
+    waiting: list[Any] = [connection, ended]
+    if ended not in select.select(waiting, [], [])[0]:
+        # The program was killed: so is what it stands for, with all that it has started.
+        os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(struct.pack("i", status))
+    os._exit(0)
+
+
+def _run(request: dict[str, Any], streams: list[int]) -> None:
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    is_terminal = os.isatty(1)
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), line_buffering=is_terminal)
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), errors="backslashreplace", line_buffering=True
+    )
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    _execute(request["program"], request["arguments"])
+
+
+def _execute(program: str, arguments: list[str]) -> None:
+    if program == "audit":
+        sys.path[0] = os.getcwd()
+        sys.argv = ["audit", *arguments]
+        from audit.__main__ import main
+
+        main()
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    elif arguments[0] == "-m":
+        sys.path[0] = os.getcwd()
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(arguments[0]).resolve().parent)
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _exit_status(command: Callable[[], None]) -> int:
+    """Run a command as an interpreter does, up to what it does at its exit."""
+    try:
+        command()
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return -signal.SIGINT
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    command = _serve(sys.argv[1], int(sys.argv[2]))
+    if command is not None:
+        status = _exit_status(command)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+        # Without taking the interpreter apart, which would touch every page of memory that is shared.
+        os._exit(status)

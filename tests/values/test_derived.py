@@ -1,0 +1,100 @@
+"""Pictures in few bits, and outputs stored as a function of a picture: exact, or not used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.transforms import functional
+
+from audit import values
+from audit.errors import StoreDamaged
+from audit.values import native as loops
+
+pytestmark = pytest.mark.skipif(loops.native is None, reason="the C extension is not built here")
+_SIDES = st.integers(1, 70)
+
+
+def _picture(seed: int, width: int, height: int, smooth: bool) -> Image.Image:
+    shape = (3, 3, 3) if smooth else (height, width, 3)
+    made = Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+    return made.resize((width, height))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 999), _SIDES, _SIDES, st.booleans(), st.booleans())
+def test_pictures_in_few_bits_come_back(seed: int, width: int, height: int, smooth: bool, wide: bool) -> None:
+    assert loops.native is not None
+    before = loops.native.loops(wide)
+    try:
+        picture = _picture(seed, width, height, smooth)
+        kind, encoded = values.encode(picture)
+    finally:
+        loops.native.loops(before)
+    assert encoded.encoding in ("bits", "raw")
+    back = values.decode(kind, encoded)
+    assert isinstance(back, Image.Image)
+    assert back.tobytes() == picture.tobytes()
+    assert values.encoded_digest(kind, encoded) == values.digest(picture)
+
+
+def test_damaged_bits_are_refused() -> None:
+    kind, encoded = values.encode(_picture(0, 64, 64, smooth=True))
+    assert encoded.encoding == "bits"
+    with pytest.raises(StoreDamaged):
+        values.decode(kind, values.Encoded("bits", encoded.data[:-1]))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 999), _SIDES, _SIDES, st.booleans(), st.booleans(), st.booleans())
+def test_tensors_of_a_picture_come_back(
+    seed: int, width: int, height: int, smooth: bool, normal: bool, wide: bool
+) -> None:
+    assert loops.native is not None
+    picture = _picture(seed, width, height, smooth)
+    tensor = functional.to_tensor(picture)
+    if normal:
+        tensor = functional.normalize(tensor, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    digest, before = values.digest(picture), loops.native.loops(wide)
+    try:
+        encoded = values.derive(picture, str(digest), tensor, values.digest(tensor))
+    finally:
+        loops.native.loops(before)
+    assert encoded is not None
+    assert values.source_digest(encoded) == digest
+    whole = values.expand(encoded, picture)
+    back = values.decode("tensor", whole)
+    assert isinstance(back, torch.Tensor)
+    assert torch.equal(back, tensor)
+    assert values.encoded_digest("tensor", whole) == values.digest(tensor)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 999), st.integers(0, 3 * 40 * 40 - 1))
+def test_a_tensor_that_differs_in_one_element_is_not_derived(seed: int, place: int) -> None:
+    picture = _picture(seed, 40, 40, smooth=False)
+    tensor = functional.to_tensor(picture)
+    flat, levels = tensor.view(-1), np.asarray(picture).transpose(2, 0, 1).reshape(3, -1)
+    band, at = divmod(place, 1600)
+    if (levels[band] == levels[band][at]).sum() < 2:
+        return  # a level that occurs once may stand for anything
+    flat[place] += 0.5
+    assert values.derive(picture, "x", tensor, values.digest(tensor)) is None
+
+
+def test_crops_are_derived_only_from_the_middle() -> None:
+    picture = _picture(1, 60, 50, smooth=False)
+    digest = str(values.digest(picture))
+    middle, corner = functional.center_crop(picture, [31, 24]), picture.crop((0, 0, 24, 31))
+    encoded = values.derive(picture, digest, middle, values.digest(middle))
+    assert encoded is not None
+    back = values.decode("image", values.expand(encoded, picture))
+    assert isinstance(back, Image.Image)
+    assert back.tobytes() == middle.tobytes()
+    assert values.derive(picture, digest, corner, values.digest(corner)) is None
+    assert values.derive(picture, digest, torch.rand(3, 50, 60), None) is None
+    assert values.derive(picture, digest, "text", None) is None
