@@ -19,7 +19,7 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-NATIVE := setup.py audit/values/_native.c audit/values/_kernels.h audit/values/_shapes.h
+NATIVE := setup.py audit/values/_native.c $(wildcard audit/values/_*.h)
 
 $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt $(NATIVE)
 	$(PIP) -e .
@@ -107,6 +107,7 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python -m bench.diff
 	$(BIN)/python -m bench.checks
 	$(BIN)/python bench/engines.py
+	$(BIN)/python -m bench.driver
 
 SEED ?= 1
 MINUTES ?= 60

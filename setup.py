@@ -39,7 +39,7 @@ setup(
         Extension(
             "audit.values._native",
             ["audit/values/_native.c"],
-            depends=["audit/values/_kernels.h", "audit/values/_shapes.h"],
+            depends=[f"audit/values/_{name}.h" for name in ("kernels", "shapes", "digest", "facts", "encode")],
             extra_compile_args=_FLAGS,
             py_limited_api=True,
             optional=True,
