@@ -41,3 +41,8 @@ def test_no_text_uses_the_phrase(phrase: str) -> None:
         if pattern.search(line) and not any(quoted in line for quoted in QUOTED)
     ]
     assert found == [], f"write {STUMBLES[phrase]!r} instead"
+
+
+def test_no_text_holds_the_marks_of_an_unresolved_merge() -> None:
+    mark = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
+    assert [str(path.relative_to(ROOT)) for path in texts() if mark.search(path.read_text())] == []
