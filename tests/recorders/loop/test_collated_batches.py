@@ -45,6 +45,13 @@ class Sequences(Pictures):
         return self.pictures[index].flatten()[: 5 + (index * 7) % 11], LABELS[index]
 
 
+class Words(Pictures):
+    """Texts as numbers."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.arange(8) + 300 * (index + 1), LABELS[index]
+
+
 class Flat(Sequences):
     """Pictures that are grey all over, so that one is a scaled form of any other."""
 
@@ -194,13 +201,64 @@ def mix(items: list[Any]) -> Any:
     return 0.6 * x + 0.4 * x.flip(0), y
 
 
+def mix_little(items: list[Any]) -> Any:
+    x, y = stack(items)
+    return 0.9996 * x + 0.0004 * x.flip(0), y
+
+
+def mix_least(items: list[Any]) -> Any:
+    x, y = stack(items)
+    return 2 * (x + 1e-5 * x.flip(0)) - 1, y
+
+
+def mix_in_bytes(items: list[Any]) -> Any:
+    x, y = stack(items)
+    return (255 * (0.996 * x + 0.004 * x.flip(0))).byte(), y
+
+
+def mix_coarsely(items: list[Any]) -> Any:
+    x, y = stack(items)
+    return (2 * (0.9996 * x + 0.0004 * x.flip(0)) - 1).bfloat16(), y
+
+
+def paint_one_value(items: list[Any]) -> Any:
+    x, y = stack(items)
+    x = x * 2
+    x[:, 1, 3, 3] = x.flip(0)[:, 1, 3, 3]
+    return x, y
+
+
+def are_set(items: list[Any]) -> Any:
+    return torch.stack([x > 0 for x, _ in items[::-1]]), labels(items[::-1])
+
+
+def as_bytes(items: list[Any]) -> Any:
+    return torch.stack([x.byte() for x, _ in items]), labels(items)
+
+
+def fade(items: list[Any]) -> Any:
+    x, y = stack(items)
+    return x * torch.tensor([0.5, 0.6, 0.7, 0.8]).reshape(4, 1, 1, 1), y
+
+
 def negatives(items: list[Any]) -> Any:
     return torch.rand(len(items), 3, 6, 6), labels(items)
 
 
 @pytest.mark.parametrize(
     ("collate", "dataset"),
-    [(square, Pictures), (pool, Pictures), (mix, Pictures), (negatives, Pictures), (scale, Flat), (standardise, Flat)],
+    [
+        *(
+            (square, Pictures),
+            (pool, Pictures),
+            (mix, Pictures),
+            (negatives, Pictures),
+            (scale, Flat),
+            (standardise, Flat),
+        ),
+        *((mix_little, Pictures), (mix_least, Pictures), (mix_in_bytes, Pictures), (mix_coarsely, Pictures)),
+        *((paint_one_value, Pictures), (are_set, Pictures), (are_set, Words), (as_bytes, Words), (fade, Pictures)),
+    ],
 )
 def test_rows_that_cannot_be_proved_are_not_matched(tmp_path: Path, collate: Any, dataset: Any) -> None:
     rows, calls, warned = record(tmp_path, dataset(), collate)
