@@ -42,10 +42,13 @@ with audit.record("lineage", name="training") as run:
 
 INTRODUCTION = f"""# Ask in SQL: 30 questions with their answers
 
-Every table and view is described in [FORMAT.md](FORMAT.md). The SQL is DuckDB's. A query of `audit sql` reads all runs
-unless `--run` names some; `run_of('NAME')` gives the id of a run by its name. Answers here are cut to five rows.
+Ask a question with `audit sql "QUERY"`, in Python with `audit.open("lineage").sql("QUERY")`, or on the SQL page of `audit ui`.
+The dialect is DuckDB's. [FORMAT.md](FORMAT.md) describes every table, view and column.
 
-The store of this page holds four runs. In a clone of the repository:
+A query reads all runs of the store. `run_of('NAME')` returns the id of the run with that name; `audit sql --run NAME` limits a query to
+one run. This page shows at most five rows of each answer.
+
+The store of this page holds four runs. Record the first three in a clone of the repository:
 
 ```
 audit run --dataset fixtures/digits/test --model fixtures/digits.pt --pipeline pipelines/digits.py --name before
@@ -60,7 +63,7 @@ The fourth is a training loop:
 ```python
 {TRAINING}```
 
-`make docs` records them, asks each question, and writes this page.
+`make docs` records these runs, asks each question, and writes this page.
 """
 
 # A title, or a question with its query.
@@ -84,7 +87,7 @@ QUESTIONS: list[str | tuple[str, str]] = [
     ),
     "Mistakes",
     (
-        "Which mistakes was the model surest of?",
+        "Which mistakes had the highest confidence?",
         "SELECT index, source, label_name, predicted_name, round(confidence, 3) AS confidence\nFROM wrong_predictions WHERE run_id = run_of('before') ORDER BY confidence DESC",
     ),
     (
@@ -104,7 +107,7 @@ QUESTIONS: list[str | tuple[str, str]] = [
         "SELECT index, source, predicted_name, round(margin, 3) AS margin FROM lineage\nWHERE run_id = run_of('before') AND correct ORDER BY margin",
     ),
     (
-        "Is the confidence worth what it says?",
+        "Does the confidence match the accuracy?",
         "SELECT least(floor(confidence * 5) / 5, 0.8) AS from_confidence, count(*) AS samples, round(avg(correct::INT), 2) AS accuracy\nFROM graded_predictions WHERE run_id = run_of('after') GROUP BY 1 ORDER BY 1 DESC",
     ),
     (
@@ -138,7 +141,7 @@ QUESTIONS: list[str | tuple[str, str]] = [
         "SELECT name, count(*) AS outputs FROM stage_outputs WHERE run_id = run_of('before')\nGROUP BY stage, name HAVING NOT bool_or(changed) AND stage > 0",
     ),
     (
-        "What is the distribution of what the model was given?",
+        "What is the distribution of the model's inputs?",
         "SELECT round(avg(mean), 3) AS mean, round(sqrt(avg(std * std + mean * mean) - avg(mean) ** 2), 3) AS std, min(min) AS least, max(max) AS greatest\nFROM stage_outputs WHERE run_id = run_of('before') AND name = 'Normalize'",
     ),
     (
@@ -163,24 +166,24 @@ QUESTIONS: list[str | tuple[str, str]] = [
         "SELECT source, predicted_a, predicted_b, flip, cause FROM flips('before', 'after') ORDER BY flip DESC, source",
     ),
     (
-        "How many of each kind and cause?",
+        "How many flips of each kind and cause are there?",
         "SELECT flip, cause, count(*) AS samples FROM flips('before', 'after') GROUP BY ALL ORDER BY samples DESC, flip",
     ),
     (
-        "Whose confidence fell most, though the answer stayed right?",
+        "Which right answers lost the most confidence?",
         "SELECT a.source, round(a.confidence, 3) AS before, round(b.confidence, 3) AS after\nFROM lineage a JOIN lineage b USING (source)\nWHERE a.run_id = run_of('before') AND b.run_id = run_of('after') AND a.correct AND b.correct\nORDER BY a.confidence - b.confidence DESC",
     ),
     "Trainings",
     (
-        "How did loss and accuracy go, epoch by epoch?",
+        "How did loss and accuracy change over the epochs?",
         "SELECT epoch, round(avg(loss), 3) AS loss, round(avg(correct::INT), 3) AS accuracy\nFROM graded_predictions WHERE run_id = run_of('training') GROUP BY epoch ORDER BY epoch",
     ),
     (
-        "Which samples were learned and forgotten?",
+        "Which samples were learned and later forgotten?",
         "SELECT source, forgetting_events, first_learned_epoch, last_correct FROM forgetting\nWHERE run_id = run_of('training') AND forgetting_events > 0 ORDER BY forgetting_events DESC, source",
     ),
     (
-        "Which labels look wrong over the whole training?",
+        "Which labels may be wrong, judged by the whole training?",
         "SELECT source, label_name, round(aum, 2) AS aum FROM aum WHERE run_id = run_of('training') ORDER BY aum",
     ),
     (
@@ -188,7 +191,7 @@ QUESTIONS: list[str | tuple[str, str]] = [
         "WITH worst AS (\n  SELECT run_id, step FROM steps WHERE run_id = run_of('training') AND epoch > 0 ORDER BY loss DESC LIMIT 1)\nSELECT step, source, round(loss, 2) AS loss, label_name, predicted_name\nFROM lineage JOIN worst USING (run_id, step) ORDER BY lineage.loss DESC",
     ),
     (
-        "How large are a layer's activations, epoch by epoch?",
+        "How large are a layer's activations in each epoch?",
         "SELECT epoch, layer, round(avg(mean), 3) AS mean, round(avg(std), 3) AS std, round(avg(norm), 1) AS norm\nFROM activations WHERE run_id = run_of('training') AND direction = 'forward' AND port LIKE 'output%'\nGROUP BY ALL ORDER BY epoch",
     ),
 ]  # fmt: skip
