@@ -67,13 +67,14 @@ def main() -> None:
     kinds = strangers(cifar(given.cifar, "choose"), mnist(given.mnist, "report"))
     for count in (300, 1_000, 10_000):
         factor = 2.5 * _widening(count)
-        clean = int((outlying(measures(plain[:count]), factor) > 1).sum())
-        print(f"{count:,} photographs: {clean} of them reported where there is no other picture")
+        notes, warnings = (int((far > 1).sum()) for far in outlying(measures(plain[:count]), factor))
+        print(f"{count:,} photographs without any other picture: {warnings} warnings, {notes - warnings} notes")
         for name, make in kinds.items():
             odd = np.stack([thumbnail(make(n)) for n in range(COUNT)])
-            far = outlying(measures(np.concatenate([plain[:count], odd])), factor)
+            noted, warned = (far > 1 for far in outlying(measures(np.concatenate([plain[:count], odd])), factor))
             print(
-                f"  {name:20} {int((far[-COUNT:] > 1).sum())} of {COUNT} found, {int((far[:-COUNT] > 1).sum())} others"
+                f"  {name:20} of {COUNT}: {warned[-COUNT:].sum()} warnings, {(noted & ~warned)[-COUNT:].sum()} notes; "
+                f"of the others {warned[:-COUNT].sum()}, {(noted & ~warned)[:-COUNT].sum()}"
             )
 
 

@@ -82,7 +82,8 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons | independent samples |
 | `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |
 | `losses` | Are the same samples' losses higher than in the baseline? | Wilcoxon's signed-rank test, with an effect of at least 0.2 | differences are symmetric if nothing changed |
-| `outliers` | Is a picture unlike all others? | Mahalanobis distance over 13 measures of a grey thumbnail (levels, detail, texture, palette), and the distance to the fifth neighbour in a recorded embedding; the limits follow from the median and the 95 % quantile | at most 2 % are unlike the rest |
+| `outliers` | Is a picture unlike all others? | Mahalanobis distance over 13 measures of a grey thumbnail (levels, detail, texture, palette), and the distance to the fifth neighbour in a recorded embedding; the limits follow from the median and the 95 % quantile (notes), and the 98 % quantile (warnings) | at most 2 % are unlike the rest |
+| `missing_classes` | Does a split lack a class? | the probability that none of the class's samples is drawn into the split, times classes and splits; above 1 % it is a note | a random split |
 | `weak_segments` | Is a group of samples predicted worse? | two rates (z test), Holm over 20 quarters | independent samples |
 | `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy, corrected for the number of classes | independent samples |
 | `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
@@ -123,9 +124,16 @@ pictures, `--half choose`; these are the 10,000 test pictures):
 | mirrored | 100 % | 100 % |
 | pairs without planted copies | 24, of the same photograph as far as the eye tells | none |
 
-Five pictures of another kind among CIFAR-10's test photographs (`python -m bench.outliers`): `outliers` finds all of noise, scanned text and
-diagrams among 1,000 and among 10,000, all or four of five handwritten digits, and hardly any that are blurred or inverted. It reports no photograph
-among 1,000 and 4 among 10,000. It needs 300 pictures.
+Five pictures of another kind among CIFAR-10's test photographs, in one run of `python -m bench.outliers`: warnings, and notes after the plus.
+
+| among | noise | scanned text | diagrams | handwritten digits | blurred | inverted | photographs, of all |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| 300 | 4 + 1 | 5 | 0 + 5 | 0 | 0 | 0 | 0 |
+| 1,000 | 5 | 5 | 5 | 1 + 4 | 0 + 1 | 0 | 0 |
+| 10,000 | 5 | 5 | 5 | 3 + 1 | 0 | 0 | 3 + 1 |
+
+A picture of fewer than 16 pixels across, such as a digit of 8×8, shows too little to tell a copy from another of its kind: there only
+copies with nearly the same pixels are found.
 
 With more than 20,000 pictures the candidates come from perceptual hashes, which miss most cropped and all mirrored copies. By default 10,000
 pictures are compared, evenly chosen; `pictures = 20000` compares more.

@@ -129,6 +129,25 @@ def test_a_clean_dataset_passes(kind: Callable[[Path], tuple[Path, str | None]],
     assert report.passed, [outcome.message for outcome in report.with_status("fail", "error")]
 
 
+@pytest.mark.parametrize(("count", "seed"), [(12, 0), (30, 1), (100, 0), (300, 1), (600, 0), (600, 2), (1_797, 0)])
+def test_digits_in_two_random_splits_pass(tmp_path: Path, count: int, seed: int) -> None:
+    """Handwritten digits of 8×8 pixels: many are alike, some are odd, and a small split lacks classes by chance."""
+    from sklearn.datasets import load_digits
+
+    from audit.api import run
+
+    given, rng, rows = load_digits(), np.random.default_rng(seed), ["path,label,split"]
+    for number in rng.permutation(len(given.images))[:count]:
+        name, split = f"{number:04d}.png", "train" if rng.random() < 0.7 else "test"
+        Image.fromarray((given.images[number] * 15.9).astype(np.uint8)).save(tmp_path / name)
+        rows.append(f"{name},{given.target[number]},{split}")
+    (tmp_path / "data.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "pipeline.py").write_text(_HEAD + f"transform = v2.Compose([{_TENSOR}])\n")
+    run(tmp_path / "data.csv", pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", workers=0)
+    report = run_checks(tmp_path / "lineage", fail_on="warning")
+    assert report.passed, [outcome.message for outcome in report.with_status("fail", "error")]
+
+
 def test_the_digits_and_their_model_pass(digits: Path) -> None:
     report = run_checks(digits)
     assert report.passed, [outcome.message for outcome in report.with_status("fail", "error")]

@@ -7,11 +7,17 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 
+#: A class that is missing in a split is a finding if chance leaves out any class of any split less often than this.
+_UNLIKELY = 0.01
+
 
 class MissingClasses(Check):
     """Compare the labels with the run's class names, and the splits with each other."""
 
-    description = "Classes that no usable sample has, in the whole run or in one of its splits."
+    description = (
+        "Classes that no usable sample has, in the whole run or in one of its splits; a note where chance alone leaves a "
+        "class out of a split."
+    )
     needs = ("labels",)
     options = settings(may_miss=Option([], "Classes that may have no sample."))
 
@@ -21,28 +27,40 @@ class MissingClasses(Check):
         classes = context.run.classes or []
         excused = {str(name) for name in context.options["may_miss"]} | set(_left_out(context, classes))
         usable = "status = 'ok' AND label IS NOT NULL"
-        query = f"SELECT DISTINCT split, label FROM {context.samples} WHERE {usable} ORDER BY ALL"
+        query = (
+            f"SELECT split, label, count(*) AS samples FROM {context.items} WHERE {usable} GROUP BY ALL ORDER BY ALL"
+        )
         rows = context.rows(query)
         present = {row["label"] for row in rows}
         known = sorted(present | set(range(len(classes))))
         splits = sorted({row["split"] for row in rows}, key=str)
+        counts = {(row["split"], row["label"]): row["samples"] for row in rows}
         for label in known:
             name = classes[label] if 0 <= label < len(classes) else str(label)
             if name in excused:
                 continue
-            missing = [split for split in splits if {"split": split, "label": label} not in rows]
+            missing = [split for split in splits if (split, label) not in counts]
             if label not in present:
                 yield Finding(
                     f"No usable sample has the class {name} (label {label}).", value=0, threshold=1, sql=query
                 )
             elif missing and len(splits) > 1:
                 listed = ", ".join(str(split) for split in missing)
+                chance = max(_chance_to_miss(counts, split, label) for split in missing) * len(known) * len(splits)
                 yield Finding(
                     f"The class {name} (label {label}) is missing in the split {listed}.",
                     value=0,
                     threshold=1,
                     sql=query,
+                    severity="info" if chance > _UNLIKELY else None,
                 )
+
+
+def _chance_to_miss(counts: dict[tuple[str, int], int], split: str, label: int) -> float:
+    """Return the probability that none of a class's samples lies in a split of this size, if all are drawn at random."""
+    inside = sum(count for (where, _), count in counts.items() if where == split)
+    samples = sum(count for (_, what), count in counts.items() if what == label)
+    return float((1 - inside / sum(counts.values())) ** samples)
 
 
 def _left_out(context: Context, classes: list[str]) -> list[str]:

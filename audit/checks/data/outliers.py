@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 _LEAST = np.array([5.0, 3.0, 0.05, 0.05, 0.05, 0.15, 0.2, 0.2, 0.2, 0.2, 0.3, 0.1, 0.05])
 #: Bands of spatial frequency, in periods over the width of a thumbnail.
 _BANDS = ((0.5, 2), (2, 4), (4, 8), (8, 23))
+#: A picture is surely unlike the others if it lies this many times as far as all but the share that may be outliers.
+_BEYOND_TAIL = 1.75
 #: Of recorded embeddings, the distance to this many neighbours is measured.
 _NEIGHBOURS = 5
 
@@ -35,7 +37,11 @@ class Outliers(Check):
             2.5,
             "Report a picture beyond the median distance by this many times the way to the 95 % quantile (20 % more among 300 or 10,000).",
         ),
-        share=Option(0.02, "Report nothing if more than this share is far away: they are a group of their own."),
+        share=Option(
+            0.02,
+            "Report nothing if more than this share is far away: they are a group of their own. A picture less than 1.75 times as far "
+            "as the other pictures reach is a note.",
+        ),
         samples=Option(300, "Check only if there are at least this many pictures."),
         pictures=Option(10_000, "Measure at most this many pictures, evenly chosen; 0 measures all."),
     )
@@ -46,13 +52,14 @@ class Outliers(Check):
         if count < needed:
             raise Skip(f"the run has {count} pictures with enough detail; at least {needed} are needed")
         factor = context.options["factor"] * _widening(count)
-        far = outlying(measures(given.thumbnails), factor)
-        embedded = _embedded(context, [picture.index for picture in given.pictures], factor)
+        share = context.options["share"]
+        far, sure = outlying(measures(given.thumbnails), factor, share)
+        embedded = _embedded(context, [picture.index for picture in given.pictures], factor, share)
         if embedded is not None:
-            far = np.maximum(far, embedded)
+            far, sure = np.maximum(far, embedded[0]), np.maximum(sure, embedded[1])
         chosen = np.flatnonzero(far > 1)
         context.note(f"{len(chosen):,} of {count:,} pictures lie far from the others")
-        if len(chosen) > max(2, context.options["share"] * count):
+        if len(chosen) > max(2, share * count):
             return
         for place in chosen[np.argsort(-far[chosen])]:
             picture = given.pictures[int(place)]
@@ -65,6 +72,7 @@ class Outliers(Check):
                 value=float(far[place]),
                 threshold=1.0,
                 sql=context.evidence("stage_outputs", picture.index, "stage = 0"),
+                severity=None if sure[place] > 1 else "info",
             )
 
 
@@ -113,8 +121,8 @@ def _palette(thumbnails: Array) -> list[Array]:
     return [-(share * np.log(share + 1e-9)).sum(axis=1), np.sqrt(share.max(axis=1))]
 
 
-def _embedded(context: Context, indices: list[int], factor: float) -> Array | None:
-    """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to the limit."""
+def _embedded(context: Context, indices: list[int], factor: float, share: float) -> tuple[Array, Array] | None:
+    """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to both limits."""
     if not context.facts.counts.get("embeddings"):
         return None
     rows = context.rows(f"SELECT index, vector FROM embeddings WHERE run_id = {context.run_literal} ORDER BY index")
@@ -129,11 +137,11 @@ def _embedded(context: Context, indices: list[int], factor: float) -> Array | No
         table = lengths[start : start + 1_000, None] + lengths - 2 * vectors[start : start + 1_000] @ vectors.T
         distances[start : start + 1_000] = np.partition(table, _NEIGHBOURS, axis=1)[:, _NEIGHBOURS]
     context.note("pictures were also compared by their recorded embedding")
-    return _beyond(np.sqrt(np.maximum(distances, 0)), factor)
+    return _beyond(np.sqrt(np.maximum(distances, 0)), factor, share)
 
 
-def outlying(facts: Array, factor: float) -> Array:
-    """Return each row's distance from the centre, relative to a limit that follows from the bulk of the rows."""
+def outlying(facts: Array, factor: float, share: float = 0.02) -> tuple[Array, Array]:
+    """Return each row's distance from the centre, relative to the limit of a note and to that of a warning."""
     centre = np.median(facts, axis=0)
     scale = np.maximum(np.subtract(*np.percentile(facts, [75, 25], axis=0)) / 1.349, _LEAST)
     standard = (facts - centre) / scale
@@ -141,11 +149,18 @@ def outlying(facts: Array, factor: float) -> Array:
     inner = standard[(standard**2).sum(axis=1) <= np.percentile((standard**2).sum(axis=1), 75)]
     shape = np.cov(inner, rowvar=False) + 0.05 * np.eye(standard.shape[1])
     distance = np.sqrt(np.einsum("nd,de,ne->n", standard, np.linalg.inv(shape), standard))
-    return _beyond(distance, factor)
+    return _beyond(distance, factor, share)
 
 
-def _beyond(distance: Array, factor: float) -> Array:
-    """Return distances relative to the limit: the median, and `factor` times the way from it to the 95 % quantile."""
-    middle, edge = np.percentile(distance, [50, 95])
-    relative: Array = distance / (middle + factor * max(edge - middle, 1e-6))
-    return relative
+def _beyond(distance: Array, factor: float, share: float) -> tuple[Array, Array]:
+    """Return distances relative to the limit of a note and to that of a warning.
+
+    The first is the median, and `factor` times the way from it to the 95 % quantile. Beyond it lie the last few of a long
+    tail too, so a picture is surely unlike the others only far beyond the farthest of those that are not outliers.
+    """
+    middle, edge, last = np.percentile(distance, [50, 95, 100 * (1 - share)])
+    limit = middle + factor * max(edge - middle, 1e-6)
+    relative: Array = distance / limit
+    # Of few pictures the quantile is uncertain.
+    surely: Array = distance / max(limit, _BEYOND_TAIL * last * _widening(min(len(distance), 1_000)))
+    return relative, surely

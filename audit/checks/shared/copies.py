@@ -27,6 +27,8 @@ class Signatures:
     hashes: Array
     #: Of each: how much red and blue exceed green, the level and the variation of the border, and the colours of the corners.
     looks: Array
+    #: The shorter side of each, in pixels.
+    sides: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,18 @@ def signatures(context: Context, most: int) -> Signatures:
     """Return the signatures of at most `most` pictures (0: all), in order of index."""
     key = ("signatures", most, context.narrowing)
     if key not in context.facts.cache:
-        seen: list[tuple[Picture, Any, int, tuple[float, ...]]] = []
+        seen: list[tuple[Picture, Any, int, tuple[float, ...], int]] = []
         for picture in pictures(context, most):
             thumb = thumbnail(picture.image)
             if thumb.std() >= _FAINT:
-                seen.append((replace(picture, image=None), thumb, dhash(picture.image), _looks(picture.image)))
+                image = picture.image
+                seen.append((replace(picture, image=None), thumb, dhash(image), _looks(image), min(image.size)))
         seen.sort(key=lambda found: found[0].index)
         thumbs = np.stack([found[1] for found in seen]) if seen else np.empty((0, SIDE, SIDE), np.uint8)
         hashes = np.array([found[2] for found in seen], dtype=np.uint64)
         looks = np.array([found[3] for found in seen], dtype=np.float32).reshape(len(seen), 16)
-        context.facts.cache[key] = Signatures([found[0] for found in seen], thumbs, hashes, looks)
+        sides = np.array([found[4] for found in seen], dtype=np.int64)
+        context.facts.cache[key] = Signatures([found[0] for found in seen], thumbs, hashes, looks, sides)
     found: Signatures = context.facts.cache[key]
     return found
 
@@ -84,7 +88,9 @@ def copies(context: Context, most: int, distance: int = 3) -> list[Copy]:
     key = ("copies", most, distance, context.narrowing)
     if key not in context.facts.cache:
         given = signatures(context, most)
-        pairs = find_lookalikes(given.thumbnails, given.hashes, distance) if len(given.pictures) > 1 else []
+        pairs = (
+            find_lookalikes(given.thumbnails, given.hashes, distance, given.sides) if len(given.pictures) > 1 else []
+        )
         context.facts.cache[key] = [_copy(given.pictures, given.pictures, pair) for pair in pairs]
     found: list[Copy] = context.facts.cache[key]
     return [one for one in found if one.picture.digest is None or one.picture.digest != one.original.digest]
@@ -96,7 +102,9 @@ def copies_of(context: Context, other: Context, most: int) -> list[Copy]:
     if not here.pictures or not there.pictures:
         return []
     pairs = find_lookalikes(
-        np.concatenate([there.thumbnails, here.thumbnails]), np.concatenate([there.hashes, here.hashes])
+        np.concatenate([there.thumbnails, here.thumbnails]),
+        np.concatenate([there.hashes, here.hashes]),
+        sides=np.concatenate([there.sides, here.sides]),
     )
     edge = len(there.pictures)
     both = [*there.pictures, *here.pictures]

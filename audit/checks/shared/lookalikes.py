@@ -17,7 +17,7 @@ import numpy as np
 
 from audit.checks.shared.hashes import Array, near_pairs
 from audit.checks.shared.lookalike_search import candidate_pairs
-from audit.checks.shared.picture_alignment import SIDE, unexplained
+from audit.checks.shared.picture_alignment import COMPARED, SIDE, unexplained
 
 #: Up to this many pictures all pairs are compared.
 MOST_IN_PAIRS = 20_000
@@ -50,21 +50,25 @@ def thumbnail(image: Any) -> Array:
     return np.asarray(grey.resize((SIDE, SIDE), smooth), dtype=np.uint8)
 
 
-def find_lookalikes(thumbnails: Array, hashes: Array | None = None, distance: int = 3) -> list[Lookalike]:
+def find_lookalikes(
+    thumbnails: Array, hashes: Array | None = None, distance: int = 3, sides: Array | None = None
+) -> list[Lookalike]:
     """Return the pairs of copies among n thumbnails (n×32×32), the surest first.
 
-    `hashes` are the pictures' perceptual hashes, for the case that there are too many for all pairs.
+    `hashes` are the pictures' perceptual hashes, for the case that there are too many for all pairs. `sides` are the shorter
+    sides of the pictures: of those with fewer pixels than are compared, more must agree.
     """
     found: list[tuple[Array, Array]] = []
     for mirrored, pairs in enumerate(_candidates(thumbnails, hashes, distance)):
         second = thumbnails[pairs[:, 1]]
         found.append((pairs, unexplained(thumbnails[pairs[:, 0]], second[:, :, ::-1] if mirrored else second)))
     limit = _limit(np.concatenate([left for _, left in found]))
+    shown = np.ones(len(thumbnails)) if sides is None else np.minimum(1, np.asarray(sides) / COMPARED) ** 2
     best: dict[tuple[int, int], Lookalike] = {}
     for mirrored, (pairs, left) in enumerate(found):
         for (first, second), rest in zip(pairs.tolist(), left.tolist(), strict=True):
             known = best.get((first, second))
-            if rest <= limit and (known is None or known.similarity < 1 - rest):
+            if rest <= limit * min(shown[first], shown[second]) and (known is None or known.similarity < 1 - rest):
                 best[first, second] = Lookalike(first, second, 1 - rest, bool(mirrored))
     return sorted(best.values(), key=lambda one: (-one.similarity, one.first, one.second))
 
