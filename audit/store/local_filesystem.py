@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import StoreBusy, StoreDamaged, StoreError, StoreReadOnly
+from audit.store.direct_write import write_whole
 from audit.store.filesystem import Filesystem, RandomReader
 from audit.store.regular_file import LocalReader, check_no_link, open_regular
 
@@ -115,9 +116,8 @@ class LocalFilesystem(Filesystem):
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
             _make_folder(target.parent)
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
+            with open(temporary, "wb", buffering=0) as file:
+                write_whole(file.fileno(), data)
                 os.fsync(file.fileno())
             yield temporary
             _flush_directory(target.parent)

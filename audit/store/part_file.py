@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from audit.records import Part
+from audit.store.part_buffer import PartBuffer
 from audit.store.schema import SCHEMA_VERSION, add_missing_columns
 
 _ROW_GROUP = 32_768
@@ -20,17 +21,29 @@ _DICTIONARY = {
 }
 
 
-def part_of(name: str, table: pa.Table, number: int, prefix: str = "part") -> tuple[Part, memoryview]:
-    """Return a table as a part: what the manifest says of it, and its bytes."""
+def part_of(
+    name: str, table: pa.Table, number: int, prefix: str = "part", buffer: PartBuffer | None = None
+) -> tuple[Part, memoryview]:
+    """Return a table as a part: what the manifest says of it, and its bytes, which lie in `buffer` until its next part."""
     table = add_missing_columns(name, table)
-    sink = pa.BufferOutputStream()
-    write_parquet(_by_index(table), sink, name)
-    buffer = sink.getvalue()
-    digest = hashlib.sha256(buffer).hexdigest()
+    data = _parquet_bytes(name, _by_index(table), buffer or PartBuffer())
+    digest = hashlib.sha256(data).hexdigest()
     # The digest in the name keeps a part of an earlier, uncommitted attempt from being in the way.
     file = f"{name}/{prefix}-{number:05d}-{digest[:8]}.parquet"
     first, last = index_bounds(table)
-    return Part(name, file, table.num_rows, buffer.size, digest, first, last, SCHEMA_VERSION), memoryview(buffer)
+    return Part(name, file, table.num_rows, len(data), digest, first, last, SCHEMA_VERSION), data
+
+
+def _parquet_bytes(name: str, table: pa.Table, buffer: PartBuffer) -> memoryview:
+    room = buffer.reserve(table.nbytes)
+    with pa.FixedSizeBufferWriter(pa.py_buffer(room)) as sink:
+        try:
+            write_parquet(table, sink, name)
+            return room[: sink.tell()]
+        except OSError:  # more room than expected: the file is larger than the table
+            grown = pa.BufferOutputStream()
+            write_parquet(table, grown, name)
+            return memoryview(grown.getvalue())
 
 
 def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:

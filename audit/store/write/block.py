@@ -15,6 +15,7 @@ import pyarrow as pa
 from audit.records import Part
 from audit.store.commits import run_folder
 from audit.store.filesystem import filesystem_for
+from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
@@ -37,6 +38,7 @@ class BlockWriter:
         self._folder = run_folder(run_id)
         self._prefix = f"{BLOCK}-{number:07d}-{secrets.token_hex(4)}"
         self._pending = PendingRows()
+        self._buffer = PartBuffer()
         self._parts: list[Part] = []
         self._tally = Tally()
 
@@ -54,7 +56,7 @@ class BlockWriter:
 
     def _flush(self) -> None:
         for name, table in self._pending.tables():
-            part, data = part_of(name, table, len(self._parts), self._prefix)
+            part, data = part_of(name, table, len(self._parts), self._prefix, self._buffer)
             self._filesystem.create(f"{self._folder}/{part.file}", data)
             self._parts.append(part)
         self._pending.clear()

@@ -33,6 +33,7 @@ from audit.store.manifest import (
     withdraw,
 )
 from audit.store.marker import check_store, create_store
+from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
@@ -54,6 +55,7 @@ class RunWriter:
         self._manifest = manifest
         self._locks = locks
         self._pending = PendingRows()
+        self._buffer = PartBuffer()
         #: The counts of the pending rows alone.
         self._tally_of_pending = Tally()
         self._interval = FIRST_INTERVAL
@@ -207,6 +209,7 @@ class RunWriter:
                     self._filesystem.remove(path)
         finally:
             self._locks.close()
+            self._buffer = PartBuffer()  # the memory of the last one is given back
         return self.run
 
     def _outcome(self, status: Status) -> Status:
@@ -262,7 +265,7 @@ class RunWriter:
         run.accuracy = tally.accuracy(run.last_epoch)
 
     def _write_part(self, name: str, table: pa.Table) -> Part:
-        part, data = part_of(name, table, self._numbers[name])
+        part, data = part_of(name, table, self._numbers[name], buffer=self._buffer)
         path = f"{run_folder(self.run.run_id)}/{part.file}"
         try:
             self._filesystem.create(path, data)
