@@ -10,6 +10,7 @@ from audit.config import half_of_memory, parse_bytes, store_location
 from audit.display import NotebookView
 from audit.errors import NotFound, UsageError
 from audit.records import Progress, Run
+from audit.store.read.condition import require_condition
 from audit.store.read.reader import Reader, Relation
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class Store(NotebookView):
         listed = self.reader.runs()
         if where is None:
             return RunList(listed)
-        # On a line of its own, so that a comment at the end of the condition cannot swallow the bracket.
+        require_condition(self.reader, "runs", where)
         chosen = {run_id for (run_id,) in self.sql(f"SELECT run_id FROM runs WHERE (\n{where}\n)").fetchall()}
         return RunList(run for run in listed if run.run_id in chosen)
 
@@ -297,6 +298,7 @@ class Store(NotebookView):
         run_id = self.run(run).run_id
         chosen = set(indices)
         if where is not None:
+            require_condition(self.reader, "lineage", where)
             query = f"SELECT DISTINCT index FROM lineage WHERE run_id = ? AND (\n{where}\n)"
             chosen |= {index for (index,) in self.sql(query, parameters=[run_id]).fetchall()}
         return tag_samples(self.reader, run_id, chosen, tag, note=note, remove=remove)

@@ -36,6 +36,7 @@ class ProgressBar:
             disable=not sys.stderr.isatty(),
         )
         self._task = self._progress.add_task(doing, total=None, failed="")
+        self._notes: set[str] = set()
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -45,12 +46,17 @@ class ProgressBar:
         """Update the bar; print a note above it."""
         if progress.note is not None:
             click.secho(f"note: {progress.note}", fg="yellow", err=True)
+            self._notes.add(progress.note)
             return
         failed = f"{progress.failed:,} failed" if progress.failed else ""
         doing = progress.doing or self._progress.tasks[0].description
         self._progress.update(
             self._task, description=doing, completed=progress.done, total=progress.total, failed=failed
         )
+
+    def shown_notes(self) -> set[str]:
+        """Return the notes that a reader of standard output has seen: those on the terminal that both streams share."""
+        return self._notes if sys.stderr.isatty() and sys.stdout.isatty() else set()
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()

@@ -35,7 +35,7 @@ class Boundary(CommandGroup):
         except click.exceptions.Abort:
             sys.exit(INTERRUPTED)
         except click.ClickException as error:
-            error.show()
+            _explained(error).show()
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
@@ -86,6 +86,18 @@ def _show_warning(
     ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
     click.secho(text, fg="yellow", err=True)
+
+
+def _explained(error: click.ClickException) -> click.ClickException:
+    """Return an error that says where the run goes, if `--run` was given to a command that takes the run as an argument."""
+    if not isinstance(error, click.NoSuchOption) or error.option_name != "--run" or error.ctx is None:
+        return error
+    arguments = [found for found in error.ctx.command.params if isinstance(found, click.Argument)]
+    places = [argument.make_metavar(error.ctx) for argument in arguments]
+    if not any("RUN" in place or place == "[A]" for place in places):
+        return error
+    form = f"{error.ctx.command_path} {' '.join(places)}"
+    return click.UsageError(f"No such option '--run'. Pass the run as an argument: {form}", error.ctx)
 
 
 def _say(message: str, hint: str | None, debug: bool) -> None:

@@ -92,6 +92,11 @@ def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any
     from audit.api import open as open_store
 
     with open_store(store) as opened, console(stderr=True).status("comparing") as status:
+        if a is not None and b is None and opened.run(a).run_id == opened.run(None).run_id:
+            raise click.UsageError(
+                f"{a} is the newest run, and is compared with the newest unless another is named. "
+                f"Name both runs: audit diff latest~1 {a}"
+            )
         return opened.diff(a, b, progress=lambda now: status.update(now.doing), **wanted)
 
 

@@ -71,7 +71,11 @@ class Size(click.ParamType[int]):
     help="Pass pictures to --pipeline's transform as RGB, as ImageFolder does, or in their own mode. "
     "[default: the pipeline's `mode`, else rgb]",
 )
-@click.option("--arch", metavar="NAME", help="The architecture of a state dict. [default: recognised from the weights]")
+@click.option(
+    "--arch",
+    metavar="NAME",
+    help="The architecture of a state dict. [default: `model()` of --pipeline, else recognised from the weights]",
+)
 @click.option(
     "--trust",
     is_flag=True,
@@ -193,10 +197,12 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data:
 
             command = shown_command("audit", sys.argv[1:])
             recorded = record_run(store=place, command=command, progress=bar.show, **options)
-    return _report(recorded, place, as_json) or (_judge(recorded, place, as_json, configuration) if judge else 0)
+    return _report(recorded, place, as_json, bar.shown_notes()) or (
+        _judge(recorded, place, as_json, configuration) if judge else 0
+    )
 
 
-def _report(recorded: Run, place: str, as_json: bool) -> int:
+def _report(recorded: Run, place: str, as_json: bool, shown: set[str]) -> int:
     from audit.api import open as open_store
     from audit.lineage.failures import failure_groups
     from audit.lineage.mistakes import confident_mistakes
@@ -213,7 +219,7 @@ def _report(recorded: Run, place: str, as_json: bool) -> int:
 
         click.echo(plainjson.dumps(run_json(recorded, location, stages, failures, precision)))
     else:
-        console().print(run_summary(recorded, location, stages, failures, mistakes, precision))
+        console().print(run_summary(recorded, location, stages, failures, mistakes, precision, shown))
     if recorded.status == "interrupted":
         click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
         return INTERRUPTED

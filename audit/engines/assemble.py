@@ -14,7 +14,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from audit.engines.request import RunRequest
-from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError
+from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError, UsageError
 from audit.models import LoadedModel, compare_classes, load
 from audit.models.presets import ConvertRGB, expand_preset, flatten_preset, mask_transform
 from audit.recorders.stages.discover import Chain, Pipeline, child_slots, find_pipeline
@@ -86,6 +86,7 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
     classes = class_names(dataset)
     notes = [*getattr(dataset, "notes", ()), *(model.notes if model else ())]
     if model is not None:
+        notes += _miss_labels(request, dataset, model)
         compare_classes(model.classes, classes)
         notes += _compare_width(model, classes)
         classes = classes or model.classes
@@ -100,6 +101,11 @@ def load_model(request: RunRequest) -> LoadedModel | None:
 
 def _load(request: RunRequest, module: ModuleType | None) -> LoadedModel | None:
     if request.model is None:
+        if request.arch is not None:
+            raise UsageError(
+                f"--arch {request.arch} names the architecture of a model, but no model was given.",
+                hint="Pass --model FILE, or omit --arch.",
+            )
         return None
     request.report_progress("loading the model")
     return load(
@@ -240,6 +246,17 @@ def _as_transform(found: Any, name: str) -> Any:
             hint="It must be a callable, a Compose, or a list of stages.",
         )
     return found
+
+
+def _miss_labels(request: RunRequest, dataset: Any, model: LoadedModel) -> list[str]:
+    """Return a note about a folder without labels in front of a classifier: often it is one class folder of several."""
+    flat = type(dataset) is FileDataset and not dataset.labelled and os.path.isdir(request.dataset)
+    if not flat or model.num_classes is None:
+        return []
+    return [
+        f"{request.dataset} has no class folders: its samples have no labels, and accuracy is not computed. "
+        "If it is the folder of one class, pass the folder above it."
+    ]
 
 
 def _compare_width(model: LoadedModel, classes: list[str] | None) -> list[str]:

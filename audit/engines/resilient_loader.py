@@ -73,7 +73,8 @@ class ResilientLoader:
 
     def worker_count(self, batches: int) -> int:
         """Return how many workers make so many batches."""
-        return self._workers if self._workers is not None else min(os.cpu_count() or 1, _MOST_WORKERS, batches)
+        chosen = min(os.cpu_count() or 1, _MOST_WORKERS) if self._workers is None else self._workers
+        return min(chosen, batches)  # further workers would have nothing to do
 
     def batches(self, keys: Keys, size: int) -> Iterator[Any]:
         """Yield every batch in order, through the deaths of workers."""

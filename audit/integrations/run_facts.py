@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.records import Run, Stage
+from audit.store.read.condition import require_condition
 from audit.store.read.reader import Reader
 
 _PARAMETERS = ("dataset", "dataset_digest", "model", "model_digest", "arch", "pipeline_digest", "seed", "capture")
@@ -146,6 +147,8 @@ def last_epoch_samples(
 
     All of them, or those that meet an SQL condition over `lineage`, have a tag, and are among the indices.
     """
+    if where:
+        require_condition(reader, "lineage", where)
     conditions = [f"(\n{where or 'true'}\n)"]  # on lines of its own: it may end with a comment
     parameters: list[Any] = [run.run_id, run.run_id]
     if tag is not None:

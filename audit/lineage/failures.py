@@ -26,7 +26,8 @@ class FailureGroup:
     error: str | None
     index: int
     source: str | None
-    #: The mode of the first one's picture as it was loaded, such as L for a grey one.
+    #: What the first one was loaded as, such as image or text, and the mode of a picture, such as L for a grey one.
+    kind: str | None = None
     mode: str | None = None
 
 
@@ -34,12 +35,13 @@ def failure_groups(reader: Reader, run_id: str, most: int = 10) -> list[FailureG
     """Group a run's failed samples by stage and error, the largest group first."""
     rows = reader.sql(_GROUPS, parameters=[run_id, _VARYING, most]).fetchall()
     return [
-        FailureGroup(count, stage, error, index, source, _loaded_mode(reader, run_id, index))
+        FailureGroup(count, stage, error, index, source, *_loaded_as(reader, run_id, index))
         for count, stage, error, index, source in rows
     ]
 
 
-def _loaded_mode(reader: Reader, run_id: str, index: int) -> str | None:
-    query = "SELECT mode FROM stage_outputs WHERE run_id = ? AND index = ? AND stage = 0 LIMIT 1"
-    found: str | None = next((row[0] for row in reader.sql(query, parameters=[run_id, index]).fetchall()), None)
-    return found
+def _loaded_as(reader: Reader, run_id: str, index: int) -> tuple[str | None, str | None]:
+    query = "SELECT kind, mode FROM stage_outputs WHERE run_id = ? AND index = ? AND stage = 0 LIMIT 1"
+    for kind, mode in reader.sql(query, parameters=[run_id, index]).fetchall():
+        return kind, mode
+    return None, None

@@ -16,6 +16,7 @@ from audit.errors import UsageError
 from audit.lineage.queries.overview import last_epoch
 from audit.output_file import FORMULA
 from audit.records import Run
+from audit.store.read.condition import require_condition
 from audit.store.read.reader import Reader
 
 Form = Literal["csv", "jsonl"]
@@ -54,7 +55,8 @@ def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] 
     listed = (
         f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})" if indices is not None else "true"
     )
-    # The condition begins its own line: DuckDB shows that line if the condition is wrong.
+    if where:
+        require_condition(reader, "lineage", where)
     rows = reader.sql(
         f"""
         WITH chosen AS (SELECT * FROM lineage WHERE run_id = ? AND epoch = ? AND {listed} AND (

@@ -192,9 +192,14 @@ class Trace(Printable):
         return derive(what, self.sample, self.stages, states)
 
     def export(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Return every stage as an exact file and, where it is one, a picture; with the trace itself as trace.json."""
+        """Write every stage as an exact file and, where it is one, a picture; with the trace itself as trace.json.
+
+        Return the files. A folder that holds anything but an earlier export is refused.
+        """
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
+        if any(target.iterdir()) and not (target / "trace.json").exists():
+            raise UsageError(f"{target} is not empty, and is not an earlier export.", hint="Name a new folder.")
         written: list[Path] = []
         stems = {}
         for row in self.stages:

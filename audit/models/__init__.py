@@ -28,7 +28,7 @@ def load(
 ) -> LoadedModel:
     """Return the model that `spec` names (a file, `module:function` or `FILE.py:function`), in eval mode on `device`.
 
-    Weights without code go into `builder()` if it is given, else into `arch`, else into the architecture the file names, else
+    Weights without code go into `arch` if it is given, else into `builder()`, else into the architecture the file names, else
     into the architecture that is recognised from names and shapes. Raises `ModelError` or a subclass.
     """
     from audit.models.formats import load_model

@@ -90,15 +90,15 @@ def fit(
     *,
     what: str,
 ) -> Fitted:
-    """Return a model with these weights: from `builder`, or `arch`, or the file's own hint, or else recognised."""
-    if builder is not None:
-        return fit_builder(state, builder, what)
+    """Return a model with these weights: from `arch`, or `builder`, or the file's own hint, or else recognised."""
     if arch is not None and ":" in arch:
         from audit.models.function import resolve
 
         return fit_builder(state, resolve(arch, option="--arch"), what)
     if arch is not None:
         return _fit_named(state, arch, what)
+    if builder is not None:
+        return fit_builder(state, builder, what)
     notes: list[str] = []
     if hinted is not None:
         try:

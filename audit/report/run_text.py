@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -18,6 +18,7 @@ from audit.records import Run
 from audit.report.text import clean
 
 _MOST_ERRORS = 3
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def run_summary(
@@ -27,8 +28,9 @@ def run_summary(
     failures: Sequence[FailureGroup] = (),
     mistakes: Sequence[Mistake] = (),
     precision: AveragePrecision | None = None,
+    shown: Collection[str] = (),
 ) -> RenderableType:
-    """Show the result of a run, why samples failed, and the next commands."""
+    """Show the result of a run, why samples failed, and the next commands; notes that were shown already are left out."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text("run", "dim"), Text.assemble((run.run_id, "bold"), f"  {clean(run.name)}" if run.name else ""))
     colour = {"complete": "green", "running": "yellow"}.get(run.status, "bold red")
@@ -51,7 +53,8 @@ def run_summary(
     _add_mistakes(table, mistakes)
     _add_next(table, run, location, mistakes)
     for warning in run.warnings:
-        table.add_row(Text("note", "yellow"), Text(clean(warning)))
+        if warning not in shown:
+            table.add_row(Text("note", "yellow"), Text(clean(warning)))
     return table
 
 
@@ -67,7 +70,7 @@ def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> N
         more = len(failures) - _MOST_ERRORS
         table.add_row("", Text(f"and {more} more kind{'' if more == 1 else 's'} of error", "dim"))
     if failures and run.failed == run.samples:
-        table.add_row(Text("do", "dim"), Text(_advice(failures)))
+        table.add_row(Text("do", "dim"), Text(_advice(run, failures)))
 
 
 def _add_mistakes(table: Table, mistakes: Sequence[Mistake]) -> None:
@@ -98,11 +101,18 @@ def _add_next(table: Table, run: Run, location: str, mistakes: Sequence[Mistake]
         table.add_row(Text("" if number else "next", "dim"), Text(command))
 
 
-def _advice(failures: Sequence[FailureGroup]) -> str:
+def _advice(run: Run, failures: Sequence[FailureGroup]) -> str:
     stages = {group.stage for group in failures}
+    if stages == {"load"} and str(run.dataset).endswith(_TABLES):
+        return f"No sample could be read. Paths in {clean(run.dataset)} are relative to its folder. Correct them, then record again."
     if stages == {"load"}:
         return "No sample could be read. Check the value of --dataset, then record again."
     where = f"at {clean(*stages)}" if len(stages) == 1 else f"at {len(stages)} stages"
+    if {group.kind for group in failures} == {"text"}:
+        return (
+            f"Every sample was loaded as text, and failed {where}. If you meant pictures, check the value of --dataset. "
+            "For texts, pass a --pipeline that takes texts."
+        )
     return f"Every sample failed {where}. Fix the pipeline, or pass another --pipeline; try it with --limit 1 --strict."
 
 

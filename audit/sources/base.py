@@ -126,6 +126,11 @@ class FileDataset:
         shown = printable(name)
         return Source(shown, printable(os.fsencode(self.root)), raw_of(name, shown))
 
+    @property
+    def labelled(self) -> bool:
+        """Whether the samples have labels."""
+        return self._labels is not None
+
     def label(self, index: SupportsIndex) -> int | None:
         """Return the sample's class index, or None in a dataset without labels."""
         return None if self._labels is None else self._labels[self._at(index)]

@@ -50,7 +50,8 @@ def open_source(spec: str, options: Options) -> FileDataset:
     if not values:
         raise DatasetError(f"The manifest {table.shown} has no rows.", hint="Give it one row for each sample.")
     labels, classes = _labels(table)
-    more: dict[str, Any] = {"labels": labels, "classes": classes, "splits": _splits(table)}
+    notes = _note_unlabelled(table) if labels is None else []
+    more: dict[str, Any] = {"labels": labels, "classes": classes, "splits": _splits(table), "notes": notes}
     if path is None:
         missing = [row for row, value in enumerate(values) if value is None]
         texts = Names(_as_text(value).encode("utf-8", "surrogatepass") for value in values)
@@ -109,6 +110,19 @@ def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
     classes = sorted(set(names))
     order = {name: label for label, name in enumerate(classes)}
     return [order[name] for name in names], classes
+
+
+def _note_unlabelled(table: Table) -> list[str]:
+    """Return a note about columns of which one may have been meant as the label."""
+    known = {*PATH_COLUMNS, *TEXT_COLUMNS, *SPLIT_COLUMNS, *LABEL_COLUMNS}
+    others = [name for name in table.names if name.strip().lower() not in known]
+    if not others:
+        return []
+    shown = ", ".join(others[:5]) + (" …" if len(others) > 5 else "")
+    return [
+        f"The manifest {table.shown} has no column of labels, so its samples are unlabelled. It has other columns: {shown}. "
+        f"A column of labels is called {', '.join(LABEL_COLUMNS[:-1])} or {LABEL_COLUMNS[-1]}."
+    ]
 
 
 def _empty(value: Any) -> bool:

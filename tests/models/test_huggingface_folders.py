@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image
 
 import audit
@@ -18,6 +17,8 @@ from audit.engines.request import RunRequest
 from audit.errors import ModelError, NeedsTrust
 from audit.models import load
 from audit.models.presets import flatten_preset
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 CLASSES = {"id2label": {0: "cat", 1: "dog"}, "label2id": {"cat": 0, "dog": 1}}

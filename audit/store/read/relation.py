@@ -220,4 +220,6 @@ class translate_errors:  # noqa: N801 - reads as a verb where it is used
         hint = "If a part may be damaged, see with: audit store verify" if damaged else None
         if isinstance(error, duckdb.PermissionException):
             hint = "A query can read the tables and views of the store, and nothing else."
+        elif isinstance(error, duckdb.ParserException):
+            hint = "See the tables and views with: audit sql 'SHOW TABLES'; docs/COOKBOOK.md has examples."
         raise QueryError(message, hint=hint) from error
