@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from audit.errors import ModelError
+from audit.errors import AuditError, ModelError
 
 #: An archive may unpack to this many times its size, or to this many bytes. torch does not compress at all.
 _MOST_TIMES = 20
@@ -20,31 +20,33 @@ _BLOCK = 2**20
 _HINT = "Copy it again, or save it again with torch.save."
 
 
-def check_archive(path: Path) -> None:
-    """Raise ModelError for a zip archive whose members lie about their sizes, unpack to far more, or are damaged."""
+class _Refused(Exception):
+    """What is wrong with an archive, and what to do about it."""
+
+
+def check_archive(path: Path, failure: type[AuditError] = ModelError, always_allowed: int = _ALWAYS_ALLOWED) -> None:
+    """Raise an error for a zip archive whose members lie about their sizes, unpack to far more, or are damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             found = archive.infolist()
-            _check_sizes(path, found)
+            _check_sizes(path, found, always_allowed)
             for member in found:
                 _check_member(path, archive, member)
+    except _Refused as error:
+        raise failure(error.args[0], hint=error.args[1]) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, ModelError):
-            raise
-        raise ModelError(f"{path} is a damaged archive: {error}.", hint=_HINT) from error
+        raise failure(f"{path} is a damaged archive: {error}.", hint=_HINT) from error
 
 
-def _check_sizes(path: Path, found: list[zipfile.ZipInfo]) -> None:
+def _check_sizes(path: Path, found: list[zipfile.ZipInfo], always_allowed: int) -> None:
     size = path.stat().st_size
     if sum(member.compress_size for member in found) > size:
-        raise ModelError(
-            f"{path} says that its members are larger than the file, which has {size:,} bytes.", hint=_HINT
-        )
+        raise _Refused(f"{path} says that its members are larger than the file, which has {size:,} bytes.", _HINT)
     unpacked = sum(member.file_size for member in found)
-    if unpacked > max(_ALWAYS_ALLOWED, _MOST_TIMES * size):
-        raise ModelError(
+    if unpacked > max(always_allowed, _MOST_TIMES * size):
+        raise _Refused(
             f"{path} has {size:,} bytes and would unpack to {unpacked:,}.",
-            hint="A checkpoint that PyTorch wrote is not compressed. Unpack and look at it before you load it.",
+            "What PyTorch writes is not compressed. Unpack and look at it before you load it.",
         )
 
 
@@ -59,6 +61,6 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
         while block := file.read(_BLOCK):
             left -= len(block)
             if left < 0:
-                raise ModelError(f"{path}: {member.filename} is longer than it says.", hint=_HINT)
+                raise _Refused(f"{path}: {member.filename} is longer than it says.", _HINT)
     if left:
-        raise ModelError(f"{path}: {member.filename} is shorter than it says.", hint=_HINT)
+        raise _Refused(f"{path}: {member.filename} is shorter than it says.", _HINT)

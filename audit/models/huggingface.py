@@ -6,10 +6,11 @@ run that code, so it needs --trust. Nothing is downloaded, and weights are read 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,17 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
             hint="Merge it with model.merge_and_unload(), and save that with save_pretrained.",
         )
     how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": has_code}
-    model = _load_weights(getattr(transformers, f"AutoModelFor{task}"), spec, how)
-    processor = None if task == "SequenceClassification" else _load_processor(transformers, spec, how, settings)
-    preset: object | None = processor_preset(processor) if processor is not None else None
-    if task == "SequenceClassification":
-        preset = _tokenizer(transformers, spec, how)
+    with _offline():
+        model = _load_weights(getattr(transformers, f"AutoModelFor{task}"), spec, how)
+        processor = None if task == "SequenceClassification" else _load_processor(transformers, spec, how, settings)
+        preset: object | None = processor_preset(processor) if processor is not None else None
+        if task == "SequenceClassification":
+            preset = _tokenizer(transformers, spec, how)
     settled: Any = model.config
     loaded = LoadedModel(
         module=MODULES[task](model, processor),
         spec=spec,
-        digest=_digest_of(folder),
+        digest=_digest_of(folder, has_code),
         format="huggingface",
         arch=name,
         classes=_classes(settled),
@@ -77,6 +79,19 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     outputs = int(settled.num_labels)
     # A detector's outputs are boxes, not one number for each class.
     return complete_model(loaded, None, None if task == "ObjectDetection" else outputs, device=options.device)
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Contact nobody meanwhile: a configuration may name a backbone of the hub, which `local_files_only` does not reach."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _check_code(spec: str, files: tuple[Mapping[str, Any], ...], options: LoadOptions) -> bool:
@@ -159,10 +174,11 @@ def _classes(config: Any) -> list[str] | None:
     return [str(name) for name in ordered]
 
 
-def _digest_of(folder: Path) -> str:
-    """Return SHA-256 over the names and contents of the files that the model is made of."""
+def _digest_of(folder: Path, has_code: bool) -> str:
+    """Return SHA-256 over the names and contents of the files that the model is made of, its own code among them."""
     whole = hashlib.sha256()
-    for path in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"))):
+    kinds = ("*.json", "*.safetensors", *(("*.py",) if has_code else ()))
+    for path in sorted(path for kind in kinds for path in folder.glob(kind)):
         with path.open("rb") as file:
             whole.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()

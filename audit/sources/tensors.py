@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import operator
 import os
+import zipfile
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 from audit.errors import DatasetError
@@ -18,6 +20,8 @@ description = "a .pt or .npz file of tensors {x, y}"
 
 _X = ("x", "data", "images", "inputs", "features", "x_test", "x_train")
 _Y = ("y", "label", "labels", "target", "targets", "y_test", "y_train")
+#: Compressed arrays of few values are much smaller than unpacked ones: up to so many bytes any ratio is allowed.
+_ALWAYS_UNPACKED = 2**30
 _FORM = 'Save it as {"x": samples, "y": labels} with one row for each sample.'
 
 
@@ -29,6 +33,7 @@ def recognise(spec: str) -> bool:
 def open_source(spec: str, options: Options) -> TensorItems:
     """Return one sample for each entry of the first axis."""
     shown = printable(os.fsencode(spec))
+    _check_size(spec)
     x, y, classes = _parts(_load_npz(spec, shown) if spec.lower().endswith(".npz") else _load_pt(spec, shown), shown)
     if not getattr(x, "ndim", 0) or (y is not None and len(y) != len(x)):
         lengths = f"{_shape(x)} samples and {_shape(y)} labels" if y is not None else f"samples of shape {_shape(x)}"
@@ -87,6 +92,14 @@ class TensorItems:
         if not 0 <= at < len(self):
             raise IndexError(f"index {index} is outside a dataset of {len(self)} samples")
         return at
+
+
+def _check_size(spec: str) -> None:
+    """Refuse a small file that unpacks to far more than arrays do, or is damaged: a stranger's store can name one."""
+    from audit.models.archives import check_archive
+
+    if zipfile.is_zipfile(spec):
+        check_archive(Path(spec), DatasetError, _ALWAYS_UNPACKED)
 
 
 def _load_pt(spec: str, shown: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,46 @@ def test_a_folder_with_code_of_its_own_needs_trust(tmp_path: Path) -> None:
     with pytest.raises(NeedsTrust, match="auto_map"):
         load(str(folder))
     assert not (tmp_path / "ran").exists()
+
+
+_CODE = """
+import transformers
+
+
+class Config(transformers.ViTConfig):
+    model_type = "mine"
+
+
+class Model(transformers.ViTForImageClassification):
+    config_class = Config
+"""
+
+
+def test_the_digest_of_a_trusted_folder_covers_its_code(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "vit")
+    config = json.loads((folder / "config.json").read_text())
+    mine = {"AutoConfig": "mine.Config", "AutoModelForImageClassification": "mine.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": mine, "model_type": "mine"}))
+    (folder / "mine.py").write_text(_CODE)
+    before = load(str(folder), trust=True).digest
+    assert load(str(folder), trust=True).digest == before
+    (folder / "mine.py").write_text(f"{_CODE}\n# changed\n")
+    assert load(str(folder), trust=True).digest != before
+
+
+def test_a_backbone_that_a_folder_names_is_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a user's machine, which is not offline: the attempt itself would show."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: pytest.fail(f"it contacts {host}"))
+    folder = classifier(tmp_path / "detr")
+    named = {"backbone": "somebody/resnet", "use_timm_backbone": False, "use_pretrained_backbone": True}
+    config = {"architectures": ["DetrForObjectDetection"], "model_type": "detr", "num_labels": 2, **named}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="cannot load"):
+        load(str(folder))
+    assert constants.HF_HUB_OFFLINE is False, "what the user's own code may do is as it was"
 
 
 @pytest.mark.parametrize(

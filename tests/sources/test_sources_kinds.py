@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,31 @@ def test_tensors_that_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DatasetError, match=message):
             open_dataset(tmp_path / name)
+
+
+def test_tensors_that_unpack_to_far_more_or_are_damaged_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from audit.sources import tensors
+
+    x = np.zeros((3, 2**20), np.uint8)
+    np.savez_compressed(tmp_path / "small.npz", x=x)
+    torch.save(torch.from_numpy(x), tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "small.pt", "w", 8) as packed:
+        for member in plain.infolist():
+            packed.writestr(member.filename, plain.read(member))
+    assert len(open_dataset(tmp_path / "small.npz")) == 3, "arrays of few values compress well"
+    monkeypatch.setattr(tensors, "_ALWAYS_UNPACKED", 2**20)
+    for name in ("small.npz", "small.pt"):
+        with pytest.raises(DatasetError, match=r"would unpack to 3,14"):
+            open_dataset(tmp_path / name)
+    data = bytearray((tmp_path / "plain.pt").read_bytes())
+    data[2**20] ^= 1
+    (tmp_path / "flipped.pt").write_bytes(data)
+    with pytest.raises(DatasetError, match="damaged archive"):
+        open_dataset(tmp_path / "flipped.pt")
 
 
 CODE = """
