@@ -20,6 +20,14 @@ def register(*, html: Html, text: Print) -> None:
     _html, _print = html, text
 
 
+def visible(value: object) -> str:
+    """Return the text with control and direction characters shown as escapes, which a terminal would obey; line breaks stay."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 class NotebookView:
     """A value that a notebook shows as HTML."""
 

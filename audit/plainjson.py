@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -12,6 +13,10 @@ from uuid import UUID
 
 #: A JSON object, or plain data for a page. Its keys are those of what it is made from, and are documented there.
 JsonObject = dict[str, Any]
+
+
+#: Characters that control a terminal, break a line or change the direction of a text.
+_OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(value: Any) -> Any:
@@ -36,5 +41,6 @@ def plain(value: Any) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Return one JSON text."""
-    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    """Return one JSON text. What a terminal would obey is written as an escape, as JSON itself does below U+0020."""
+    text = json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

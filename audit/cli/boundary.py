@@ -12,6 +12,7 @@ import click
 
 from audit.cli.groups import CommandGroup
 from audit.cli.options import VERDICT
+from audit.display import visible
 from audit.errors import AuditError
 from audit.extras import missing_extra
 
@@ -85,7 +86,7 @@ def _show_warning(
     """Print audit's own warnings as one sentence, and others in Python's form."""
     ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
-    click.secho(text, fg="yellow", err=True)
+    click.secho(visible(text), fg="yellow", err=True)
 
 
 def _explained(error: click.ClickException) -> click.ClickException:
@@ -103,6 +104,7 @@ def _explained(error: click.ClickException) -> click.ClickException:
 def _say(message: str, hint: str | None, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    click.secho(f"audit: {message}", fg="red", err=True)
+    # A message may quote a store, which anyone may have written.
+    click.secho(f"audit: {visible(message)}", fg="red", err=True)
     if hint:
-        click.echo(hint, err=True)
+        click.echo(visible(hint), err=True)

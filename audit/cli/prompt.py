@@ -12,6 +12,7 @@ import click
 
 from audit.api import Store
 from audit.cli.interrupt import interruptible
+from audit.display import visible
 from audit.errors import AuditError
 from audit.report.results import write_stream
 
@@ -60,7 +61,7 @@ def _answer(store: Store, query: str, **limits: Any) -> None:
         answer = store.sql(query, **limits)
         interruptible(answer, lambda: _write(answer))
     except AuditError as error:
-        click.secho(str(error), fg="red", err=True)
+        click.secho(visible(error), fg="red", err=True)
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
 

@@ -8,6 +8,7 @@ import sys
 import click
 
 from audit.cli.options import common
+from audit.display import visible
 
 
 @click.command()
@@ -62,7 +63,7 @@ def sql(
 
     with open_store(store) as opened:
         for error in opened.damaged:
-            click.secho(f"audit: {error}", fg="red", err=True)
+            click.secho(f"audit: {visible(error)}", fg="red", err=True)
         if not query and sys.stdin.isatty():
             from audit.cli.prompt import prompt
 

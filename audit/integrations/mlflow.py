@@ -88,7 +88,9 @@ def _tags(reader: Reader, run: Run) -> dict[str, str]:
     own = {"audit.run_id": run.run_id, "audit.store": reader.location, "audit.status": run.status}
     named = {"audit.run_name": run.name, "mlflow.source.git.commit": run.git_commit}
     return (
-        own | {key: value for key, value in named.items() if value} | {f"audit.tag.{k}": v for k, v in run.tags.items()}
+        own
+        | {key: value for key, value in named.items() if value}
+        | {f"audit.tag.{_key(k)}": v for k, v in run.tags.items()}
     )
 
 

@@ -16,6 +16,8 @@ from places import CHECKPOINT, DIGITS, PIPELINE
 
 import audit
 from audit.cli.main import cli
+from audit.records import Run
+from audit.store.write.writer import RunWriter
 
 
 def invoke(*arguments: str | Path) -> Result:
@@ -182,3 +184,26 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path, pictures: Callable[...,
         assert shown.exit_code == 0, shown.output
         assert "\x1b[31m" not in shown.stdout
     assert "[bold]x[red]" in invoke("trace", "0", "--store", tmp_path / "lineage").stdout
+
+
+def test_a_strangers_text_does_not_control_the_terminal(tmp_path: Path) -> None:
+    """Nor in errors and answers that quote a run's name, tags and paths."""
+    escape = "\x1b]0;taken\x07\x9b31m\u202e"
+    recipe = {"kind": "run", "dataset": f"x{escape}.py:build"}
+    writer = RunWriter.create(
+        str(tmp_path / "s"), Run("", name=f"a{escape}", tags={f"k{escape}": escape}, recipe=recipe)
+    )
+    writer.finish("complete")
+    run = writer.run.run_id
+    for arguments in (
+        ["trace", "nothing", "0"],
+        ["replay", run],
+        ["runs"],
+        ["runs", "--json"],
+        ["runs", "tag", run, "x=y"],
+        ["store", "attest"],
+        ["sql", f"SELECT '{escape}"],
+    ):
+        shown = invoke(*arguments, "--store", tmp_path / "s").output
+        assert shown
+        assert not set(shown) & set(escape) - set("]0;taken31m"), (arguments, shown)

@@ -23,6 +23,8 @@ from audit.cli.export import export as export_command
 from audit.errors import MissingExtra, NotFound, UsageError
 from audit.integrations import export
 from audit.integrations.exporters import EXPORTERS
+from audit.records import Run
+from audit.store.write.writer import RunWriter
 
 RUNS = ("pictures", "training", "nan", "empty")
 NEEDS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "openlineage": "openlineage.client"}
@@ -282,6 +284,15 @@ def test_mlflow_knows_the_run_and_the_run_knows_mlflow(mlflow: Any, opened: Any,
 
 
 @pytest.mark.workers
+def test_mlflow_takes_a_run_with_any_tag(mlflow: Any, tmp_path: Path) -> None:
+    from audit.integrations.mlflow import log_run
+
+    writer = RunWriter.create(str(tmp_path / "s"), Run("", tags={"team@home\x1b": "a"}))
+    writer.finish("complete")
+    logged = mlflow.MlflowClient().get_run(log_run(tmp_path / "s"))
+    assert logged.data.tags["audit.tag.team_home_"] == "a"
+
+
 def test_mlflow_takes_the_active_run(mlflow: Any, opened: Any) -> None:
     from audit.integrations.mlflow import log_run
 
