@@ -14,6 +14,16 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @contextlib.contextmanager
+def writing(place: str | os.PathLike[str], hint: str = "Choose another place.") -> Iterator[None]:
+    """Say in a sentence why a file or folder that the user named could not be written; UsageError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{os.fspath(place)} could not be written: {reason}.", hint=hint) from error
+
+
+@contextlib.contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a temporary path next to the target, and rename it at the end. Write directly to a device or a pipe."""
     # Write to the target of a link, so that the link is kept.
@@ -22,13 +32,10 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     folder, name = os.path.split(target)
     part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part") if plain else target
     try:
-        yield part
-        if plain:
-            os.replace(part, target)
-    except OSError as error:
-        raise UsageError(
-            f"{os.fspath(path)} could not be written: {error.strerror}.", hint="Choose another file with -o."
-        ) from error
+        with writing(path, "Choose another file with -o."):
+            yield part
+            if plain:
+                os.replace(part, target)
     finally:
         if plain and os.path.exists(part):
             os.unlink(part)

@@ -136,15 +136,14 @@ def sign(run: str | None, key: str, store: str | None, as_json: bool) -> None:
 @common
 def attest(run: str | None, key: str | None, output: str | None, store: str | None) -> None:
     """Write an in-toto statement of a run: its data, code, model, results and environment, as JSON."""
-    from pathlib import Path
-
     from audit import plainjson
     from audit.api import open as open_store
+    from audit.output_file import write_text
 
     with open_store(store) as opened:
         text = plainjson.dumps(opened.attest(run, key=key), indent=1)
     if output:
-        Path(output).write_text(f"{text}\n")
+        write_text(output, f"{text}\n")
     else:
         click.echo(text)
 

@@ -31,6 +31,7 @@ from audit.integrations import (
     wandb,
 )
 from audit.integrations import run_facts as facts
+from audit.output_file import writing
 from audit.registry import Registry
 from audit.store.read.reader import HasReader, Reader, reader_of
 
@@ -92,14 +93,9 @@ def export(
                 hint=f"Leave out the choice, or use one of {', '.join(selection_forms())}.",
             )
         folder = Path(output)
-        try:
+        with writing(output, "Choose another folder with -o."):
             folder.mkdir(parents=True, exist_ok=True)
             written = exporter(reader, row, folder, **arguments)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UsageError(
-                f"{output} could not be written: {reason}.", hint="Choose another folder with -o."
-            ) from error
     files = sorted(os.path.relpath(path, folder) for path in written)
     return Exported(row.run_id, to, os.fspath(folder), files, getattr(written, "left_out", 0))
 

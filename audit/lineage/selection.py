@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, cast
 from audit import plainjson
 from audit.errors import UsageError
 from audit.lineage.queries.overview import last_epoch
-from audit.output_file import FORMULA
+from audit.output_file import FORMULA, replace_file, writing
 from audit.records import Run
 from audit.store.read.condition import require_condition
 from audit.store.read.reader import Reader
@@ -121,7 +121,8 @@ def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     """Write FILE.csv, FILE.jsonl, or a folder with a link to each file, by class. Return how many samples it has."""
     if target.endswith((".csv", ".jsonl")):
         text = as_text(rows, "jsonl" if target.endswith(".jsonl") else "csv")
-        Path(target).write_bytes(text.encode("utf-8", "surrogateescape"))  # a file's name need not be UTF-8
+        with replace_file(target) as part:
+            Path(part).write_bytes(text.encode("utf-8", "surrogateescape"))  # a file's name need not be UTF-8
         return len(rows)
     folder = Path(target)
     if folder.suffix and not folder.is_dir():
@@ -132,12 +133,13 @@ def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{target} exists and is not empty.", hint="Name a new folder, or a .csv or .jsonl file.")
     linked = 0
-    for name, path in _links(rows):
-        link = folder / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(path)
-            linked += 1
+    with writing(target, "Choose another folder with -o."):
+        for name, path in _links(rows):
+            link = folder / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(path)
+                linked += 1
     return linked
 
 

@@ -151,6 +151,30 @@ def test_errors_are_sentences(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["select", "--where", "true", "-o", "{}.csv"],
+        ["select", "--where", "true", "-o", "{}"],
+        ["trace", "0", "--export", "{}"],
+        ["replay", "0", "--workers", "0", "--export", "{}"],
+        ["store", "attest", "--output", "{}"],
+        ["store", "keygen", "{}"],
+        ["report", "-o", "{}"],
+        ["export", "--to", "csv", "-o", "{}"],
+        ["sql", "FROM runs", "-o", "{}.csv"],
+        ["baseline", "export", "-o", "{}"],
+        ["check", "--only", "coverage", "-o", "{}"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_a_sentence(recorded: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").touch()
+    place = ["--store", recorded] if "keygen" not in arguments else []
+    done = invoke(*(word.format(tmp_path / "file" / "below") for word in arguments), *place)
+    assert done.exit_code == 2, done.output
+    assert "could not be written: Not a directory" in done.stderr
+
+
 @pytest.mark.workers
 def test_debug_shows_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run(

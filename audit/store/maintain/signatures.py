@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from audit.errors import MissingExtra, NotFound, UsageError
 from audit.extras import EXTRAS
+from audit.output_file import writing
 from audit.store.commits import run_folder
 from audit.store.manifest import Manifest, locked_manifest
 from audit.store.read.reader import Reader
@@ -64,13 +65,14 @@ def make_keys(path: str | os.PathLike[str]) -> str:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     shown = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    for name in (private, public):
+        if os.path.lexists(name):
+            raise UsageError(f"{name} exists already.", hint="Choose another file; no key is overwritten.")
     for name, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
-        try:
+        with writing(name, "Choose another file."):
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        except FileExistsError:
-            raise UsageError(f"{name} exists already.", hint="Choose another file; no key is overwritten.") from None
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
     return public
 
 
