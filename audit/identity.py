@@ -22,7 +22,7 @@ PROJECT_ADDRESS = "https://audit-lineage.example"
 #: `latest`, or the Nth complete run before it; the SQL macro `run_of` uses it too.
 LATEST = "latest(~[0-9]{1,9})?"
 _LATEST = re.compile(LATEST)
-_NAME = re.compile(r"^[^\x00-\x1f/\\]{1,200}$")
+_NAME = re.compile(r"^[^\x00-\x1f\ud800-\udfff/\\]{1,200}$")
 
 
 def new_run_id(now: datetime) -> str:

@@ -5,6 +5,7 @@ They cross every layer, so they depend on nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -141,6 +142,9 @@ class Run(NotebookView):
     graded: int = 0
     expected: int | None = None
 
+    def __post_init__(self) -> None:
+        self.tags = as_tags(self.tags)
+
     @property
     def digest_version(self) -> int:
         """The version of the recipe that the digests of its stage outputs follow (docs/FORMAT-values.md)."""
@@ -150,11 +154,15 @@ class Run(NotebookView):
         """Return the row as `run.json` keeps it."""
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> Run:
-        """Return the row as read back; keys of a later minor version are left aside."""
-        known = cls.__dataclass_fields__
-        return cls(**{key: value for key, value in row.items() if key in known})
+
+def as_tags(tags: Mapping[Any, Any]) -> dict[str, str]:
+    """Return tags as a store keeps them: texts, whatever was given."""
+    return {as_utf8(str(key)): "" if value is None else as_utf8(str(value)) for key, value in tags.items()}
+
+
+def as_utf8(text: str) -> str:
+    """Return a text that every file and table can hold: half of a surrogate pair is written as an escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 #: The path of a stage that was found by its call begins with this.

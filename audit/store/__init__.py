@@ -2,6 +2,7 @@
 
 schema      tables and columns, the public contract
 manifest    run.json: a run's row and its committed parts
+run_row     the row read back, every value of its column's kind
 part_file   a table as the Parquet file that a part is
 filesystem  what a store needs of the place it lives in; bucket/: the same in an object store
 wire        rows of one batch as one buffer, to cross a process boundary

@@ -30,6 +30,7 @@ from audit.store.filesystem import Filesystem
 from audit.store.index_set import INDICES_FOLDER, is_index_set
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.marker import check_version
+from audit.store.run_row import parse_run
 from audit.store.schema import SCHEMAS
 
 #: What the name of a part that a merge wrote begins with.
@@ -77,12 +78,12 @@ class Manifest:
                 digest = check_seal(data)
                 is_open = content["run"]["status"] == "running"
             manifest = cls(
-                run=Run.from_json(content["run"]),
+                run=parse_run(content["run"]),
                 parts=[_part(row) for row in content["parts"]],
-                commit=int(content["commit"]),
+                commit=_commit(content["commit"]),
                 head=content.get("record") or digest,
                 previous=content.get("previous"),
-                snapshot=int(content["commit"]),
+                snapshot=_commit(content["commit"]),
                 is_open=is_open,
             )
             _check_listing(manifest)
@@ -95,7 +96,7 @@ class Manifest:
             check_version(content["format"], where)
             if content["commit"] != self.commit + 1 or content["previous"] != self.head:
                 raise ValueError("it does not follow the commit before it")
-            self.run = Run.from_json(content["run"])
+            self.run = parse_run(content["run"])
             if "parts" in content:
                 self.parts = [_part(row) for row in content["parts"]]
             else:
@@ -129,6 +130,12 @@ def _stamp(content: dict[str, Any]) -> dict[str, Any]:
     return stamp
 
 
+def _commit(number: Any) -> int:
+    if not isinstance(number, int) or not 0 <= number < 2**63:
+        raise ValueError(f"its commit is {str(number)[:80]!r}")
+    return number
+
+
 def _check_listing(manifest: Manifest) -> None:
     """Raise ValueError for a listing that does not add up."""
     files = {part.file for part in manifest.parts}
@@ -160,7 +167,10 @@ def _part(row: dict[str, Any]) -> Part:
         raise ValueError(f"{part.file!r} is not a part of {part.table}")
     if part.indices is not None and not is_index_set(part.indices):
         raise ValueError(f"{part.indices!r} is not a file of indices")
-    if not 0 <= part.rows <= MOST_ROWS or part.bytes < 0:
+    numbers = part.rows, part.bytes, part.schema, part.first_index or 0, part.last_index or 0
+    if not all(isinstance(number, int) and -(2**63) <= number < 2**63 for number in numbers):
+        raise ValueError(f"{part.file!r} is listed with what is not a number")
+    if not 0 <= part.rows <= MOST_ROWS or part.bytes < 0 or part.schema < 1:
         raise ValueError(f"{part.file!r} cannot have {part.rows} rows in {part.bytes} bytes")
     return part
 

@@ -33,7 +33,7 @@ _QUESTIONS = (
         ("report", "latest", "-o", "{out}.html"),
     ),
     *(("sql", "SELECT count(*) FROM samples"), ("trace", "3"), ("store", "compact", "latest"), ("store", "verify")),
-    *(("export", "latest", "--to", "csv", "-o", "{out}.csv"), ("runs",), ("show", "latest")),
+    *(("export", "latest", "--to", "csv", "-o", "{out}.csv"), ("runs",), ("embed", "latest", "--layer", "pixels")),
 )
 
 

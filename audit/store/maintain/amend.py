@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from audit.identity import check_run_name
-from audit.records import Part, Run
+from audit.records import Part, Run, as_tags
 from audit.store.commits import commit_whole, run_folder
 from audit.store.manifest import Manifest, locked_manifest
 from audit.store.part_file import part_of
@@ -23,7 +23,7 @@ def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str], remove: Iterab
 
     def change(run: Run) -> None:
         kept = {key: value for key, value in run.tags.items() if key not in removed}
-        run.tags = {**kept, **tags}
+        run.tags = {**kept, **as_tags(tags)}
 
     _change_row(reader, run_id, change)
 

@@ -23,7 +23,7 @@ from audit.store.index_set import read_index_set
 from audit.store.maintain.signatures import problem_with
 from audit.store.part_file import index_bounds
 from audit.store.read.reader import Reader
-from audit.store.schema import add_missing_columns
+from audit.store.schema import SCHEMA_VERSION, SCHEMAS, add_missing_columns, schema_at
 from audit.store.tally import Tally
 
 #: A part of at most so many rows is read by one thread.
@@ -85,6 +85,8 @@ def _contradictions(run: Run, tally: Tally) -> Iterator[str]:
     overall = tally.correct / tally.graded if tally.graded else None
     if run.last_epoch is not None or run.accuracy != overall:
         claims["accuracy"] = (run.accuracy, tally.accuracy(run.last_epoch))
+    if run.last_epoch is not None:
+        claims["last_epoch"] = (run.last_epoch, tally.last_epoch(ended=run.status == "complete"))
     for name, (claimed, found) in claims.items():
         if claimed != found:
             yield f"says {name} = {claimed}, but its parts hold {found}"
@@ -118,6 +120,8 @@ def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally
         # Before anything is read: few bytes can claim any number of rows.
         if file.metadata.num_rows != part.rows:
             return f"has {file.metadata.num_rows} rows instead of {part.rows}", None
+        if (problem := _schema_problem(part, file.schema_arrow.names)) is not None:
+            return problem, None
         wanted = [
             "index",
             *({"samples": ["status", "epoch"], "predictions": ["correct", "epoch", "call"]}.get(part.table, [])),
@@ -135,6 +139,15 @@ def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally
         return problem, None
     is_counted = part.table in ("samples", "predictions")
     return None, Tally.of({part.table: add_missing_columns(part.table, table)}) if is_counted else Tally()
+
+
+def _schema_problem(part: Part, columns: list[str]) -> str | None:
+    """Return which columns a listed version adds or hides, which a reader would take for NULL; None if none."""
+    if part.schema > SCHEMA_VERSION:
+        return None
+    listed = set(schema_at(part.table, part.schema).names)
+    odd = sorted((set(columns) & set(SCHEMAS[part.table].names)) ^ listed)
+    return f"is listed with version {part.schema} of its columns, which differs in {', '.join(odd)}" if odd else None
 
 
 def _index_problem(reader: Reader, run_id: str, part: Part, table: pa.Table) -> str | None:

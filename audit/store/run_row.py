@@ -1,0 +1,83 @@
+"""A run's row as a manifest keeps it: read back, with every value of the kind that its column has.
+
+A manifest may come from anyone: what a table cannot hold is refused here, once, and not met by each reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from audit.records import Run, Status, as_tags, as_utf8
+
+_TIMES = ("started_at", "finished_at")
+
+
+def parse_run(row: dict[str, Any]) -> Run:
+    """Return the row; keys of a later minor version are left aside. ValueError for a value of a wrong kind."""
+    return Run(**{name: _checked(name, row[name], *kind) for name, kind in _kinds().items() if name in row})
+
+
+def _checked(name: str, value: Any, check: Callable[[str, Any], Any], optional: bool) -> Any:
+    if value is None:
+        found, is_right = None, optional
+    else:
+        found = check(name, value)
+        is_right = found is not None
+    if not is_right:
+        raise ValueError(f"its {name} is {str(value)[:80]!r}")
+    return found
+
+
+def _text(name: str, value: Any) -> str | None:
+    if not isinstance(value, str):
+        return None
+    if name in _TIMES and value:
+        datetime.fromisoformat(value)
+    return as_utf8(value)
+
+
+def _whole(_: str, value: Any) -> int | None:
+    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
+
+
+def _number(_: str, value: Any) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _texts(_: str, value: Any) -> list[str] | None:
+    is_right = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return [as_utf8(one) for one in value] if is_right else None
+
+
+def _object(name: str, value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    if name == "versions":
+        int(value.get("digests", 1))
+    return as_tags(value) if name == "tags" else value
+
+
+_CHECKS: dict[Any, Callable[[str, Any], Any]] = {
+    str: _text,
+    Status: _text,
+    int: _whole,
+    float: _number,
+    list[str]: _texts,
+    dict[str, str]: _object,
+    dict[str, Any]: _object,
+}
+
+
+@cache
+def _kinds() -> dict[str, tuple[Callable[[str, Any], Any], bool]]:
+    """Return for each field of a run how its value is checked, and whether it may be null."""
+    hints = {name: hint for name, hint in get_type_hints(Run).items() if name in Run.__dataclass_fields__}
+    kinds = {}
+    for name, hint in hints.items():
+        optional = type(None) in get_args(hint)
+        kind = next(one for one in get_args(hint) if one is not type(None)) if optional else hint
+        kinds[name] = _CHECKS[kind], optional
+    return kinds
