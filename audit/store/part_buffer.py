@@ -7,8 +7,11 @@ write it to the disk as it is (see `direct_write.py`).
 from __future__ import annotations
 
 import mmap
+import sys
 from contextlib import suppress
 
+#: Linux's MADV_WIPEONFORK, which Python does not name: a forked process has zeros there.
+_WIPE_ON_FORK = 18
 #: What a Parquet file may have beyond the memory of its table: the footer, statistics, and the headers of its pages.
 _EXTRA = 1 << 20
 
@@ -24,7 +27,9 @@ class PartBuffer:
         wanted = size + size // 32 + _EXTRA
         if self._memory is None or len(self._memory) < wanted:
             self._memory = mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            # Worker processes need none of it; without this, each page would be copied once after a fork.
-            with suppress(AttributeError, OSError):
-                self._memory.madvise(mmap.MADV_DONTFORK)
+            # Worker processes need none of it; without this, each page would be copied once after a fork. The range must stay
+            # reserved in them (MADV_DONTFORK would free it): a worker that drops this object unmaps whatever lies there.
+            if sys.platform == "linux":
+                with suppress(OSError):
+                    self._memory.madvise(_WIPE_ON_FORK)
         return memoryview(self._memory)

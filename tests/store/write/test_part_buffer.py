@@ -1,5 +1,8 @@
 """Parts that are made in the same memory, one after the other, are those that are made each in its own."""
 
+import mmap
+import os
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,3 +32,16 @@ def test_a_part_larger_than_its_buffer_is_whole(monkeypatch: pytest.MonkeyPatch)
     part, data = part_of("payloads", _payloads(2, 10), 0, buffer=PartBuffer())
     assert part.bytes == len(data) > 100
     assert pq.read_table(pa.BufferReader(data))["data"].to_pylist() == [bytes(10), bytes([1]) * 10]
+
+
+@pytest.mark.workers
+def test_a_forked_process_that_drops_a_buffer_unmaps_no_memory_of_its_own() -> None:
+    buffer, size = PartBuffer(), 64 << 20
+    buffer.reserve(size)[:4] = b"here"
+    child = os.fork()
+    if not child:
+        # The kernel puts these where it finds room; a buffer that is not there any more would leave room for them.
+        later = [mmap.mmap(-1, size >> shift) for shift in (0, 1, 2)]
+        del buffer
+        os._exit(0 if [block[:4] for block in later] == [bytes(4)] * 3 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
