@@ -151,7 +151,7 @@ BMI2 static size_t rgb_bits_avx2(
 }
 #endif
 
-/* ---- a table over a picture -------------------------------------------------------------------------------- */
+/* ---- functions of a picture -------------------------------------------------------------------------------- */
 
 /* Whether each float of a plane follows from one byte of the pixel in its place; `table` has what each byte stands for, as
  * bits, and EMPTY where it does not occur. */
@@ -183,3 +183,44 @@ AVX2 static int table_of_avx2(const uint8_t *src, const uint8_t *plane, size_t n
     return table_of_plain(src + 4 * i, plane + 4 * i, n - i, band, table);
 }
 #endif
+
+/* Whether three planes of floats are the bytes of the pixels in their places, each divided by 255. */
+BODY int is_unit(const uint8_t *src, const uint8_t *planes, size_t n) {
+    for (size_t at = 0; at < n; at += STRETCH) {
+        size_t some = upto(n, at, STRETCH);
+        uint32_t wrong = 0;
+        for (int band = 0; band < 3; band++)
+            for (size_t i = at; i < at + some; i++) {
+                uint32_t pixel, bits, expected;
+                memcpy(&pixel, src + 4 * i, 4);
+                memcpy(&bits, planes + 4 * ((size_t)band * n + i), 4);
+                float share = (float)(int32_t)((pixel >> (8 * band)) & 255) / 255.0f;
+                memcpy(&expected, &share, 4);
+                wrong |= bits ^ expected;
+            }
+        if (wrong) return 0;
+    }
+    return 1;
+}
+
+/* Whether pixels of four bytes equal others, whatever their fourth bytes are. */
+BODY int same_pixels(const uint8_t *a, const uint8_t *b, size_t pixels) {
+    uint32_t wrong = 0;
+    for (size_t i = 0; i < pixels; i++) {
+        uint32_t x, y;
+        memcpy(&x, a + 4 * i, 4);
+        memcpy(&y, b + 4 * i, 4);
+        wrong |= x ^ y;
+    }
+    return !(wrong & 0x00FFFFFFu);
+}
+
+/* Copy pixels of four bytes with the fourth set to 255. */
+BODY void pad_pixels(const uint8_t *restrict src, size_t pixels, uint8_t *restrict out) {
+    for (size_t i = 0; i < pixels; i++) {
+        uint32_t x;
+        memcpy(&x, src + 4 * i, 4);
+        x |= 0xFF000000u;
+        memcpy(out + 4 * i, &x, 4);
+    }
+}

@@ -36,6 +36,10 @@ TWICE(int, scale_to_bytes, (const float *m, size_t n, uint8_t *o), (m, n, o))
 TWICE(int, palette_levels, (const uint8_t *s, size_t n, uint8_t *o, Palette *p), (s, n, o, p))
 TWICE(void, rgb_rows, (const uint8_t *s, size_t h, size_t w, Packing p, uint8_t *l, uint8_t *o), (s, h, w, p, l, o))
 
+TWICE(int, is_unit, (const uint8_t *s, const uint8_t *p, size_t n), (s, p, n))
+TWICE(int, same_pixels, (const uint8_t *a, const uint8_t *b, size_t n), (a, b, n))
+TWICE(void, pad_pixels, (const uint8_t *s, size_t n, uint8_t *o), (s, n, o))
+
 /* ---- where the bytes are ----------------------------------------------------------------------------------- */
 
 /* The Arrow C data interface, whose layout its specification has frozen. */
@@ -506,33 +510,43 @@ static PyObject *py_tiny_tensor(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* bits(source, height, width) -> an RGB picture of four bytes a pixel as docs/FORMAT-values.md has it. */
+/* Whether a source has height × width pixels of four bytes. */
+static int is_rgb(const Source *s, Py_ssize_t height, Py_ssize_t width) {
+    return height > 0 && width > 0 && s->size / 4 / height == width && s->size == 4 * height * width;
+}
+
+/* bits(source, height, width, head, scratch) -> an RGB picture of four bytes a pixel as docs/FORMAT-values.md has it, after `head`. */
 static PyObject *py_bits(PyObject *self, PyObject *args) {
-    PyObject *from, *made = NULL;
+    PyObject *from, *scratch, *made = NULL;
     Source s;
-    Py_ssize_t height, width;
-    if (!PyArg_ParseTuple(args, "Onn:bits", &from, &height, &width) || borrow(from, &s) < 0) return NULL;
-    if (height < 1 || width < 1 || s.size / 4 / height != width || s.size != 4 * height * width) {
+    Py_buffer room;
+    Py_ssize_t height, width, head;
+    const char *begin;
+    if (!PyArg_ParseTuple(args, "Onny#O:bits", &from, &height, &width, &begin, &head, &scratch) || borrow(from, &s) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(scratch, &room, PyBUF_WRITABLE) < 0) return let_go(&s), NULL;
+    size_t blocks = ((size_t)width + BITS_BLOCK - 1) / BITS_BLOCK, lines = 7 * blocks * BITS_BLOCK, size = 0;
+    if (!is_rgb(&s, height, width) || (size_t)room.len < lines + 3 * (size_t)height * blocks * (BITS_BLOCK + 1) + 8) {
         PyErr_SetString(PyExc_ValueError, "the size does not fit the bytes");
-        return let_go(&s), NULL;
-    }
-    size_t blocks = ((size_t)width + BITS_BLOCK - 1) / BITS_BLOCK, rows = 3 * (size_t)height * blocks, size = 0;
-    uint8_t *lines = PyMem_Malloc(7 * blocks * BITS_BLOCK), *out = PyMem_Malloc(rows * (BITS_BLOCK + 1) + 8);
-    if (lines && out) {
-        Py_BEGIN_ALLOW_THREADS
-        size = PICK(rgb_bits)(s.data, (size_t)height, (size_t)width, lines, out);
-        Py_END_ALLOW_THREADS
-        made = PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)size);
     } else {
-        PyErr_NoMemory();
+        uint8_t *out = (uint8_t *)room.buf + lines;
+        Py_BEGIN_ALLOW_THREADS
+        size = PICK(rgb_bits)(s.data, (size_t)height, (size_t)width, room.buf, out);
+        Py_END_ALLOW_THREADS
+        made = PyBytes_FromStringAndSize(NULL, head + (Py_ssize_t)size);
+        if (made) {
+            char *to = PyBytes_AsString(made);
+            memcpy(to, begin, (size_t)head);
+            memcpy(to + head, out, size);
+        }
     }
-    PyMem_Free(lines);
-    PyMem_Free(out);
+    PyBuffer_Release(&room);
     let_go(&s);
     return made;
 }
 
-/* tables(source, height, width, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them. */
+/* tables(source, height, width, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them;
+ * nothing where each float is its byte, divided by 255. */
 static PyObject *py_tables(PyObject *self, PyObject *args) {
     PyObject *from, *value, *known;
     Source s;
@@ -547,14 +561,63 @@ static PyObject *py_tables(PyObject *self, PyObject *args) {
     if (borrow(from, &s) < 0) return NULL;
     size_t n = m.count / 3;
     if ((size_t)s.size != 4 * n) return let_go(&s), new_ref(Py_None);
+    int unit;
     memset(tables, 255, sizeof tables);
     Py_BEGIN_ALLOW_THREADS
-    for (int band = 0; good && band < 3; band++)
+    unit = PICK(is_unit)(s.data, m.data, n);
+    for (int band = 0; !unit && good && band < 3; band++)
         good = PICK(table_of)(s.data, m.data + 4 * n * (size_t)band, n, band, tables + 256 * band);
     Py_END_ALLOW_THREADS
     let_go(&s);
     if (!good) Py_RETURN_NONE;
-    return PyBytes_FromStringAndSize((const char *)tables, sizeof tables);
+    return PyBytes_FromStringAndSize((const char *)tables, unit ? 0 : sizeof tables);
+}
+
+/* holds(whole, height, width, part, its height, its width, left, top) -> whether that part of a picture has these pixels. */
+static PyObject *py_holds(PyObject *self, PyObject *args) {
+    PyObject *from, *other;
+    Source whole, part;
+    Py_ssize_t height, width, tall, wide, left, top;
+    int same = 0;
+    if (!PyArg_ParseTuple(args, "OnnOnnnn:holds", &from, &height, &width, &other, &tall, &wide, &left, &top)) return NULL;
+    if (borrow(from, &whole) < 0) return NULL;
+    if (borrow(other, &part) < 0) return let_go(&whole), NULL;
+    if (is_rgb(&whole, height, width) && is_rgb(&part, tall, wide) && left >= 0 && top >= 0 && left <= width - wide &&
+        top <= height - tall) {
+        same = 1;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t y = 0; same && y < tall; y++)
+            same = PICK(same_pixels)(whole.data + 4 * ((top + y) * width + left), part.data + 4 * y * wide, (size_t)wide);
+        Py_END_ALLOW_THREADS
+    }
+    let_go(&part);
+    let_go(&whole);
+    return PyBool_FromLong(same);
+}
+
+/* rgb_digest(source, height, width) -> the digest of an RGB picture alone; None where it needs another way. */
+static PyObject *py_rgb_digest(PyObject *self, PyObject *args) {
+    PyObject *from;
+    Source s;
+    Hash h;
+    Py_ssize_t sides[3] = {0, 0, 3};
+    char header[HEADER_MOST], hex[32];
+    if (!PyArg_ParseTuple(args, "Onn:rgb_digest", &from, &sides[0], &sides[1]) || borrow(from, &s) < 0) return NULL;
+    size_t head = write_header(header, "image", "RGB", sides, 3);
+    if (!head || s.size < DIGEST_LEAST || !is_rgb(&s, sides[0], sides[1])) return let_go(&s), new_ref(Py_None);
+    hash_begin(&h, PICK(stripes), header, head, (size_t)s.size);
+    Py_BEGIN_ALLOW_THREADS
+    uint8_t padded[PIECE];
+    size_t pixels = (size_t)s.size / 4;
+    for (size_t at = 0; at < pixels; at += PIECE / 4) {
+        size_t some = upto(pixels, at, PIECE / 4);
+        PICK(pad_pixels)(s.data + 4 * at, some, padded);
+        hash_feed(&h, padded, 4 * some);
+    }
+    hash_finish(&h, hex);
+    Py_END_ALLOW_THREADS
+    let_go(&s);
+    return PyUnicode_FromStringAndSize(hex, 32);
 }
 
 /* Memory at addresses that the caller has proved to be a generator's: pairs of address and size, as 64-bit numbers. */
@@ -647,6 +710,8 @@ static PyMethodDef methods[] = {
     {"tiny_tensor", py_tiny_tensor, METH_VARARGS, "A tiny tensor that looks like a picture as a PNG; else None."},
     {"bits", py_bits, METH_VARARGS, "An RGB picture in as few bits as its rows need."},
     {"tables", py_tables, METH_VARARGS, "What each byte of a picture stands for in a float tensor; else None."},
+    {"holds", py_holds, METH_VARARGS, "Whether a part of a picture has these pixels."},
+    {"rgb_digest", py_rgb_digest, METH_VARARGS, "The digest of an RGB picture; else None."},
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
     {"loops", py_loops, METH_VARARGS, "Whether the wide loops are in use; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},

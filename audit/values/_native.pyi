@@ -43,11 +43,25 @@ def tiny(source: Any, height: int, width: int, /) -> bytes | None:
 def tiny_tensor(value: Any, known: tuple[Any, ...], most: int, /) -> bytes | None:
     """A float32 or uint8 tensor of at most `most` elements that looks like a picture, as a PNG; else None."""
 
-def bits(source: Any, height: int, width: int, /) -> bytes:
-    """An RGB picture with four bytes a pixel in as few bits as its rows need (see bits.py)."""
+def bits(source: Any, height: int, width: int, head: bytes, scratch: Any, /) -> bytes:
+    """`head`, and an RGB picture with four bytes a pixel in as few bits as its rows need (see bits.py).
+
+    `scratch` is overwritten; bits.py says how large it must be.
+    """
 
 def tables(source: Any, height: int, width: int, value: Any, known: tuple[Any, ...], /) -> bytes | None:
-    """Three tables of 256 float32 that make a tensor (3, height, width) of the picture's bytes; None where none do."""
+    """Three tables of 256 float32 that make a tensor (3, height, width) of the picture's bytes; None where none do.
+
+    No bytes where each float is its byte, divided by 255.
+    """
+
+def holds(
+    whole: Any, height: int, width: int, part: Any, part_height: int, part_width: int, left: int, top: int, /
+) -> bool:
+    """Whether the part of an RGB picture at this place has the pixels of another one."""
+
+def rgb_digest(source: Any, height: int, width: int, /) -> str | None:
+    """The digest of an RGB picture with four bytes a pixel; None where the loops cannot give it."""
 
 def same_memory(places: bytes, content: Any, /) -> bool:
     """Whether the memory at (address, size) pairs equals `content`."""

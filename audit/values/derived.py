@@ -14,40 +14,50 @@ import numpy as np
 from audit.values import native as loops
 from audit.values import tensor
 from audit.values.base import Encoded, damaged, pack, unpack
+from audit.values.image import ImageKind
 from audit.values.pixels import raw_rgb
 
 ENCODING = "derived"
-#: A byte that does not occur in the picture has this entry: no number.
-_EMPTY = 0xFFFFFFFF
-_UNIT = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), 3).view(np.uint32)
+_UNIT = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), (3, 1))
 
 
-def derive(picture: Any, digest: str, value: Any, value_digest: str | None) -> Encoded | None:
-    """Return a value as a function of an RGB picture with this digest; None where it is not one.
+def derive(picture: Any, digest: str, value: Any) -> Encoded | None:
+    """Return a value as a function of an RGB picture; None where it is not one.
 
-    The picture must hold what its digest says.
+    None also where the picture no longer has this digest: then it was changed in place since it was stored.
     """
     if loops.native is None:
         return None
     if type(value) is type(picture) and getattr(value, "mode", None) == "RGB":
-        return _crop(picture, digest, value, value_digest)
+        found = _crop(picture, digest, value)
+    else:
+        found = _table(picture, digest, value)
+    return found if found is not None and _digest(picture) == digest else None
+
+
+def _digest(picture: Any) -> str | None:
+    assert loops.native is not None
+    return (
+        loops.native.rgb_digest(raw_rgb(picture), picture.height, picture.width) or ImageKind().fingerprint(picture)[0]
+    )
+
+
+def _table(picture: Any, digest: str, value: Any) -> Encoded | None:
+    assert loops.native is not None
     found = loops.native.tables(raw_rgb(picture), picture.height, picture.width, value, tensor.torch_names())
     if found is None:
         return None
-    table = np.frombuffer(found, np.uint32)
-    is_unit = bool(((table == _UNIT) | (table == _EMPTY)).all())
-    return Encoded(ENCODING, _table_head(picture.size, digest, is_unit) + (b"" if is_unit else found))
+    return Encoded(ENCODING, _table_head(picture.size, digest, is_unit=not found) + found)
 
 
-def _crop(picture: Any, digest: str, value: Any, value_digest: str | None) -> Encoded | None:
+def _crop(picture: Any, digest: str, value: Any) -> Encoded | None:
     (width, height), (whole_width, whole_height) = value.size, picture.size
     if width > whole_width or height > whole_height or value.size == picture.size or not width or not height:
         return None
     # As torchvision finds the middle.
     left, top = round((whole_width - width) / 2.0), round((whole_height - height) / 2.0)
-    part = picture.crop((left, top, left + width, top + height))
-    found = loops.native.pixels(raw_rgb(part), height, width, "image", "uint8", "RGB")  # type: ignore[union-attr]
-    if found is None or found[4] != value_digest:
+    assert loops.native is not None
+    if not loops.native.holds(raw_rgb(picture), whole_height, whole_width, raw_rgb(value), height, width, left, top):
         return None
     return Encoded(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
 
@@ -76,7 +86,7 @@ def expand(encoded: Encoded, picture: Any) -> Encoded:
         part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
         return Encoded("raw", pack({"mode": header["mode"], "size": header["size"]}, part.tobytes()))
     if header["map"] == "unit":
-        tables = _UNIT.view(np.float32).reshape(3, 256)
+        tables = _UNIT
     elif len(body) == 3 * 256 * 4:
         tables = np.frombuffer(body, "<f4").reshape(3, 256)
     else:

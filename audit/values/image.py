@@ -17,7 +17,7 @@ from PIL import Image
 from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
-from audit.values.bits import unpack_rgb
+from audit.values.bits import pack_rgb, unpack_rgb
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
@@ -67,10 +67,11 @@ class ImageKind(ValueKind):
             and 0 not in value.size
             and "transparency" not in value.info
         ):
-            body = loops.native.bits(raw_rgb(value), value.height, value.width)
-            if len(body) < 3 * value.width * value.height:
-                return Encoded("bits", b"".join((_rgb_head(value.size), body)))
-            return Encoded("raw", b"".join((_rgb_head(value.size), value.tobytes())))
+            head = _rgb_head(value.size)
+            data = pack_rgb(value, head)
+            if len(data) - len(head) < 3 * value.width * value.height:
+                return Encoded("bits", data)
+            return Encoded("raw", b"".join((head, value.tobytes())))
         header: dict[str, Any] = {"mode": value.mode, "size": value.size}
         palette = _palette(value)
         if palette is not None:

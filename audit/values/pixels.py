@@ -56,7 +56,7 @@ def padded_rgb(image: Image.Image) -> npt.NDArray[np.uint32]:
 def summed_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]:
     """As above, and (min, max, sum, sum of squares, zeros) of all bands where the compiled loops give them along."""
     count = image.width * image.height
-    out = _buffer(count)
+    out = scratch(count)
     if not count:
         return out, None
     source = raw_rgb(image)
@@ -95,7 +95,8 @@ def _address(capsule: Any, count: int) -> int:
     return int(address)
 
 
-def _buffer(count: int) -> npt.NDArray[np.uint32]:
+def scratch(count: int) -> npt.NDArray[np.uint32]:
+    """So many words of memory of this thread's own, which the next call gives out again: fresh memory costs more than a copy."""
     if count > _KEEP:
         return np.empty(count, np.uint32)
     kept: npt.NDArray[np.uint32] | None = getattr(_scratch, "words", None)

@@ -14,6 +14,7 @@ from torchvision.transforms import functional
 from audit import values
 from audit.errors import StoreDamaged
 from audit.values import native as loops
+from audit.values.pixels import raw_rgb
 
 pytestmark = pytest.mark.skipif(loops.native is None, reason="the C extension is not built here")
 _SIDES = st.integers(1, 70)
@@ -61,7 +62,7 @@ def test_tensors_of_a_picture_come_back(
         tensor = functional.normalize(tensor, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     digest, before = values.digest(picture), loops.native.loops(wide)
     try:
-        encoded = values.derive(picture, str(digest), tensor, values.digest(tensor))
+        encoded = values.derive(picture, str(digest), tensor)
     finally:
         loops.native.loops(before)
     assert encoded is not None
@@ -83,18 +84,60 @@ def test_a_tensor_that_differs_in_one_element_is_not_derived(seed: int, place: i
     if (levels[band] == levels[band][at]).sum() < 2:
         return  # a level that occurs once may stand for anything
     flat[place] += 0.5
-    assert values.derive(picture, "x", tensor, values.digest(tensor)) is None
+    assert values.derive(picture, "x", tensor) is None
 
 
 def test_crops_are_derived_only_from_the_middle() -> None:
     picture = _picture(1, 60, 50, smooth=False)
     digest = str(values.digest(picture))
     middle, corner = functional.center_crop(picture, [31, 24]), picture.crop((0, 0, 24, 31))
-    encoded = values.derive(picture, digest, middle, values.digest(middle))
+    encoded = values.derive(picture, digest, middle)
     assert encoded is not None
     back = values.decode("image", values.expand(encoded, picture))
     assert isinstance(back, Image.Image)
     assert back.tobytes() == middle.tobytes()
-    assert values.derive(picture, digest, corner, values.digest(corner)) is None
-    assert values.derive(picture, digest, torch.rand(3, 50, 60), None) is None
-    assert values.derive(picture, digest, "text", None) is None
+    assert values.derive(picture, digest, corner) is None
+    assert values.derive(picture, digest, torch.rand(3, 50, 60)) is None
+    assert values.derive(picture, digest, "text") is None
+
+
+def test_a_picture_that_was_changed_in_place_derives_nothing() -> None:
+    picture = _picture(2, 60, 50, smooth=False)
+    digest = str(values.digest(picture))
+    picture.putpixel((59, 49), (1, 2, 3))
+    assert values.derive(picture, digest, functional.to_tensor(picture)) is None
+    assert values.derive(picture, digest, functional.center_crop(picture, [31, 24])) is None
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.integers(0, 999), _SIDES, _SIDES, st.booleans())
+def test_the_digest_of_a_picture_alone_is_its_digest(seed: int, width: int, height: int, wide: bool) -> None:
+    assert loops.native is not None
+    picture, before = _picture(seed, width, height, smooth=False), loops.native.loops(wide)
+    try:
+        found = loops.native.rgb_digest(raw_rgb(picture), height, width)
+    finally:
+        loops.native.loops(before)
+    assert found in (None, values.digest(picture))
+    assert found is not None or width * height * 4 < 17
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.integers(0, 999), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.booleans())
+def test_a_part_of_a_picture_is_held_only_where_it_is(seed: int, x: int, y: int, wide: bool, odd: bool) -> None:
+    assert loops.native is not None
+    whole = _picture(seed, 45, 50, smooth=False)
+    part = whole.crop((x, y, 45, 50))
+    if odd:
+        changed = np.array(part)
+        changed[-1, -1, 2] ^= 1
+        part = Image.fromarray(changed)
+    before = loops.native.loops(wide)
+    try:
+        holds = [
+            loops.native.holds(raw_rgb(whole), 50, 45, raw_rgb(part), part.height, part.width, left, y)
+            for left in (x, x + 1, -1)
+        ]
+    finally:
+        loops.native.loops(before)
+    assert holds == [not odd, False, False]
