@@ -73,7 +73,7 @@ class Check(ABC):
     severity: ClassVar[Severity] = "error"
     options: ClassVar[Mapping[str, Option]] = settings()
     needs: ClassVar[tuple[Need, ...]] = ()
-    #: Checks whose findings explain this one's: if one of them fails, warnings of this check are notes.
+    #: Checks whose findings explain this one's: if one of them fails as severely, this check's are notes.
     follows: ClassVar[tuple[str, ...]] = ()
     #: Whether it runs when the configuration chooses nothing.
     default: ClassVar[bool] = True

@@ -173,11 +173,19 @@ def _judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome
 
 
 def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) -> None:
-    """Lower the warnings of a check to `info` if a check that it `follows` failed, so that one cause is reported once."""
-    failed = {outcome.check for outcome in outcomes if outcome.status == "fail" and outcome.severity != "info"}
+    """Lower a check to `info` if one that it `follows` failed, so that one cause is reported once.
+
+    An error is lowered only by an error: what fails a build still does.
+    """
+    failed = {outcome.check: outcome.severity for outcome in outcomes if outcome.status == "fail"}
     for outcome, setting in zip(outcomes, settings, strict=True):
-        causes = [name for name in setting.check.follows if name in failed and name != outcome.check]
-        if outcome.status == "fail" and outcome.severity == "warning" and causes and setting.given_severity is None:
+        weight = SEVERITIES.index(outcome.severity)
+        causes = [
+            name
+            for name in setting.check.follows
+            if name != outcome.check and SEVERITIES.index(failed.get(name, "info")) >= max(1, weight)
+        ]
+        if outcome.status == "fail" and weight and causes and setting.given_severity is None:
             outcome.severity = "info"
             outcome.findings = [_with_severity(finding, None) for finding in outcome.findings]
             outcome.notes.append(f"probably a consequence of what {causes[0]} reports")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks_contracts import outcome_of
+from checks_faults import many_classes
 from checks_pictures import picture
 from checks_world import LAST, World, digest, grade, world
 from PIL import Image
@@ -182,3 +183,10 @@ def test_many_failures_within_what_is_allowed(tmp_path: Path, monkeypatch: pytes
     store = made.write(tmp_path / "lineage")
     status: list[Any] = [outcome_of(store, "unreadable", {"max_failed": most}).status for most in (6, 9)]
     assert status == ["fail", "pass"]
+
+
+def test_two_classes_of_a_model_that_errs_everywhere_are_not_swapped(tmp_path: Path) -> None:
+    """An inverted input made 0 look like 1 and 1 like 0, and was also wrong for all other digits."""
+    made = world()
+    many_classes(made, 10, samples=12, order=lambda label: {0: 1, 1: 0}.get(label, 5))
+    assert outcome_of(made.write(tmp_path / "lineage"), "class_order").findings == []

@@ -105,6 +105,34 @@ def test_the_change_that_undoes_a_fault_is_named(name: str, place: Path, tmp_pat
     assert says.lower() in outcome.findings[0].message.split(",")[0].lower(), outcome.findings[0].message
 
 
+def test_an_inverted_input_is_not_also_a_swap_of_classes(tmp_path: Path) -> None:
+    """Bright pictures against dark ones: inverted, each class looks like the other, and only a probe shows which it is."""
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        target = tmp_path / "test" / ("dark", "light")[number % 2]
+        target.mkdir(parents=True, exist_ok=True)
+        level = 190 if number % 2 else 60
+        Image.fromarray(rng.integers(level - 40, level + 40, (16, 16, 3), dtype=np.uint8)).save(target / f"{number}.png")
+    (tmp_path / "net.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+        "        light = x.mean((1, 2, 3)) - 0.5\n        return torch.stack([-light, light], 1) * 9\n"
+        "def model():\n    return Net()\n"
+    )
+    (tmp_path / "pipeline.py").write_text(_HEAD + "transform = [*tensor, invert]\n")
+    run(
+        tmp_path / "test", model=f"{tmp_path / 'net.py'}:model", trust=True, pipeline=tmp_path / "pipeline.py",
+        store=tmp_path / "lineage", workers=0,
+    )  # fmt: skip
+    with open_store(tmp_path / "lineage") as opened:
+        unprobed = opened.check(only=["class_order"]).outcome("class_order")
+        report = opened.check(only=["class_order", "probe"], probe=True, trust=True)
+    assert (unprobed.status, unprobed.severity) == ("fail", "error")
+    assert report.outcome("probe").severity == "error"
+    assert (report.outcome("class_order").status, report.outcome("class_order").severity) == ("fail", "info")
+    assert "consequence of what probe reports" in report.outcome("class_order").notes[-1]
+    assert not report.passed
+
+
 def test_another_order_of_classes_is_named(place: Path, tmp_path: Path) -> None:
     outcome = _probe(_record(place, tmp_path, "[*crop, *tensor, *normalise]", "numeric.pt"))
     assert "sorted by the numbers" in outcome.findings[0].message

@@ -28,6 +28,8 @@ class ClassOrder(Check):
         "Class names that are numbers in text order, or a permutation of classes that raises accuracy sharply."
     )
     needs = ("model", "labels")
+    # An input that is inverted or scaled otherwise turns classes into each other; a probe shows which it is.
+    follows = ("probe",)
     options = settings(
         gain=Option(0.2, "Report a permutation that raises the accuracy by at least this."),
         permuted_accuracy=Option(0.6, "Report a permutation only if its accuracy is at least this."),
@@ -109,6 +111,9 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
             continue
         if count < share * totals[label] or other < share * totals[predicted]:
             continue
+        # Where the other classes are wrong too, something else is, and makes classes look like each other.
+        if len(totals) > 2 and _right_beside(counts, totals, {label, predicted}) < share / 2:
+            continue
         # A model that guesses takes a few samples of two classes for each other by chance.
         if _chance(count + other, totals[label] + totals[predicted], guess) < _UNLIKELY:
             yield Finding(
@@ -118,6 +123,12 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
                 threshold=share,
                 sql=query,
             )
+
+
+def _right_beside(counts: dict[tuple[int, int], int], totals: dict[int, int], pair: set[int]) -> float:
+    """Return the accuracy of the samples whose label is not one of a pair."""
+    rest = {label: total for label, total in totals.items() if label not in pair}
+    return sum(counts.get((label, label), 0) for label in rest) / sum(rest.values())
 
 
 def _chance(least: int, trials: int, probability: float) -> float:
