@@ -17,8 +17,9 @@ import numpy as np
 
 from audit.checks.data.shortcuts import _assign_bins, _predict
 from audit.checks.model.class_order import _chance as swap_chance
+from audit.checks.model.label_issues import _listed
 from audit.checks.shared import distance
-from audit.checks.shared.label_surprise import judge_labels, surprise_of
+from audit.checks.shared.label_noise import fit_noise
 from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
 
@@ -136,18 +137,20 @@ def probe(rng: np.random.Generator, n: int, fault: bool) -> bool:
 
 def label_issues(rng: np.random.Generator, n: int, fault: bool) -> bool:
     """3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported."""
-    logits = rng.normal(0, 3.2, (n, CLASSES))
+    logits = rng.normal(0, 10, (n, CLASSES))
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     labels = (chances.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
     wrong = rng.choice(n, n * 3 // 100, replace=False) if fault else np.empty(0, int)
     labels[wrong] = (labels[wrong] + rng.integers(1, CLASSES, len(wrong))) % CLASSES
     sharp = np.exp(1.3 * logits) / np.exp(1.3 * logits).sum(axis=1, keepdims=True)
-    doubt = judge_labels(sharp, labels, 0.7, n)
-    surprise = surprise_of(sharp, labels, doubt.temperature)
-    listed = np.argsort(-surprise)[: min(doubt.most, int((surprise >= doubt.least_surprise).sum()))]
+    noise = fit_noise(sharp, labels)
+    contradicted = np.flatnonzero(sharp.argmax(axis=1) != labels)
+    chances = noise.wrong_chance(sharp[contradicted], labels[contradicted])
+    order = np.argsort(-chances)
+    listed = contradicted[order[: _listed(chances[order], 0.8)[0]]]
     if not fault:
-        return doubt.sure and len(listed) > 0
-    return doubt.sure and np.isin(listed, wrong).sum() >= len(wrong) / 2
+        return noise.sure and len(listed) > 0
+    return noise.sure and np.isin(listed, wrong).sum() >= len(wrong) / 2
 
 
 TRIALS: dict[str, Trial] = {

@@ -89,7 +89,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
 | `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
 | `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors | the halves are independent |
-| `label_issues` | Which labels are probably wrong? | confident learning; the number of very unlikely labels against the number that calibrated probabilities predict, and the number that the model ranks last | wrong labels have any class; probabilities out of sample (a note says what is known about that) |
+| `label_issues` | Which labels are probably wrong? | a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong label | wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of sample (skipped on samples that the run trained on; a note where audit did not see it) |
 | `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
 | `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror |
 
@@ -109,7 +109,11 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `class_order` | Two of 10 classes are swapped, and the model is right in 80 % otherwise; without the fault the model guesses. | 94% | 100% | 100% | 0.0% |
 | `shortcuts` | The brightness of each of 3 classes differs by four standard deviations. | 100% | 100% | 100% | 0.0% |
 | `probe` | Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way. | 8% | 70% | 75% | 0.0% |
-| `label_issues` | 3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported. | 15% | 30% | 40% | 0.0% |
+| `label_issues` | 3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported. | 65% | 100% | 100% | 0.0% |
+
+Of 13 classifiers that were tried with 0, 1, 3 and 10 % of their test labels replaced (logistic regression, forests and overfitted networks on MNIST,
+Fashion-MNIST and digits; 6 seeds each), `label_issues` reported no label where none was replaced, and 80 to 100 % of what it reported was wrong where it
+expected 80 %, except for one classifier of 76 % accuracy (57 to 75 %), which `min_accuracy` now excludes.
 
 Of 300 copies of each kind, hidden among 10,000 pictures, `python -m bench.copies` finds (the limits were chosen on the first 10,000 training
 pictures, `--half choose`; these are the 10,000 test pictures):

@@ -195,22 +195,33 @@ def test_classes_that_change_by_chance_are_no_regression(tmp_path: Path) -> None
     assert outcome_of(store, "class_regressions", baseline="before").status == "pass"
 
 
-@pytest.mark.parametrize(
-    ("split", "trained", "says"),
-    [("test", None, "evaluation split"), ("train", 0.1, "not out of sample"), (None, None, "did not see")],
-)
+@pytest.mark.parametrize(("split", "says"), [("test", "evaluation split"), (None, "did not see")])
 def test_doubts_about_labels_say_whether_the_model_knew_the_samples(
-    split: str | None, trained: float | None, says: str, tmp_path: Path
+    split: str | None, says: str, tmp_path: Path
 ) -> None:
     made = world()
     next(fault for fault in FAULTS if fault.check == "label_issues").plant(made)
     for row in made.tables["samples"]:
         row["split"] = split
-    if trained:
-        steps(made, "train", learning_rate=trained)
     outcome = outcome_of(made.write(tmp_path / "lineage"), "label_issues")
     assert outcome.status == "fail"
     assert any(says in note for note in outcome.notes), outcome.notes
+
+
+def test_labels_are_doubted_only_where_the_model_was_not_trained(tmp_path: Path) -> None:
+    """A run of training: its samples are skipped, those of its evaluation split are judged alone."""
+    for name, evaluated in (("training", False), ("both", True)):
+        made = world(name=name)
+        next(fault for fault in FAULTS if fault.check == "label_issues").plant(made)
+        for row in made.tables["samples"]:
+            row["split"] = "val" if evaluated and row["index"] >= 20 else "train"
+        steps(made, "train", learning_rate=0.1)
+        outcome = outcome_of(made.write(tmp_path / name), "label_issues")
+        if evaluated:
+            assert [finding.index for finding in outcome.findings] == [54]
+        else:
+            assert outcome.status == "skip"
+            assert "not out of sample" in outcome.message
 
 
 def test_the_page_shows_what_the_simulation_gives() -> None:

@@ -112,7 +112,9 @@ def test_an_inverted_input_is_not_also_a_swap_of_classes(tmp_path: Path) -> None
         target = tmp_path / "test" / ("dark", "light")[number % 2]
         target.mkdir(parents=True, exist_ok=True)
         level = 190 if number % 2 else 60
-        Image.fromarray(rng.integers(level - 40, level + 40, (16, 16, 3), dtype=np.uint8)).save(target / f"{number}.png")
+        Image.fromarray(rng.integers(level - 40, level + 40, (16, 16, 3), dtype=np.uint8)).save(
+            target / f"{number}.png"
+        )
     (tmp_path / "net.py").write_text(
         "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
         "        light = x.mean((1, 2, 3)) - 0.5\n        return torch.stack([-light, light], 1) * 9\n"

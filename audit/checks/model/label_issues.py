@@ -1,10 +1,8 @@
-"""`label_issues`: labels that contradict the model's probabilities, the strongest contradiction first.
+"""`label_issues`: labels that are probably wrong, the most probable first.
 
-Confident learning (Northcutt et al., 2021) over what was recorded: a class's threshold is the mean probability that
-its samples are given for it; a sample whose probability for another class passes that class's threshold, and passes
-its own label's, is counted there. Of those, only so many are reported that most of them are expected to be wrong (see
-label_surprise.py). The tests compare this with the package cleanlab, which needs pandas and
-scikit-learn and some gigabytes for a million samples; this is two passes over batches of them.
+Only labels that the model contradicts can be reported, and only so many of them that a given share is expected to be
+wrong. How probably each is wrong follows from all labels together (see label_noise.py). The probabilities must be out of
+sample: on what it was trained on, a model repeats wrong labels, and nothing follows from what it still contradicts.
 """
 
 from __future__ import annotations
@@ -17,149 +15,152 @@ import numpy as np
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import EVALUATION, Context
 from audit.checks.shared.files import evenly
-from audit.checks.shared.label_surprise import LabelDoubt, judge_labels, surprise_of
+from audit.checks.shared.label_noise import LabelNoise, fit_noise
+from audit.store.sql_literal import literal
 
 Array = np.ndarray[Any, Any]
 
-#: A class's threshold needs at least this many predictions.
+#: With fewer predictions nothing can be said about their labels.
 _FEWEST = 20
 _VISIT = ("epoch", "index", "visit", "label")
-_FOUND = ("suggested", "own", "other", "surprise")
-#: What to expect of the labels is estimated from at most this many samples.
-_MOST_JUDGED = 50_000
+#: How many labels are wrong is estimated from at most so many samples, and so many probabilities.
+_MOST_SAMPLES, _MOST_PROBABILITIES = 20_000, 2_000_000
+#: So many labels are listed, as notes, where it is not sure that any is wrong.
+_NOTES = 3
 
 
 class LabelIssues(Check):
     """Report doubtful labels as warnings, because a confidently wrong model looks the same as a wrong label."""
 
-    description = "Labels that are probably wrong, by confident learning on the recorded probabilities; worst first."
+    description = "Labels that are probably wrong, by the recorded probabilities; the most probable first."
     severity = "warning"
     follows = CAUSES_OF_ERRORS
     needs = ("model", "labels")
     options = settings(
-        min_confidence=Option(0.7, "Report a label if another class has at least this probability."),
-        margin=Option(0.6, "A label is always doubtful if another class's probability is higher by this much."),
-        precision=Option(0.7, "Report only so many labels that at least this share of them is expected to be wrong."),
-        min_accuracy=Option(0.6, "Check only if the model's predictions agree with at least this share of the labels."),
+        precision=Option(0.8, "Report only so many labels that at least this share of them is expected to be wrong."),
+        min_accuracy=Option(0.8, "Check only if the model predicts at least this share of the right labels."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        agreed = context.value(f"SELECT avg(correct::INT) FROM {context.predictions} WHERE correct IS NOT NULL")
-        if agreed is None or agreed < context.options["min_accuracy"]:
-            raise Skip(f"the model agrees with only {agreed or 0:.0%} of the labels, which is too few to check them")
-        doubt = _judge(context, context.options["precision"])
-        if doubt is None:
-            raise Skip(f"the run has too few predictions; at least {_FEWEST} with probabilities are needed")
-        ranked = label_issues(context, context.options["margin"], doubt.temperature)
-        strong = np.flatnonzero(
-            (ranked["other"] >= context.options["min_confidence"]) & (ranked["surprise"] >= doubt.least_surprise)
-        )[: doubt.most]
-        context.note(f"the model contradicts {len(ranked['other']):,} labels")
-        if len(strong):
-            context.note(f"about {doubt.precision:.0%} of the {len(strong):,} reported labels are expected to be wrong")
-        if len(ranked["other"]):
-            _note_sample(context)
-        context.unlisted += max(0, len(strong) - context.most)
-        selected = {name: column[strong[: context.most]].tolist() for name, column in ranked.items()}
-        rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
-        context.name(rows)
-        classes = context.run.classes or []
-        for row in rows:
-            label, given = (classes[n] if n < len(classes) else str(n) for n in (row["label"], row["suggested"]))
-            yield Finding(
-                f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
-                f"but looks like {given} ({row['other']:.1%}).",
-                index=row["index"],
-                source=row["source"],
-                value=row["own"],
-                threshold=row["other"],
-                sql=context.evidence("predictions", row["index"]),
-                severity=None if doubt.sure else "info",
+        judged = _judged(context)
+        noise = _fit(context, judged)
+        wanted = f"SELECT {', '.join(_VISIT)}, predicted, probabilities FROM {judged} WHERE predicted <> label"
+        contradicted = int(context.value(f"SELECT count(*) FROM {judged} WHERE predicted <> label"))
+        agreed = 1 - contradicted / int(context.value(f"SELECT count(*) FROM {judged}"))
+        if agreed / (1 - noise.wrong) < context.options["min_accuracy"]:
+            raise Skip(
+                f"the model predicts only {agreed:.0%} of the labels, which is too few to doubt the others; at least "
+                f"{context.options['min_accuracy']:.0%} are needed"
             )
+        context.note(f"the model contradicts {contradicted:,} labels")
+        doubts = _ranked(context, wanted, noise)
+        count, expected = _listed(doubts["chance"], context.options["precision"])
+        count = count if noise.sure else min(count, _NOTES)
+        if not count:
+            return
+        context.note(f"about {expected:.0%} of the {count:,} reported labels are expected to be wrong")
+        _note_sample(context)
+        context.unlisted += max(0, count - context.most)
+        yield from _findings(context, {name: column[:count] for name, column in doubts.items()}, noise.sure)
 
 
-def _note_sample(context: Context) -> None:
-    """Add a note on whether the model knew the samples: on what it was trained on, it repeats wrong labels."""
-    steps = f"steps WHERE run_id = {context.run_literal}"
-    trained = context.facts.counts.get("steps") and context.value(
-        f"SELECT count(coalesce(learning_rate, gradient_norm)) FROM {steps}"
+def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterable[Finding]:
+    selected = {name: column[: context.most].tolist() for name, column in doubts.items()}
+    rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
+    context.name(rows)
+    classes = context.run.classes or []
+    for row in rows:
+        label, given = (classes[n] if n < len(classes) else str(n) for n in (row["label"], row["predicted"]))
+        yield Finding(
+            f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
+            f"but looks like {given} ({row['other']:.1%}).",
+            index=row["index"],
+            source=row["source"],
+            value=row["own"],
+            threshold=row["other"],
+            sql=context.evidence("predictions", row["index"]),
+            severity=None if sure else "info",
+        )
+
+
+def _is_trained(context: Context) -> bool:
+    """Return whether the run recorded that a model was trained."""
+    return bool(
+        context.facts.counts.get("steps")
+        and context.value(
+            f"SELECT count(coalesce(learning_rate, gradient_norm)) FROM steps WHERE run_id = {context.run_literal}"
+        )
     )
-    splits = {str(row["split"]).lower() for row in context.facts.epochs if row["split"] is not None}
-    if trained and not splits & set(EVALUATION):
-        context.note("the probabilities are not out of sample: the model was trained on these samples in this run")
-    elif splits and splits <= set(EVALUATION):
-        context.note("the probabilities are of an evaluation split; they are taken to be out of sample")
-    else:
-        context.note("audit did not see whether the model was trained on these samples; if so, wrong labels are missed")
 
 
 def _judged(context: Context) -> str:
-    return (
+    """Return the predictions that can be judged as SQL: after training, only those of an evaluation split."""
+    usable = (
         f"(FROM {context.predictions} WHERE label >= 0 AND label < len(probabilities) "
-        "AND isfinite(list_sum(probabilities)))"
+        "AND predicted IS NOT NULL AND isfinite(list_sum(probabilities)))"
     )
+    if not _is_trained(context):
+        return usable
+    splits = [row["split"] for row in context.facts.epochs if str(row["split"]).lower() in EVALUATION]
+    if not splits:
+        raise Skip(
+            "the probabilities are not out of sample: the model was trained on these samples in this run, and repeats "
+            "wrong labels; record an evaluation split"
+        )
+    chosen = f"(FROM {context.samples} WHERE split IN ({', '.join(map(literal, splits))}))"
+    return f"(FROM {usable} SEMI JOIN {chosen} USING (epoch, index, visit))"
 
 
-def _judge(context: Context, precision: float) -> LabelDoubt | None:
-    """Return when a label is doubtful, or None if there are too few predictions of one width."""
+def _note_sample(context: Context) -> None:
+    """Add a note on whether the model knew the samples."""
+    splits = {str(row["split"]).lower() for row in context.facts.epochs if row["split"] is not None}
+    if _is_trained(context) or (splits and splits <= set(EVALUATION)):
+        context.note("the probabilities are of an evaluation split; they are taken to be out of sample")
+    else:
+        context.note(
+            "audit did not see whether the model was trained on these samples; if it was, wrong labels are missed, and "
+            "the expected share is too high"
+        )
+
+
+def _fit(context: Context, judged: str) -> LabelNoise:
+    """Return how many labels are wrong; raise Skip if there are too few predictions of one width."""
     rows = context.rows(
-        f"SELECT count(*) AS total, max(len(probabilities)) AS most, min(len(probabilities)) AS least FROM {_judged(context)}"
+        f"SELECT count(*) AS total, max(len(probabilities)) AS most, min(len(probabilities)) AS least FROM {judged}"
     )[0]
     if rows["total"] < _FEWEST or rows["most"] != rows["least"]:
-        return None
-    chosen = evenly(_MOST_JUDGED, rows["total"]) if rows["total"] > _MOST_JUDGED else "true"
-    query = f"SELECT label, probabilities FROM {_judged(context)} WHERE {chosen}"
+        raise Skip(f"the run has {rows['total']:,} predictions with probabilities; at least {_FEWEST} are needed")
+    most = max(_FEWEST, min(_MOST_SAMPLES, _MOST_PROBABILITIES // rows["most"]))
+    chosen = evenly(most, rows["total"]) if rows["total"] > most else "true"
+    query = f"SELECT label, probabilities FROM {judged} WHERE {chosen}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
     labels = np.concatenate([batch["label"].to_numpy() for batch in batches])
-    return judge_labels(np.concatenate([_table(batch) for batch in batches]), labels, precision, rows["total"])
+    return fit_noise(np.concatenate([_table(batch) for batch in batches]), labels)
+
+
+def _ranked(context: Context, query: str, noise: LabelNoise) -> dict[str, Array]:
+    """Return every contradicted label, the most doubtful first: its visit, label, prediction, probabilities, chance."""
+    found: dict[str, list[Array]] = {name: [] for name in (*_VISIT, "predicted", "own", "other", "chance")}
+    for batch in context.reader.sql(query, run=[context.run.run_id]).arrow_batches():
+        given, rows = _table(batch), np.arange(batch.num_rows)
+        columns = {name: batch[name].to_numpy() for name in (*_VISIT, "predicted")}
+        columns["own"], columns["other"] = given[rows, columns["label"]], given[rows, columns["predicted"]]
+        columns["chance"] = noise.wrong_chance(given, columns["label"])
+        for name, column in columns.items():
+            found[name].append(column)
+    doubts = {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in found.items()}
+    order = np.lexsort((doubts["visit"], doubts["index"], doubts["epoch"], doubts["own"], -doubts["chance"]))
+    return {name: column[order] for name, column in doubts.items()}
+
+
+def _listed(chances: Array, precision: float) -> tuple[int, float]:
+    """Return how many of the most doubtful labels can be listed so that this share of them is wrong, and the share."""
+    shares = np.cumsum(chances) / np.arange(1, len(chances) + 1)
+    enough = np.flatnonzero(shares >= precision)
+    return (0, 0.0) if not len(enough) else (int(enough[-1]) + 1, float(shares[enough[-1]]))
 
 
 def _table(batch: Any) -> Array:
     """Return the probabilities of an Arrow batch, one row for each sample."""
     flat: Array = batch["probabilities"].flatten().to_numpy(zero_copy_only=False)
     return flat.reshape(batch.num_rows, -1)
-
-
-def label_issues(context: Context, margin: float = 2.0, temperature: float = 1.0) -> dict[str, Array]:
-    """Return every doubtful label, most doubtful first: its visit, label, suggested label, both probabilities, surprise.
-
-    A margin above 1 disables the margin rule, so only confident learning applies.
-    """
-    judged = _judged(context)
-    classes = context.rows(
-        "SELECT label, count(*) AS samples, avg(probabilities[label + 1]) AS mean, "
-        f"min(len(probabilities)) AS fewest, max(len(probabilities)) AS most FROM {judged} GROUP BY label"
-    )
-    widths = {row[end] for row in classes for end in ("fewest", "most")}
-    if len(widths) != 1 or sum(row["samples"] for row in classes) < _FEWEST:
-        return {name: np.empty(0, np.int64) for name in (*_VISIT, *_FOUND)}
-    # A class without samples has no threshold, so no sample can be assigned to it.
-    thresholds = np.full(widths.pop(), np.inf, np.float32)
-    thresholds[[row["label"] for row in classes]] = [row["mean"] for row in classes]
-    wanted = f"SELECT {', '.join(_VISIT)}, probabilities FROM {judged}"
-    batches = context.reader.sql(wanted, run=[context.run.run_id]).arrow_batches()
-    found = [_doubtful(batch, thresholds, margin, temperature) for batch in batches]
-    doubts = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
-    # By the ratio, not the difference: a confident model's mistakes are at 0.95, its wrong labels at 0.9999.
-    ratio = np.maximum(doubts["own"], np.float32(1e-12)) / doubts["other"]
-    order = np.lexsort((doubts["visit"], doubts["index"], doubts["epoch"], ratio))
-    return {name: column[order] for name, column in doubts.items()}
-
-
-def _doubtful(batch: Any, thresholds: Array, margin: float, temperature: float) -> dict[str, Array]:
-    """Return the doubtful labels of one Arrow batch."""
-    labels = batch["label"].to_numpy()
-    rows = np.arange(len(labels))
-    given = _table(batch)
-    own = given[rows, labels]
-    confident = np.where(given >= thresholds, given, -1.0)
-    suggested = confident.argmax(axis=1)
-    best = given.argmax(axis=1)
-    # The thresholds of a confident model are so high that a wrong label just below them would be missed.
-    apart = (given[rows, best] - own >= margin) & (confident[rows, suggested] <= 0)
-    suggested = np.where(apart, best, suggested)
-    chosen = np.flatnonzero(((confident[rows, suggested] > 0) | apart) & (suggested != labels))
-    visits = {name: batch[name].to_numpy()[chosen] for name in _VISIT}
-    surprise = surprise_of(given[chosen], labels[chosen], temperature)
-    found = (suggested[chosen], own[chosen], given[chosen, suggested[chosen]], surprise)
-    return visits | dict(zip(_FOUND, found, strict=True))
