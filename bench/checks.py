@@ -1,10 +1,12 @@
 """What judging a large run costs: every default check over a million samples and five million stage outputs.
 
     python -m bench.checks                   1,000,000 samples, and 100,000 perceptual hashes
-    python -m bench.checks --samples 50000   a smaller one
+    python -m bench.checks --samples 100000 --each   a row for each check, measured alone
 
-The store is written with the writer that records runs; each check is timed alone in one process, and the process's
+The store is written with the writer that records runs; each check is timed in one process, and the process's
 largest memory is printed. Checks that replay or read source files have nothing to read here and are skipped, visibly.
+With `--each`, every check is asked alone, after one that opened everything: processor time of all threads, and what it read
+of the store, as a share of the store's bytes. A check that reads more than all of it goes over something twice.
 """
 
 from __future__ import annotations
@@ -129,6 +131,35 @@ def judge(place: Path) -> dict[str, Any]:
     }
 
 
+def judge_each(place: Path) -> list[tuple[str, str, float, float]]:
+    """Each default check alone: its name, its status, seconds of processor time, and how much of the store it read."""
+    from audit.checks.runner import run_checks
+    from audit.store.read.duckdb_files import PartFile
+    from audit.store.read.reader import Reader
+
+    size = sum(path.stat().st_size for path in place.rglob("*.parquet"))
+    read = 0
+    plain = PartFile.read
+
+    def counted(self: PartFile, count: int = -1) -> bytes:
+        nonlocal read
+        data = plain(self, count)
+        read += len(data)
+        return data
+
+    PartFile.read = counted  # type: ignore[method-assign]
+    rows = []
+    names = [outcome.check for outcome in run_checks(str(place), record=False).outcomes]
+    for name in names:
+        # A reader of its own: what one check has asked for is not kept for the next.
+        with Reader(str(place)) as reader:
+            reader.sql("SELECT count(*) FROM samples").fetchall()
+            read, worked = 0, time.process_time()
+            (outcome,) = run_checks(reader, only=[name], record=False).outcomes
+            rows.append((name, outcome.status, time.process_time() - worked, read / size))
+    return rows
+
+
 def hashes(count: int) -> float:
     """Seconds to find near duplicates among perceptual hashes, a tenth of which are in clusters."""
     from audit.checks.shared.hashes import near_pairs
@@ -148,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--store", type=Path, help="use this place, and keep it")
+    parser.add_argument("--each", action="store_true", help="measure each check alone")
     parser.add_argument("--judge", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.judge:
@@ -159,6 +191,10 @@ def main() -> None:
             begun = time.perf_counter()
             build(folder / "lineage", given.samples)
             print(f"built {given.samples:,} samples in {time.perf_counter() - begun:.1f} s")
+        if given.each:
+            for name, status, worked, share in sorted(judge_each(folder / "lineage"), key=lambda row: -row[2]):
+                print(f"{worked:7.2f} s CPU  {share:5.0%} of the store read  {status:5} {name}")
+            return
         # A process of its own, so that the memory is that of the checks and not of the building.
         command = [sys.executable, "-m", "bench.checks", "--judge", str(folder / "lineage")]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
