@@ -90,6 +90,7 @@ RUN_BY = {
     "docs/TROUBLESHOOTING.md": "tests/test_site.py",
     "docs/TUTORIAL.md": "tests/test_site.py",
     "docs/howto/ci.md": "tests/checks/test_checks_command.py",
+    "docs/howto/ray.md": "tests/engines/ray/test_ray_run.py",
     **{
         f"docs/howto/{name}.md": "tests/test_howto.py"
         for name in ("own-dataset", "lightning", "trainer", "ddp", "detection", "buckets", "share-a-store")

@@ -35,7 +35,7 @@ def runs(folder: Path) -> list[tuple[str | None, str, int]]:
 
 def test_every_page_is_run() -> None:
     tested = {"own-dataset", "lightning", "trainer", "ddp", "detection", "buckets", "share-a-store"}
-    elsewhere = {"ci", "ray"}  # tests/checks, tests/engines/ray
+    elsewhere = {"ci", "ray"}  # tests/checks/test_checks_command.py, tests/engines/ray/test_ray_run.py
     assert {page.stem for page in HOWTO.glob("*.md")} == tested | elsewhere
 
 

@@ -185,3 +185,11 @@ def test_what_differs_comes_before_what_is(digits: Path) -> None:
         text = report(store, "baseline", baseline="nearest")
     assert text.index("Against nearest") < text.index("<h2>Confusion")
     assert "@media print" in text
+
+
+def test_losses_that_are_all_alike_are_one_narrow_bar_with_its_range() -> None:
+    svg = charts.losses([{"from": 1.5, "to": 1.7, "count": 4, "wrong": 1}])
+    widths = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', svg)]
+    assert widths
+    assert max(widths) < 360 / 4
+    assert ">1.5 to 1.7<" in svg

@@ -56,6 +56,8 @@ def sparkline(values: Sequence[float | None], width: float = 120, height: float 
 
 
 _W, _H, _PAD = 360.0, 150.0, 20.0
+#: One bar alone is no wider than if there were so many.
+_FEWEST = 6
 
 
 def histogram(bins: Sequence[ConfidenceBin]) -> Markup:
@@ -105,8 +107,8 @@ def reliability(bins: Sequence[ConfidenceBin]) -> Markup:
 def losses(bins: Sequence[LossBin]) -> Markup:
     """Return how often each loss occurs, on a scale of powers of ten."""
     top = max((b["count"] for b in bins), default=0) or 1
-    width = _W / max(1, len(bins))
-    body = []
+    width = _W / max(_FEWEST, len(bins))
+    body, labelled = [], False
     for number, b in enumerate(bins):
         # A square root keeps the few large losses visible beside the many small ones.
         height = (_H - _PAD - 10) * math.sqrt(b["count"] / top)
@@ -117,8 +119,11 @@ def losses(bins: Sequence[LossBin]) -> Markup:
             _rect(x, base - height, width - 2, bad, "bad", tip),
             _rect(x, base - height + bad, width - 2, height - bad, "good", tip),
         ]
-        if math.isclose(math.log10(b["to"]) % 1, 0, abs_tol=1e-6) and 0.03 < (number + 1) / len(bins) < 0.97:
+        if math.isclose(math.log10(b["to"]) % 1, 0, abs_tol=1e-6) and 0.03 < (x + width) / _W < 0.97:
             body.append(_text(x + width - 1, _H - 6, f"{b['to']:g}"))
+            labelled = True
+    if bins and not labelled:
+        body.append(_text(1, _H - 6, f"{bins[0]['from']:.3g} to {bins[-1]['to']:.3g}", anchor="start"))
     return _svg(_W, _H, body, "loss distribution, square root scale", "losses")
 
 

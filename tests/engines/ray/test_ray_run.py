@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray_training
+from page_blocks import page_blocks
 from PIL import Image
+from places import REPOSITORY
 from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
 
 import audit
@@ -333,32 +334,22 @@ def test_what_goes_wrong_in_a_worker_is_told_with_its_place(
         audit.run(images, strict=True, **options)
 
 
-def test_ray_train_records_through_the_api(nodes: Any, tmp_path: Path) -> None:
-    """Each rank a run of its own in one store, its rank on the rows; 7 samples for two ranks are padded with one."""
+def test_the_training_of_the_how_to_page(nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank writes a run of its own into one store, with its rank on the rows. The page's script runs on this cluster."""
     pytest.importorskip("tensorboardX")
-    from ray import cloudpickle
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    import ray
 
-    store = tmp_path / "lineage"
-    # The tests' folder is on no worker's path.
-    cloudpickle.register_pickle_by_value(ray_training)
-    TorchTrainer(
-        ray_training.train,
-        train_loop_config={"samples": 7, "store": str(store)},
-        torch_config=TorchConfig(backend="gloo"),
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=RunConfig(storage_path=str(tmp_path / "results")),
-    ).fit()
-    with audit.open(store) as opened:
-        assert sorted((run.name, run.status, run.samples) for run in opened.runs()) == [
-            ("trained-0", "complete", 8),
-            ("trained-1", "complete", 8),
-        ]
-        assert opened.sql("SELECT DISTINCT rank, count(*) FROM samples GROUP BY rank ORDER BY 1").fetchall() == [
-            (0, 8),
-            (1, 8),
-        ]
-        (outcome,) = opened.check("trained-0", only=["coverage"]).outcomes
-    assert (outcome.status, len(outcome.findings)) == ("fail", 2)
-    assert all("padded" in finding.message for finding in outcome.findings)
+    page = (REPOSITORY / "docs" / "howto" / "ray.md").read_text(encoding="utf-8")
+    (script,) = (block.text for block in page_blocks(page) if block.title == "train_ray.py")
+    monkeypatch.setattr(ray, "init", lambda: None)  # this process is connected already
+    monkeypatch.setattr(sys, "argv", ["train_ray.py", str(tmp_path)])
+    exec(compile(script, "train_ray.py", "exec"), {"__name__": "__main__"})
+    with audit.open(tmp_path / "lineage") as opened:
+        runs = sorted((run.name, run.status, run.samples) for run in opened.runs())
+        assert runs == [("rank-0", "complete", 32), ("rank-1", "complete", 32)]
+        ranks = opened.sql(
+            "SELECT rank, count(*) FROM samples WHERE rank IS NOT NULL GROUP BY rank ORDER BY 1"
+        ).fetchall()
+        assert ranks == [(0, 32), (1, 32)]
+        (outcome,) = opened.check("rank-0", only=["coverage"]).outcomes
+    assert outcome.status == "pass", "each sample was drawn by one rank"
