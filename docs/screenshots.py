@@ -125,7 +125,8 @@ def main(folder: Path) -> None:
             "viewer": f"run/{base}/trace/{worst}",
             "map": f"run/{base}/map",
             "compare": f"compare?a={base}&b={other}",
-            "sql": "sql?q=SELECT+label_name,+samples,+correct,+accuracy,+mean_loss+FROM+per_class+ORDER+BY+accuracy",
+            "sql": "sql?q=SELECT+label_name,+samples,+correct,+accuracy,+mean_loss%0AFROM+per_class+"
+            "WHERE+run_id+=+run_of('baseline')+ORDER+BY+accuracy",
         }
         browser = running.chromium.launch(executable_path=found, args=["--headless", "--no-sandbox", "--disable-gpu"])
         for scheme in ("light", "dark"):

@@ -96,6 +96,9 @@ def test_the_trace_is_the_library_s(client: TestClient, digits: Path) -> None:
     assert page["prediction"] == expected["prediction"]
     assert [s["digest"] for s in page["stages"]] == [s["digest"] for s in expected["stages"]]
     assert page["stages"][1]["difference"] == 0.0
+    apart = {stage["name"]: stage["difference"] for stage in page["stages"]}
+    assert apart["ToDtype"] < 0.02, "levels from 0 to 255 became numbers from 0 to 1, and nothing else"
+    assert apart["Normalize"] is None, "its numbers have no black and no white to compare"
     for stage in page["stages"]:
         picture = client.get(stage["picture"])
         assert picture.headers["content-type"] in ("image/png", "image/jpeg")

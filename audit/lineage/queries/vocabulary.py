@@ -16,7 +16,7 @@ _KEYWORDS = (
 #: A title and a query: what people ask first.
 EXAMPLES: tuple[tuple[str, str], ...] = (
     (
-        "The mistakes it was surest of",
+        "Mistakes with the highest confidence",
         "SELECT run_id, index, source, label_name, predicted_name, confidence FROM wrong_predictions\n"
         "ORDER BY confidence DESC LIMIT 50",
     ),

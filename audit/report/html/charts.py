@@ -56,7 +56,7 @@ def sparkline(values: Sequence[float | None], width: float = 120, height: float 
 
 
 _W, _H, _PAD = 360.0, 150.0, 20.0
-#: One bar alone is no wider than if there were so many.
+#: Bars are drawn as if there were at least this many, so that one alone stays narrow.
 _FEWEST = 6
 
 

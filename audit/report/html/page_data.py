@@ -13,7 +13,7 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from audit.columns import columns_of
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
@@ -28,6 +28,9 @@ from audit.sources.decode import open_picture
 from audit.tables import VisitRow
 from audit.values import Preview
 from audit.values.overlay import mask_layer
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _LISTED_CONFUSIONS = 60
 _LISTED_CLASSES = 100
@@ -185,21 +188,42 @@ _Shown = tuple[TracedStage, Preview | None]
 
 
 def _difference(before: _Shown | None, now: _Shown) -> float | None:
-    """Return the difference of the small pictures before and after: 0 is equal, 1 is black against white."""
+    """Return the difference of the small pictures before and after: 0 is equal, 1 is black against white.
+
+    None where they cannot be compared: a preview of values that have no black and white of their own is stretched.
+    """
     if before is None or before[1] is None or now[1] is None:
         return None
     if not (before[1].media_type.startswith("image/") and now[1].media_type.startswith("image/")):
         return None
     if before[0]["digest"] == now[0]["digest"]:
         return 0.0
+    scales = _levels(before[0]), _levels(now[0])
+    if scales[0] is None or scales[1] is None:
+        return None
     from PIL import Image, ImageChops, ImageStat
 
     try:
         with open_picture(before[1].data) as x, open_picture(now[1].data) as y:
-            first, second = x.convert("L").resize((32, 32)), y.convert("L").resize((32, 32))
+            first = _unstretched(x.convert("L").resize((32, 32)), *scales[0])
+            second = _unstretched(y.convert("L").resize((32, 32)), *scales[1])
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
     return float(ImageStat.Stat(ImageChops.difference(first, second)).mean[0]) / 255
+
+
+def _levels(row: TracedStage) -> tuple[float, float] | None:
+    """Return the levels, from 0 to 255, of what a stage's preview shows as black and as white; None if it has none."""
+    least, greatest, kind = row["min"], row["max"], row["dtype"] or ""
+    if kind in ("uint8", "bool") or least is None or greatest is None:
+        return 0.0, 255.0
+    if least < 0 or not 0.05 < greatest <= 1:
+        return None if kind else (0.0, 255.0)
+    return 255.0 * least, 255.0 * greatest
+
+
+def _unstretched(picture: Image.Image, black: float, white: float) -> Image.Image:
+    return picture.point([round(black + level * (white - black) / 255) for level in range(256)])
 
 
 def _changes(before: TracedStage, stage: TracedStage) -> list[str]:
