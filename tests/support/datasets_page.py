@@ -23,6 +23,9 @@ A *stage* is a call that is given a value of the sample (a picture, a tensor, an
 not stages: operators (`x / 255`), methods of the value (`image.convert`), and functions written in C that the dataset's code
 calls directly (`torch.from_numpy`). To record such a step, put it into a function or method, or use `audit.stage`.
 
+In each process the first item is made with a profile function and a torch function mode, which see operators, assignments to items and
+functions in C; what the code does in later items is seen as far as it changes what a stage returned.
+
 audit reports every change that it did not see as a stage, with the function, file and line: in `runs.unrecorded`, in a
 warning at the end of the run, and in the check `stage_coverage`. Run `audit doctor FILE.py:dataset` to see this before a
 long run.
@@ -39,7 +42,8 @@ If a transform runs twice in one visit, each call has its own output: `1` and `1
 ## Stages outside the dataset
 
 A **collate function** of your own is the stage `batch.collate`: each sample's output is its part of the batch, with the padding. audit compares the batch with the
-items: a row is a sample's if it holds the sample's values as they are, in another precision, padded, cut off, or scaled and shifted, and no other sample's. So functions that
+items: a row is a sample's if it holds the sample's values as they are, in another precision, padded, cut off, or scaled and shifted, and no other sample's. Scaled rows
+count only if one factor and one summand for each channel give every value of the whole batch, to the last digits of `float32`. So functions that
 sort, drop, stack, pad or normalise are recorded truthfully, and so are torchvision's MixUp and CutMix in a collate function. `list` and `zip` are not stages, nor is torch's own `default_collate`.
 
 A function that changes the values in another way (it tokenises text, masks tokens, or mixes samples by code of its own) leaves nothing to compare. audit then stores neither its output nor

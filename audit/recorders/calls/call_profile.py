@@ -9,14 +9,18 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from audit.recorders.calls.callables import is_library_file, is_own_file
-from audit.recorders.calls.data_values import carries_data
+import numpy as np
+import torch
+
+from audit.recorders.calls.callables import is_a, is_library_file, is_own_file
+from audit.recorders.calls.data_values import carries_data, is_picture, parts_in
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.calls.operators import is_held, is_new_array, operator_lines
+from audit.recorders.calls.operators import Change, carries_numbers, changes_in, is_held, is_new_array
+from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
 
 #: Packages whose C functions change values.
 _PACKAGES = {"numpy", "torch", "cv2", "PIL", "scipy", "skimage"}
@@ -50,6 +54,11 @@ _WAITING_MODULES = {
     "base_events.py",
     "runners.py",
 }
+#: Methods of a text that make another of it.
+_TEXT_CHANGES = {
+    *("capitalize", "casefold", "expandtabs", "join", "lower", "lstrip", "removeprefix", "removesuffix", "replace"),
+    *("rstrip", "split", "splitlines", "strip", "swapcase", "title", "translate", "upper", "zfill"),
+}
 _MOST_CALLS = 12
 
 
@@ -59,12 +68,20 @@ class CallProfile:
     def __init__(self) -> None:
         #: (function, file, first line) of the user's own code to the names of its calls, with their lines.
         self.calls: dict[tuple[str, str, int], list[str]] = {}
-        #: Code of the user's own that ran and returned values of the sample.
-        self._codes: dict[CodeType, None] = {}
+        #: Code of the user's own that ran and returned values of the sample, with what changes values in it.
+        self._changes: dict[CodeType, list[Change]] = {}
+        #: The same of code that began after stage 0 was recorded, and the frames of such code.
+        self._later_changes: dict[CodeType, list[Change]] = {}
+        self._after_load: set[int] = set()
         #: Values that functions of libraries returned to the user's own code, by identity.
         self._returned: dict[int, Any] = {}
-        #: Whether values were made by functions in C, whose results are not seen.
-        self._makes_unseen = False
+        #: Where the user's own code was when a function in C last made a value, whose result is not seen.
+        self._maker: dict[CodeType, int] | None = None
+        #: Code that has run since.
+        self._later: set[CodeType] = set()
+        #: Methods of texts that were called, as `calls`. They matter only where the value is a text.
+        self._text_calls: list[tuple[CodeType, str]] = []
+        self._torch = TorchCalls()
         #: Whether another profiler kept this one from running.
         self.is_blocked = False
 
@@ -72,10 +89,12 @@ class CallProfile:
         """Return what `make` returns; its calls are listed. Another profiler that is active is left alone."""
         if sys.getprofile() is not None:
             self.is_blocked = True
-            return make()
+            with self._torch:
+                return make()
         sys.setprofile(self._event)
         try:
-            return make()
+            with self._torch:
+                return make()
         finally:
             sys.setprofile(None)
 
@@ -87,11 +106,15 @@ class CallProfile:
                 elif _is_simple_queue(function):
                     self._add(frame, "SimpleQueue.get, which waits for another thread")
                 elif _makes_values(function):
-                    self._makes_unseen = True
+                    self._maker, self._later = _places(frame), set()
+                elif _changes_text(function) and not is_load_noted():
+                    self._text_calls.append((frame.f_code, f"str.{function.__name__} (line {frame.f_lineno})"))
         elif event == "return":
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
             code = frame.f_code
+            if not is_library_file(code.co_filename) and is_load_noted():
+                self._after_load.add(id(frame))
             if _is_wait(code) and not is_library_file(frame.f_back.f_code.co_filename):
                 self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
             elif (
@@ -108,8 +131,13 @@ class CallProfile:
     def _return(self, frame: FrameType, value: Any) -> None:
         code = frame.f_code
         if not is_library_file(code.co_filename):
-            if carries_data(value):
-                self._codes[code] = None
+            is_after_load = id(frame) in self._after_load
+            self._after_load.discard(id(frame))
+            if carries_numbers(value) and not _is_observed(code):
+                changes = self._later_changes if is_after_load else self._changes
+                found = changes_in(code, frame.f_globals, frame.f_locals)
+                changes[code] = sorted({*changes.get(code, ()), *found})
+                self._later.add(code)
         elif (
             frame.f_back is not None
             and not is_own_file(code.co_filename)
@@ -118,22 +146,42 @@ class CallProfile:
         ):
             self._returned[id(value)] = value
 
-    def is_changed_by_operators(self, value: Any, dataset: Any) -> bool:
-        """Return whether a value is new, though nothing but operators of the user's own code can have made it."""
-        if self.is_blocked or self._makes_unseen or not is_new_array(value) or id(value) in self._returned:
+    def is_changed(self, value: Any, dataset: Any) -> bool:
+        """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
+        if is_a(value, (list, tuple, Mapping)) and not is_held(value, dataset):
+            return any(self.is_changed(part, dataset) for part in parts_in(value))
+        if is_a(value, torch.Tensor) and id(value) in self._torch.changed:
+            return True
+        if id(value) in self._torch.lists:
+            listed = self._torch.lists[id(value)][1]
+            return not is_held(listed, dataset)
+        if self.is_blocked or id(value) in self._returned:
             return False
-        return bool(self._operators()) and not is_held(value, dataset)
+        if is_a(value, str):
+            return bool(self._text_calls) and not is_held(value, dataset)
+        if is_a(value, (np.ndarray, np.generic, torch.Tensor)) and is_new_array(value):
+            return bool(self._changes_of_arrays()) and not is_held(value, dataset)
+        return False
 
-    def _operators(self) -> dict[CodeType, list[int]]:
-        return {code: lines for code in self._codes if (lines := operator_lines(code))}
+    def _changes_of_arrays(self) -> list[Change]:
+        """Return what may have changed an array since a function in C made it."""
+        if self._maker is None:
+            return [change for changes in self._changes.values() for change in changes]
+        return [
+            change
+            for code, changes in self._changes.items()
+            for change in changes
+            if (code in self._later and code not in self._maker) or change.offset > self._maker.get(code, sys.maxsize)
+        ]
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""
         self._returned = {}
+        self._torch.forget_values()
 
     def _add(self, caller: FrameType, name: str) -> None:
         code = caller.f_code
-        calls = self.calls.setdefault((code.co_qualname, code.co_filename, code.co_firstlineno), [])
+        calls = self.calls.setdefault(_key_of(code), [])
         call = f"{name} (line {caller.f_lineno})"
         if call not in calls and len(calls) < _MOST_CALLS:
             calls.append(call)
@@ -141,15 +189,37 @@ class CallProfile:
     def describe(self) -> list[str]:
         """Return a sentence part for each function of the user's that changes values, with its file and line."""
         found = {key: list(calls) for key, calls in self.calls.items()}
-        for code, lines in self._operators().items():
-            listed = ", ".join(map(str, lines[:_MOST_CALLS]))
-            found.setdefault((code.co_qualname, code.co_filename, code.co_firstlineno), []).append(
-                f"operators (line {listed})"
-            )
+        for code, call in self._text_calls[:_MOST_CALLS]:
+            found.setdefault(_key_of(code), []).append(call)
+        for code, changes in (*self._changes.items(), *self._later_changes.items()):
+            lines: dict[str, dict[int, None]] = {}
+            for change in changes:
+                lines.setdefault(change.name, {})[change.line] = None
+            for name, numbers in lines.items():
+                listed = ", ".join(map(str, list(numbers)[:_MOST_CALLS]))
+                found.setdefault(_key_of(code), []).append(f"{name} (line {listed})")
         return [
             f"{name} ({os.path.relpath(file)}:{line}): {', '.join(calls)}"
             for (name, file, line), calls in found.items()
         ]
+
+
+def _key_of(code: CodeType) -> tuple[str, str, int]:
+    return code.co_qualname, code.co_filename, code.co_firstlineno
+
+
+def _places(frame: FrameType | None) -> dict[CodeType, int]:
+    """Return where each function of the user's own is that is running."""
+    found: dict[CodeType, int] = {}
+    while frame is not None and not is_own_file(frame.f_code.co_filename):
+        if not is_library_file(frame.f_code.co_filename):
+            found.setdefault(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return found
+
+
+def _changes_text(function: Any) -> bool:
+    return isinstance(getattr(function, "__self__", None), str) and function.__name__ in _TEXT_CHANGES
 
 
 def _makes_values(function: Any) -> bool:
@@ -198,7 +268,11 @@ def _is_given_data(frame: FrameType, code: CodeType) -> bool:
     values, flags = frame.f_locals, code.co_flags
     further = bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + further]
-    return any(carries_data(values.get(name)) for name in names)
+    if any(carries_data(values.get(name)) for name in names):
+        return True
+    # An object of a library that holds a picture, as those of Pillow's ImageEnhance do.
+    owner = values.get(names[0]) if names else None
+    return any(is_picture(held) for held in getattr(owner, "__dict__", {}).values())
 
 
 def _name_of_code(frame: FrameType, code: CodeType) -> str:

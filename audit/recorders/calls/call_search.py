@@ -32,6 +32,7 @@ from audit.recorders.calls.callables import (
     unwrap,
 )
 from audit.recorders.calls.function_slot import is_observable
+from audit.recorders.calls.in_place import may_change_in_place
 
 #: The methods of a dataset that make its items.
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -56,6 +57,8 @@ class CallSearch:
         self._seen: set[int] = set()
         self._bodies: deque[tuple[FunctionType, bool]] = deque()
         self._scanned: set[int] = set()
+        #: Whether the user's own code has operations that may change a value in place.
+        self.changes_in_place = False
         #: Objects whose methods make items, by id.
         self.owners: dict[int, Any] = {}
         self._objects: deque[tuple[str, Any, int]] = deque([("", dataset, 0)])
@@ -134,6 +137,7 @@ class CallSearch:
                 self._add_method(type(owner), name)
         if library:
             return
+        self.changes_in_place = self.changes_in_place or may_change_in_place(function.__code__)
         for name in sorted(names):
             if name in function.__globals__:
                 self._add_named(name, function.__globals__[name], names)

@@ -33,6 +33,7 @@ class CallStages:
 
     def observe(self, visit: Visit) -> list[FunctionSlot]:
         """Follow the calls of one visit; returns the slots that the caller must restore when it has ended."""
+        visit.may_change_in_place = self._search.changes_in_place
         if not self._slots:
             return []
         visit.calls = VisitCalls(visit, self._search)

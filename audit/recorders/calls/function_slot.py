@@ -72,7 +72,12 @@ def make_trampoline(code: CodeType, slot: FunctionSlot) -> CodeType:
     """Return code with the signature of `code` that does nothing but `slot.call(...)`."""
     parameters, arguments = _signature(code)
     # A constant and no name: the function keeps its own globals, where `slot` means nothing.
-    source = f"def trampoline({parameters}): return {_PLACEHOLDER!r}.call({arguments})"
+    source = f"def trampoline({parameters}):\n  return {_PLACEHOLDER!r}.call({arguments})\n"
+    free = code.co_freevars
+    if free:
+        # A closure must keep its cells, and set them up as it begins: a debugger that looks at them crashes otherwise.
+        inner = source.replace("\n", "\n  ") + f"  {', '.join(free)},\n"
+        source = f"def make():\n  {' = '.join(free)} = None\n  {inner}  return trampoline\ntrampoline = make()\n"
     namespace: dict[str, Any] = {}
     exec(compile(source, __file__, "exec"), namespace)
     made: CodeType = namespace["trampoline"].__code__
@@ -83,8 +88,6 @@ def make_trampoline(code: CodeType, slot: FunctionSlot) -> CodeType:
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
-        # A closure must keep the number of its cells.
-        co_freevars=code.co_freevars,
     )
 
 

@@ -28,7 +28,7 @@ TARGET_PREFIX = "target."
 class CallSink(Protocol):
     """What a visit does with observed calls."""
 
-    def before_call(self, target: Any, value: Any) -> Any: ...
+    def before_call(self, target: Any, value: Any, label: str) -> Any: ...
     def after_call(self, call: ObservedCall, token: Any, nanoseconds: int) -> None: ...
     def rename_call(self, call: ObservedCall) -> None: ...
     def is_unchanged(self, call: ObservedCall) -> bool: ...
@@ -122,7 +122,7 @@ class VisitCalls:
     def _make(self, slot: FunctionSlot, args: Any, kwargs: Any, call: ObservedCall) -> Any:
         parent = self._frames[-1]
         frame = _Frame(call.label, call.target, self._openness_of(call.target, parent))
-        token = self._quietly(self._sink.before_call, call.target, call.value)
+        token = self._quietly(self._sink.before_call, call.target, call.value, call.label)
         self._frames.append(frame)
         name = call.label.rpartition(".")[2]
         self._sink.enter_stage(name)

@@ -1,20 +1,23 @@
-"""Changes of a value by operators (`x / 255`), which no profile function and no stand-in sees.
+"""Changes of arrays by operators (`x / 255`) and universal functions (`np.sqrt`), which no profile function sees.
 
 Two things together are evidence of one: the value is new, so that it was neither returned by a function of a library nor is
-held by the dataset, and the user's own code that ran has arithmetic operators.
+held by the dataset, and the user's own code that ran has such operations.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
-from types import CodeType
-from typing import Any
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from audit.recorders.calls.callables import held_values, is_a, is_users
+from audit.recorders.calls.data_values import carries_data
 
 #: The remainder is left out: it is how an index becomes a label.
 _ARITHMETIC = frozenset(
@@ -23,52 +26,111 @@ _ARITHMETIC = frozenset(
     for assigned in ("", "=")
 )
 _UNARY = frozenset(["UNARY_NEGATIVE", "UNARY_INVERT"])
+_STORES = frozenset(["STORE_FAST", "STORE_NAME", "STORE_DEREF"])
 _MOST_HELD = 100_000
 
 
-def operator_lines(code: CodeType) -> list[int]:
-    """Return the lines of a function that have arithmetic operators."""
-    lines: dict[int, None] = {}
+class Change(NamedTuple):
+    """An instruction that changes a value."""
+
+    offset: int
+    line: int
+    name: str
+
+
+def changes_in(code: CodeType, names: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Change]:
+    """Return the operators of a function that ran, and its calls of numpy's universal functions.
+
+    `names` are its globals, `variables` its local variables at its end: what is stored in one that holds no array or picture
+    is a number, an index or a label.
+    """
+    found: list[Change] = []
     line = code.co_firstlineno
-    for instruction in dis.get_instructions(code):
-        line = instruction.starts_line if isinstance(instruction.starts_line, int) else line
-        if instruction.opname in _UNARY or (
-            instruction.opname == "BINARY_OP" and instruction.argrepr.strip() in _ARITHMETIC
-        ):
-            lines[instruction.positions.lineno if instruction.positions and instruction.positions.lineno else line] = (
-                None
-            )
-    return list(lines)
+    instructions = list(dis.get_instructions(code))
+    for place, one in enumerate(instructions):
+        line = one.positions.lineno if one.positions is not None and one.positions.lineno else line
+        name = _change_of(instructions, place, names, variables)
+        if name is not None:
+            found.append(Change(one.offset, line, name))
+    return found
+
+
+def _change_of(
+    instructions: Sequence[dis.Instruction], place: int, names: Mapping[str, Any], variables: Mapping[str, Any]
+) -> str | None:
+    one = instructions[place]
+    if one.opname == "STORE_SUBSCR":
+        container = _before_value(instructions, place)
+        if container is None or container.opname != "LOAD_FAST":
+            return None
+        return "assignment to items" if carries_numbers(variables.get(container.argval)) else None
+    if one.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD"):
+        function = _resolve(instructions, place, names)
+        return f"numpy.{function.__name__}" if is_a(function, np.ufunc) else None
+    is_comparison = one.opname == "COMPARE_OP"
+    if not is_comparison and one.opname not in _UNARY and not _is_arithmetic(one):
+        return None
+    after = instructions[place + 1] if place + 1 < len(instructions) else one
+    if after.opname in _STORES and after.argval in variables and not carries_numbers(variables[after.argval]):
+        return None
+    return None if is_comparison and "JUMP" in after.opname else "operators"
+
+
+def _before_value(instructions: Sequence[dis.Instruction], place: int) -> dis.Instruction | None:
+    """Return the instruction before those that made the topmost value of the stack."""
+    made = 0
+    for start in range(place - 1, 0, -1):
+        one = instructions[start]
+        made += dis.stack_effect(one.opcode, one.arg, jump=False)
+        if made == 1:
+            return instructions[start - 1]
+    return None
+
+
+def _is_arithmetic(one: dis.Instruction) -> bool:
+    return one.opname == "BINARY_OP" and one.argrepr.strip() in _ARITHMETIC
+
+
+def _resolve(instructions: Sequence[dis.Instruction], place: int, names: Mapping[str, Any]) -> Any:
+    """Return what a name means, or an attribute of a module that is named before it."""
+    one = instructions[place]
+    if one.opname == "LOAD_GLOBAL":
+        return names.get(one.argval)
+    before = instructions[place - 1]
+    module = names.get(before.argval) if before.opname == "LOAD_GLOBAL" else None
+    return getattr(module, one.argval, None) if is_a(module, ModuleType) else None
+
+
+def carries_numbers(value: Any) -> bool:
+    """Return whether a value is a number of numpy's, or an array, a tensor, a picture or a text, or holds one."""
+    return is_a(value, np.generic) or carries_data(value)
 
 
 def is_new_array(value: Any) -> bool:
     """Return whether a value is a tensor or an array with memory of its own: no view of another."""
     if is_a(value, torch.Tensor):
         return bool(value.ndim) and value._base is None
+    if is_a(value, np.generic):
+        return True
     return is_a(value, np.ndarray) and bool(value.ndim) and value.base is None
 
 
 def is_held(value: Any, dataset: Any) -> bool:
     """Return whether a dataset, or what it wraps, holds this very object."""
-    return any(held is value for held in _held_objects(dataset, 4))
+    seen = 0
+    waiting: deque[tuple[Any, int]] = deque((held, 5) for _, held in held_values(dataset))
+    while waiting and seen < _MOST_HELD:
+        held, depth = waiting.popleft()
+        seen += 1
+        if held is value:
+            return True
+        if depth and not is_a(held, (str, bytes, torch.Tensor, np.ndarray, type)):
+            waiting.extend((part, depth - 1) for part in _parts_of(held))
+    return False
 
 
-def _held_objects(owner: Any, depth: int) -> Iterator[Any]:
-    for _, held in held_values(owner):
-        yield held
-        if not depth:
-            continue
-        if is_a(held, (list, tuple, dict)):
-            parts = held.values() if is_a(held, dict) else held
-            for place, part in enumerate(parts):
-                if place >= _MOST_HELD:
-                    break
-                yield part
-                if is_a(part, (list, tuple)):
-                    yield from part
-                elif is_a(part, dict):
-                    yield from part.values()
-        elif not is_a(held, (str, bytes, torch.Tensor, np.ndarray)) and (
-            is_users(held) or hasattr(type(held), "__getitem__")
-        ):
-            yield from _held_objects(held, depth - 1)
+def _parts_of(held: Any) -> Iterator[Any]:
+    if is_a(held, (list, tuple, dict)):
+        yield from itertools.islice(held.values() if is_a(held, dict) else held, _MOST_HELD)
+    elif is_users(held) or hasattr(type(held), "__getitem__"):
+        yield from (part for _, part in held_values(held))

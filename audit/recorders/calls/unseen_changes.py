@@ -7,6 +7,7 @@ was seen at all though the dataset's own code changes values. Each is reported o
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from audit.recorders.calls.call_profile import CallProfile
@@ -58,13 +59,16 @@ class UnseenChanges:
             self._gaps.setdefault("", _NO_STAGE)
 
     def check_load(self, value: Any, *, is_load_only: bool) -> None:
-        """Note where the value that became `load` had been changed by operators before. Once in each process."""
+        """Note where the value that became `load` had been changed before. Once in each process."""
         if self._profile is None or self._is_load_checked:
             return
         self._is_load_checked = True
-        if self._profile.is_changed_by_operators(value, self._dataset):
+        if self._profile.is_changed(value, self._dataset):
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
             self._gaps.setdefault("" if is_load_only else "load", text)
+        elif self._profile.is_blocked and self._own_entry() is not None:
+            what = "stages" if is_load_only else "changes before the first stage"
+            self._gaps.setdefault("profiler", f"whether there are {what} that audit cannot observe is not known")
         self._profile.forget_values()
 
     def repeat(self) -> None:
@@ -81,14 +85,20 @@ class UnseenChanges:
         """Return the calls of the user's own code, or its place where they are not known."""
         if self._profile is not None and (named := self._profile.describe()):
             return "; ".join(named)
+        code = self._own_entry()
+        if code is not None:
+            reason = ", whose calls are not known: another profiler is active"
+            blocked = reason if self._profile is not None and self._profile.is_blocked else ""
+            return f"in {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}){blocked}"
+        return f"in {type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
+
+    def _own_entry(self) -> CodeType | None:
+        """Return the code of the user's own that makes the items; None where a library's does."""
         for name in _ENTRIES:
             function = unwrap(find_in_class(type(self._dataset), name))
             if function is not None and not is_library_file(function.__code__.co_filename):
-                code = function.__code__
-                reason = ", whose calls are not known: another profiler is active"
-                blocked = reason if self._profile is not None and self._profile.is_blocked else ""
-                return f"in {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}){blocked}"
-        return f"in {type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
+                return function.__code__
+        return None
 
 
 def describe_unrecorded(texts: list[str]) -> str:

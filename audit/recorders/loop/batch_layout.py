@@ -49,10 +49,11 @@ def describe_collation(
         _place_lists(data, search)
     search.note_order(wanted)
     layouts = [search.find(tensor) for tensor in all_tensors(data)]
-    is_object_in_order = keeps_places or _is_object_in_order(data, search)
+    is_single = len(items) == 1 and data is items[0]
+    is_object_in_order = keeps_places or is_single or _is_object_in_order(data, search)
     rows = collated_rows(data, items, search.find)
     is_left = is_object_in_order and not list(all_tensors(wanted)) if rows is None else are_the_items(rows, items)
-    rows = [] if is_left else rows
+    rows = [] if is_left or is_single else rows
     places = _input_places(wanted, search)
     is_placed = rows is not None or places is not None or is_object_in_order
     layout = BatchLayout(layouts, is_object_in_order, places, None if is_placed else collate)

@@ -85,8 +85,10 @@ def stage(what: Any) -> Any:
 def _decorate(function: F, name: str) -> F:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        if current_visit() is None:
+        visit = current_visit()
+        if visit is None:
             return function(*args, **kwargs)
+        visit.note_given((*args, *kwargs.values()))
         with InsideStage(name) as inside:
             return inside.out(function(*args, **kwargs))
 

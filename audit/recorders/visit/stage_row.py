@@ -17,7 +17,7 @@ _PAYLOAD = ("index", "position", "stage", "form", "kind", "encoding", "data")
 class Row:
     """What is known of one stage of one visit."""
 
-    __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared", "target")
+    __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared", "target", "version")
 
     def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float | None) -> None:
         self.facts = facts
@@ -26,6 +26,8 @@ class Row:
         self.microseconds = microseconds
         #: The target beside the picture (see values/joint.py).
         self.target: str | None = None
+        #: How often the value had been changed in place when it was described; None where it does not count that.
+        self.version: int | None = None
         #: The payload is that of the nearest earlier stage with the same digest.
         self.shared = False
         self.preview: values.Preview | None = None

@@ -16,7 +16,7 @@ import torch
 
 from audit import values
 from audit.recorders.activity import Activity
-from audit.recorders.calls.data_values import ids_in, is_picture
+from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall, arguments_of
 from audit.recorders.stages.call_parameters import listen, parameters_of
 from audit.recorders.stages.describe import name_of
@@ -69,6 +69,8 @@ class Visit(VisitOutputs):
         self._passed: dict[int, tuple[set[int], Any]] = {}
         #: Files that were opened for reading while the item was made.
         self.opened: list[str] = []
+        #: Pairs of stages between which the first one's output was changed in place.
+        self.changed_in_place: list[tuple[str, str]] = []
 
     def enter_stage(self, name: str) -> None:
         """Let other processes know that a stage begins."""
@@ -137,7 +139,7 @@ class Visit(VisitOutputs):
                 self.note_loaded(value)
             elif isinstance(value, tuple) and rows[0].target is None:
                 self._note_loaded_target(value)
-        came_in = self._digest if value is self._value and self._digest is not None else self._digest_of(value)
+        came_in = self._came_in(value, stage.path)
         listener = listen(stage.step) if stage.draws else None
         overhead_before, ran_before = self._overhead, len(self._ran)
         activity, calls = self.activity, self.calls
@@ -172,6 +174,13 @@ class Visit(VisitOutputs):
         self._passed[ordinal] = ({id(value)} if type(value) in _SINGLE else _ids_of(value), output)
         self._ran.append(stage.ordinal)
         return output
+
+    def _came_in(self, value: Any, path: str) -> str | None:
+        """Return the digest of what a stage is given, and note where it was changed in place since the last stage."""
+        digest = self._digest_of(value)
+        if value is self._value and self._digest is not None and digest != self._digest:
+            self.changed_in_place.append((self.last_stage or "load", path))
+        return digest
 
     def _params_of(
         self, stage: PlannedStage, listener: Listener | None, ran: list[int], came_in: str | None, output: Any
@@ -214,28 +223,36 @@ class Visit(VisitOutputs):
     def explains(self, value: Any) -> bool:
         """Return whether the stages seen made a value: it is their output, holds it, or is part of it."""
         if ids_in(value) & ids_in(self._value):
-            return True
+            return not self._is_changed_in_place()
         return self.calls is not None and self.calls.holds_part_of(value)
 
     def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
         """Return pairs of stages between which the value changed without a stage."""
-        return self.calls.unseen_changes(item) if self.calls is not None else []
+        found = self.calls.unseen_changes(item) if self.calls is not None else []
+        return [*found, *self.changed_in_place]
+
+    def note_given(self, values: Sequence[Any]) -> None:
+        """Note what the first stage is given, where that is a function under `audit.stage`."""
+        if 0 not in self.rows and (given := next(filter(carries_data, values), None)) is not None:
+            self.note_loaded(given)
 
     def note_stage(self, name: str, value: Any, nanoseconds: int) -> None:
         """Note a stage that the dataset's own code names with `audit.stage`."""
         if 0 not in self.rows:
+            # What a block of code was given is not known.
             self.note_loaded(value)
+            self._load = None
         self._note(self.stages.add_named(name), value, self._digest, nanoseconds, None)
 
     # -- calls that are stages (see calls/observed_calls.py) -------------------------------------
 
-    def before_call(self, target: Any, value: Any) -> CallToken:
+    def before_call(self, target: Any, value: Any, label: str) -> CallToken:
         """Note that a call which may be a stage is about to be made."""
         if 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
             self.note_loaded(value)
         step = PipelineStep(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
-        return CallToken(step, self._digest_of(value), listen(step), self._overhead)
+        return CallToken(step, self._came_in(value, label), listen(step), self._overhead)
 
     def after_call(self, call: ObservedCall, token: CallToken, nanoseconds: int) -> None:
         """Note what a call that is a stage has returned."""

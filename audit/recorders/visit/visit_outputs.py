@@ -8,6 +8,8 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any, Literal
 
+import torch
+
 from audit import values
 from audit.recorders.calls.observed_calls import VisitCalls
 from audit.recorders.visit.error_text import describe_error
@@ -35,6 +37,8 @@ class VisitOutputs:
     #: Nanoseconds that were spent on describing values, and not by the pipeline.
     _overhead = 0
     problem: str | None = None
+    #: Whether the dataset's own code may change arrays and pictures in place, which do not count their changes.
+    may_change_in_place = False
     #: Follows the calls that the dataset makes, where stages are found by them.
     calls: VisitCalls | None = None
 
@@ -48,16 +52,28 @@ class VisitOutputs:
         return self._digest
 
     def holds(self, value: Any) -> bool:
-        """Whether this very object is what the last stage gave."""
-        return value is self._value and value is not None
+        """Whether this very object is what the last stage gave, and as it gave it."""
+        return value is self._value and value is not None and not self._is_changed_in_place()
+
+    def _is_changed_in_place(self) -> bool:
+        """Return whether the last output is no longer what was described."""
+        value, last = self._value, self._last
+        if last is None:
+            return False
+        if last.version is not None:
+            return bool(value._version != last.version)
+        return self.may_change_in_place and last.facts.digest is not None and self._digest_now(value) != self._digest
 
     def holds_equal(self, value: Any) -> bool:
         """Whether the last stage gave something with the same content."""
         return self._digest is not None and self._digest_of(value) == self._digest
 
     def _digest_of(self, value: Any) -> str | None:
-        if value is self._value and self._digest is not None:
+        if value is self._value and self._digest is not None and not self._is_changed_in_place():
             return self._digest
+        return self._digest_now(value)
+
+    def _digest_now(self, value: Any) -> str | None:
         begun = perf_counter_ns()
         self._pause_calls(1)
         try:
@@ -100,6 +116,7 @@ class VisitOutputs:
                 if facts.kind in _COMPOSITE:
                     row.target = values.describe_target(value)
                 self._keep(row, value)
+            row.version = _version_of(value)
             self.rows[ordinal] = row
             if not is_target:
                 self._value, self._digest, self._last = value, digest, row
@@ -137,6 +154,13 @@ class VisitOutputs:
 
     def _set_last(self, value: Any, row: Row) -> None:
         self._value, self._digest, self._last = value, row.facts.digest, row
+
+
+def _version_of(value: Any) -> int | None:
+    """Return how often a tensor was changed in place; None where that is not counted."""
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return None
+    return value._version
 
 
 def _only_digest(value: Any) -> Facts:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy import sqrt
+from PIL import Image, ImageEnhance
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -108,6 +110,113 @@ def test_the_run_command_tells_it_too(tmp_path: Path) -> None:
     )
     run = audit.run(dataset=str(tmp_path), pipeline=str(tmp_path / "pipe.py"), store=str(tmp_path / "lineage"))
     assert "operators (line 5)" in (run.unrecorded or [""])[0]
+
+
+class Made(Rows):
+    """Makes items by one of many ways, none of which is a call that audit can observe."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.lists = self.array.tolist()
+        self.records = [{"values": row} for row in self.lists]
+        self.texts = [f"Some words, number {n}" for n in range(4)]
+        self.pictures = [Image.new("RGB", (6, 6), (n * 20, 9, 9)) for n in range(4)]
+
+    def __getitem__(self, index: int) -> Any:
+        return WAYS[self.how](self, index), index % 2
+
+
+def assign(row: Any) -> Any:
+    x = torch.tensor(row)
+    x[2:4] = 0
+    return x
+
+
+def multiply(row: Any) -> Any:
+    x = torch.tensor(row)
+    x *= 2
+    return x
+
+
+def assign_given(x: Any) -> Any:
+    x[2:4] = 0
+    return x
+
+
+def fill_by_hand() -> Any:
+    x = np.zeros(4)
+    x[2] = 1
+    return x
+
+
+WAYS: dict[str, Any] = {
+    "list": lambda self, n: torch.tensor(self.lists[n]) * 2,
+    "listed numbers": lambda self, n: torch.tensor([v / 255 for v in self.lists[n]]),
+    "part of a list": lambda self, n: torch.tensor(self.lists[n][::-1]),
+    "dict": lambda self, n: torch.tensor(self.records[n]["values"]) + 1,
+    "letters": lambda self, n: torch.tensor([ord(letter) for letter in self.texts[n]]),
+    "words": lambda self, n: torch.tensor([len(word) for word in self.texts[n].split()]),
+    "text": lambda self, n: self.texts[n].lower(),
+    "array of a list": lambda self, n: np.array(self.lists[n]) * 2,
+    "number": lambda self, n: np.float32(self.lists[n][0]) * 2,
+    "random": lambda self, n: torch.randn(3) * 3,
+    "assigned": lambda self, n: assign(self.lists[n]),
+    "multiplied": lambda self, n: multiply(self.lists[n]),
+    "zeros": lambda self, n: fill_by_hand(),
+    "universal function": lambda self, n: np.sqrt(self.array[n]),
+    "imported universal function": lambda self, n: sqrt(self.array[n]),
+    "universal function of a list": lambda self, n: np.log1p(self.lists[n]),
+    "mask": lambda self, n: self.array[n][self.array[n] > 3],
+    "mask of a tensor": lambda self, n: self.rows[n][self.rows[n] > 3],
+    "comparison": lambda self, n: self.array[n] > 3,
+    "where": lambda self, n: np.where(self.array[n] > 3, 0, self.array[n]),
+    "enhanced picture": lambda self, n: ImageEnhance.Brightness(self.pictures[n]).enhance(2.0),
+    "nested": lambda self, n: {"a": self.rows[n], "b": [torch.tensor(self.lists[n]) * 2]},
+}
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_values_that_the_items_code_makes_are_told(how: str, tmp_path: Path) -> None:
+    dataset = Made(how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(tmp_path, strict=True) as run:
+            list(run.loader(DataLoader(dataset, batch_size=None)))
+    (text,) = run.run.unrecorded or [""]
+    assert "`load` is the finished item" in text
+    assert "test_operators.py" in text
+
+
+def labelled(dataset: Made, index: int) -> Any:
+    x = torch.tensor(dataset.lists[index])
+    label = index - 1
+    assert label < 4
+    return x
+
+
+RAW: dict[str, Any] = {
+    "held list": lambda self, n: torch.tensor(self.lists[n]),
+    "list in a dict": lambda self, n: torch.tensor(self.records[n]["values"]),
+    "numbers for the label": labelled,
+    "random": lambda self, n: torch.randn(3),
+    "a stage that changes its input": lambda self, n: assign_given(torch.tensor(self.lists[n])),
+    "a stage that changes its array": lambda self, n: assign_given(np.full(6, n)),
+    "text": lambda self, n: self.texts[n],
+    "picture": lambda self, n: self.pictures[n],
+    "dict": lambda self, n: {"a": self.rows[n], "b": self.texts[n]},
+}
+
+
+@pytest.mark.parametrize("how", RAW)
+def test_values_that_the_dataset_holds_are_not_told(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WAYS, how, RAW[how])
+    dataset = Made(how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with audit.record(tmp_path, strict=True) as run:
+            list(run.loader(DataLoader(dataset, batch_size=None, collate_fn=lambda item: item)))
+    assert run.run.unrecorded == []
 
 
 class Prefetched(Dataset):  # type: ignore[type-arg]

@@ -299,7 +299,7 @@ class Sentences(Dataset):  # type: ignore[type-arg]
 @pytest.mark.workers
 @pytest.mark.parametrize("wrap", ["loader", "dataset"])
 def test_stages_from_inside_a_dataset(tmp_path: Path, wrap: str) -> None:
-    with audit.record(tmp_path / "lineage", strict=True) as run:
+    with audit.record(tmp_path / "lineage", strict=True, capture="full") as run:
         if wrap == "loader":
             list(run.loader(DataLoader(Sentences(), num_workers=1)))
         else:
@@ -308,6 +308,10 @@ def test_stages_from_inside_a_dataset(tmp_path: Path, wrap: str) -> None:
     found = ask("SELECT name, kind FROM stage_outputs WHERE index = 0 ORDER BY stage")
     assert [name for name, _ in found] == ["load", "lower", "tokenise", "pad", "tensor"]
     assert [name for (name,) in ask("SELECT name FROM stages ORDER BY stage")] == [name for name, _ in found]
+    assert run.run.unrecorded == []
+    with audit.open(tmp_path / "lineage") as store:
+        texts = [store.trace(index=0).value(stage) for stage in (0, 1)]
+    assert texts == ["A CAT", "a cat"]
     # Outside a recording both forms do nothing.
     assert Sentences()[0][0].tolist() == [1, 2, 0, 0]
 

@@ -1,0 +1,36 @@
+"""Code that may change a value in place, so that the same object is another value afterwards.
+
+A tensor counts its changes. An array or a picture does not: its content is compared, but only where such code is.
+"""
+
+from __future__ import annotations
+
+import dis
+from types import CodeType
+
+#: Methods and functions that change an array or a picture in place; so do torch's, whose names end with an underscore.
+_NAMES = {
+    *("byteswap", "fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "shuffle", "sort"),
+    *("copyto", "fill_diagonal", "place", "put_along_axis", "putmask", "as_strided", "frombuffer", "memoryview"),
+    *("alpha_composite", "frombytes", "paste", "putalpha", "putdata", "putpalette", "putpixel", "thumbnail"),
+    *("Draw", "ImageDraw", "setattr", "apply_along_axis", "nditer"),
+    *("arrowedLine", "circle", "drawContours", "drawMarker", "ellipse", "fillConvexPoly", "fillPoly", "floodFill"),
+    *("line", "polylines", "putText", "rectangle"),
+}
+
+
+def may_change_in_place(code: CodeType) -> bool:
+    """Return whether code, or the functions inside it, may change a value in place."""
+    names = {*code.co_names, *(name for found in code.co_consts if isinstance(found, tuple) for name in found)}
+    if any(name in _NAMES or name == "out" or _is_torchs(name) for name in names if isinstance(name, str)):
+        return True
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
+            return True
+        if instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="):
+            return True
+    return any(may_change_in_place(inner) for inner in code.co_consts if isinstance(inner, CodeType))
+
+
+def _is_torchs(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_")
