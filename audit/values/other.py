@@ -98,9 +98,19 @@ def _pickled(value: object) -> bytes | None:
     if (isinstance(value, _BY_NAME) and hashing.version() >= 2) or _is_tensor_subclass(value):
         return None
     try:
-        return pickle.dumps(value, protocol=5)
+        return pickle.dumps(_settled(value), protocol=5)
     except Exception:  # a __reduce__ may raise anything at all
         return None
+
+
+def _settled(value: Any) -> Any:
+    """Return a value whose pickle is the same each time: a masked array sets its fill value when somebody first asks for it."""
+    masked: Any = sys.modules.get("numpy.ma")
+    if masked is None or not isinstance(value, masked.MaskedArray):
+        return value
+    view = value.view()
+    view.fill_value  # noqa: B018
+    return view
 
 
 def _is_tensor(value: object) -> bool:

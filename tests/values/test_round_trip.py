@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import value_strategies as make
 from examples import examples
@@ -100,3 +101,17 @@ def test_quantised_float_pictures(
     levels = torch.randint(0, 256, (channels, height, width), generator=generator, dtype=torch.uint8)
     check_kind("tensor", levels / 255)
     check_kind("tensor", (levels / 255 - shift) / scale)
+
+
+def test_a_masked_array_has_one_digest() -> None:
+    """Its fill value is set when somebody first asks for it; the digest must not depend on that."""
+    value, other = (
+        np.ma.masked_array(np.arange(3.0), mask=[False, True, False]),
+        np.ma.masked_array(np.arange(3.0), mask=[False, False, True]),
+    )
+    digest = values.digest(value)
+    values.preview(value)
+    assert repr(value)
+    assert digest is not None
+    assert values.digest(value) == digest == values.digest(value.copy())
+    assert values.digest(other) != digest

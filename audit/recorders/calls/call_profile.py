@@ -159,7 +159,7 @@ class CallProfile:
             return False
         if is_a(value, str):
             return bool(self._text_calls) and not is_held(value, dataset)
-        if is_a(value, (np.ndarray, np.generic, torch.Tensor)) and is_new_array(value):
+        if is_a(value, (np.ndarray, np.generic)) and is_new_array(value):
             return bool(self._changes_of_arrays()) and not is_held(value, dataset)
         return False
 

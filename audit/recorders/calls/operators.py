@@ -107,9 +107,7 @@ def carries_numbers(value: Any) -> bool:
 
 
 def is_new_array(value: Any) -> bool:
-    """Return whether a value is a tensor or an array with memory of its own: no view of another."""
-    if is_a(value, torch.Tensor):
-        return bool(value.ndim) and value._base is None
+    """Return whether a value is an array with memory of its own: no view of another."""
     if is_a(value, np.generic):
         return True
     return is_a(value, np.ndarray) and bool(value.ndim) and value.base is None

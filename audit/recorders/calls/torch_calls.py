@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -37,17 +37,33 @@ class TorchCalls(TorchFunctionMode):
         self.changed: dict[int, Any] = {}
         #: Tensors that were made of a list, by identity, with the list.
         self.lists: dict[int, tuple[Any, Any]] = {}
+        #: Tensors that were made of no other value.
+        self._generated: dict[int, Any] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name not in _NEUTRAL and name not in _MAKERS and not is_load_noted() and _is_called_by_user():
+        if name in _MAKERS:
+            self._keep_generated(result)
+        elif name not in _NEUTRAL and not is_load_noted() and _is_called_by_user():
             self._note(name, args, kwargs or {}, result)
         return result
 
+    def _keep_generated(self, result: Any) -> None:
+        if is_a(result, torch.Tensor):
+            self._generated[id(result)] = result
+
+    def _is_generated(self, values: Iterable[Any]) -> bool:
+        """Return whether an operation was given no tensors but those made out of nothing, such as `torch.arange`."""
+        tensors = [value for value in values if is_a(value, torch.Tensor)]
+        return bool(tensors) and all(id(tensor) in self._generated for tensor in tensors)
+
     def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._is_generated((*args, *kwargs.values())):
+            self._keep_generated(result)
+            return
         if name == "__getitem__" and not is_a(args[1], (torch.Tensor, list)):
             return
         if name in _OF_LISTS:
@@ -63,7 +79,7 @@ class TorchCalls(TorchFunctionMode):
 
     def forget_values(self) -> None:
         """Let go of the values."""
-        self.changed, self.lists = {}, {}
+        self.changed, self.lists, self._generated = {}, {}, {}
 
 
 def is_load_noted() -> bool:
