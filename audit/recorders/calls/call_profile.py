@@ -70,7 +70,7 @@ class CallProfile:
         self.calls: dict[tuple[str, str, int], list[str]] = {}
         #: Code of the user's own that ran and returned values of the sample, with what changes values in it.
         self._changes: dict[CodeType, list[Change]] = {}
-        #: The same of code that began after stage 0 was recorded, and the frames of such code.
+        #: The same for code that began after stage 0 was recorded, and the frames of that code.
         self._later_changes: dict[CodeType, list[Change]] = {}
         self._after_load: set[int] = set()
         #: Values that functions of libraries returned to the user's own code, by identity.
