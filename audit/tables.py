@@ -396,6 +396,10 @@ class BoxRow(TaskRow):
             since=5,
         ),
     ]
+    area: Annotated[
+        float | None,
+        DOUBLE("the target's own area in pixels, by which keypoints are compared", null="it says none", since=6),
+    ]
 
 
 class MaskScoreRow(TaskRow):

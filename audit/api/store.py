@@ -123,6 +123,12 @@ class Store(NotebookView):
 
         return measure_detection(self.reader, run)
 
+    def keypoint_average_precision(self, run: str | None = None) -> AveragePrecision:
+        """Return COCO's mean average precision of a run's keypoints (17 of a person), by their similarity (OKS)."""
+        from audit.lineage.detection import measure_keypoints
+
+        return measure_keypoints(self.reader, run)
+
     def replay(
         self,
         run: str | None = None,

@@ -213,13 +213,15 @@ def _report(recorded: Run, place: str, as_json: bool, shown: set[str]) -> int:
         mistakes = confident_mistakes(opened.reader, recorded.run_id) if recorded.wrong else []
         stages = [stage.name for stage in opened.reader.rows(Stage, recorded.run_id, order="stage")]
         location = opened.location
-        precision = opened.mean_average_precision(recorded.run_id) if recorded.task == "detection" else None
+        is_detection = recorded.task == "detection"
+        precision = opened.mean_average_precision(recorded.run_id) if is_detection else None
+        points = opened.keypoint_average_precision(recorded.run_id) if is_detection else None
     if as_json:
         from audit import plainjson
 
-        click.echo(plainjson.dumps(run_json(recorded, location, stages, failures, precision)))
+        click.echo(plainjson.dumps(run_json(recorded, location, stages, failures, precision, points)))
     else:
-        console().print(run_summary(recorded, location, stages, failures, mistakes, precision, shown))
+        console().print(run_summary(recorded, location, stages, failures, mistakes, precision, points, shown))
     if recorded.status == "interrupted":
         click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
         return INTERRUPTED
@@ -245,9 +247,12 @@ def run_json(
     stages: list[str],
     failures: Sequence[FailureGroup],
     precision: AveragePrecision | None = None,
+    points: AveragePrecision | None = None,
 ) -> dict[str, Any]:
     """Return what `audit run --json` prints."""
     measured = {} if precision is None else {"mean_average_precision": asdict(precision)}
+    if points is not None and points.all is not None:
+        measured["keypoint_average_precision"] = asdict(points)
     return measured | {
         "run_id": recorded.run_id,
         "name": recorded.name,

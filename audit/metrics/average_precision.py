@@ -1,4 +1,4 @@
-"""COCO's mean average precision of boxes, equal to that of its reference implementation.
+"""COCO's mean average precision of boxes and keypoints, equal to that of its reference implementation.
 
 Thresholds of overlap are 0.50, 0.55, … 0.95; precision is read at 101 levels of recall; the 100 boxes with the best
 scores count for each picture and class. Small, medium and large are areas below 32², below 96², and above.
@@ -6,7 +6,7 @@ scores count for each picture and class. Small, medium and large are areas below
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,12 @@ class PictureBoxes:
     crowd: Array
     #: The area of each target, where it is not that of its box.
     areas: Array | None = None
+    #: How alike each prediction and each target are (P, T), where it is not the overlap of their boxes.
+    similarity: Array | None = None
+    #: The area of each prediction, where it is not that of its box.
+    predicted_areas: Array | None = None
+    #: Targets that count neither as found nor as missed, besides crowds.
+    ignored: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,15 @@ class AveragePrecision:
     classes: dict[int, float] = field(default_factory=dict)
 
 
-def mean_average_precision(classes: dict[int, list[PictureBoxes]]) -> AveragePrecision:
-    """Return the mean average precision of the boxes of each class, a picture at a time in their order."""
+def mean_average_precision(
+    classes: dict[int, list[PictureBoxes]], *, most: int = MOST_BOXES, sizes: Sequence[str] = tuple(AREAS)
+) -> AveragePrecision:
+    """Return the mean average precision of the boxes of each class, a picture at a time in their order.
+
+    `most` predictions count for each picture and class; `sizes` are the names of AREAS to measure.
+    """
     tables = {
-        name: {number: _evaluate(pictures, limits) for number, pictures in classes.items()}
-        for name, limits in AREAS.items()
+        name: {number: _evaluate(pictures, AREAS[name], most) for number, pictures in classes.items()} for name in sizes
     }
     everything = {number: found for number, found in tables["all"].items() if found is not None}
     mean = {
@@ -62,9 +72,9 @@ def mean_average_precision(classes: dict[int, list[PictureBoxes]]) -> AveragePre
         mean["all"],
         _mean(precision[0] for precision, _ in everything.values()),
         _mean(precision[5] for precision, _ in everything.values()),
-        mean["small"],
-        mean["medium"],
-        mean["large"],
+        mean.get("small"),
+        mean.get("medium"),
+        mean.get("large"),
         _mean(recall for _, recall in everything.values()),
         {number: float(precision.mean()) for number, (precision, _) in sorted(everything.items())},
     )
@@ -75,9 +85,9 @@ def _mean(parts: Iterable[Array]) -> float | None:
     return float(np.mean(np.stack(found))) if found else None
 
 
-def _evaluate(pictures: list[PictureBoxes], limits: tuple[float, float]) -> tuple[Array, Array] | None:
+def _evaluate(pictures: list[PictureBoxes], limits: tuple[float, float], most: int) -> tuple[Array, Array] | None:
     """Return precision (thresholds, recalls) and recall (thresholds) of one class; None if it has no target."""
-    parts = [_match(picture, limits) for picture in pictures]
+    parts = [_match(picture, limits, most) for picture in pictures]
     wanted = sum(count for *_, count in parts)
     if not wanted:
         return None
@@ -101,15 +111,17 @@ def _evaluate(pictures: list[PictureBoxes], limits: tuple[float, float]) -> tupl
     return precision, recall
 
 
-def _match(picture: PictureBoxes, limits: tuple[float, float]) -> tuple[Array, Array, Array, int]:
+def _match(picture: PictureBoxes, limits: tuple[float, float], most: int) -> tuple[Array, Array, Array, int]:
     """Return scores (P), matched and ignored (thresholds, P) of one picture's boxes, and how many targets count."""
-    order = np.argsort(-picture.scores, kind="stable")[:MOST_BOXES]
+    order = np.argsort(-picture.scores, kind="stable")[:most]
     boxes = picture.predicted.reshape(-1, 4)[order]
     sizes = areas(picture.targets) if picture.areas is None else picture.areas
     crowd = picture.crowd.astype(bool)
     ignored = crowd | (sizes < limits[0]) | (sizes > limits[1])
-    shared = overlaps(boxes, picture.targets, crowd)
-    own = areas(boxes)
+    if picture.ignored is not None:
+        ignored |= picture.ignored
+    shared = overlaps(boxes, picture.targets, crowd) if picture.similarity is None else picture.similarity[order]
+    own = areas(boxes) if picture.predicted_areas is None else picture.predicted_areas[order]
     outside = (own < limits[0]) | (own > limits[1])
     matched = np.zeros((len(THRESHOLDS), len(order)), dtype=bool)
     left_out = np.zeros_like(matched)

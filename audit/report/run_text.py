@@ -28,6 +28,7 @@ def run_summary(
     failures: Sequence[FailureGroup] = (),
     mistakes: Sequence[Mistake] = (),
     precision: AveragePrecision | None = None,
+    points: AveragePrecision | None = None,
     shown: Collection[str] = (),
 ) -> RenderableType:
     """Show the result of a run, why samples failed, and the next commands; notes that were shown already are left out."""
@@ -45,6 +46,9 @@ def run_summary(
     if precision is not None and precision.all is not None:
         at_50 = f"  ({precision.at_50:.1%} at an overlap of 0.5)" if precision.at_50 is not None else ""
         table.add_row(Text("mean average precision", "dim"), Text.assemble((f"{precision.all:.1%}", "bold"), at_50))
+    if points is not None and points.all is not None:
+        at_50 = f"  ({points.at_50:.1%} at a similarity of 0.5)" if points.at_50 is not None else ""
+        table.add_row(Text("keypoint precision", "dim"), Text.assemble((f"{points.all:.1%}", "bold"), at_50))
     if stages:
         table.add_row(Text("stages", "dim"), Text(clean(" → ".join(stages))))
     table.add_row(Text("capture", "dim"), Text(clean(run.capture or "")))

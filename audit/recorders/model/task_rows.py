@@ -121,6 +121,7 @@ def _add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskConte
                 keypoints=boxes.keypoints[number].reshape(-1).tolist() if boxes.keypoints is not None else None,
                 keypoint_scores=boxes.keypoint_scores[number].tolist() if boxes.keypoint_scores is not None else None,
                 oks=similar[kind].get(number),
+                area=float(boxes.areas[number]) if boxes.areas is not None else None,
                 **{"class": int(boxes.classes[number])},
                 **corners,
                 **source,

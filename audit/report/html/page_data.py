@@ -11,7 +11,7 @@ import io
 import json
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -133,6 +133,7 @@ def overlay_view(found: StageOverlay | None) -> JsonObject | None:
             "score": box.score,
             "outcome": box.outcome,
             "colour": "off" if box.outcome in ("fn", "fp") else box.kind,
+            "points": _visible_points(box.keypoints),
         }
         for box in found.boxes
         if math.isfinite(box.x1 + box.y1 + box.x2 + box.y2) and box.x2 > box.x1 and box.y2 > box.y1
@@ -145,6 +146,13 @@ def overlay_view(found: StageOverlay | None) -> JsonObject | None:
         mask_layer(masks.get("target"), masks.get("predicted")).save(out, "PNG", optimize=True)
         layer = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
     return {"width": found.width, "height": found.height, "boxes": boxes[:_DRAWN_BOXES], "mask": layer}
+
+
+def _visible_points(keypoints: Sequence[float] | None) -> list[tuple[float, float]]:
+    """Return the places of an object's keypoints that are marked, of those (x, y, visibility) that it has."""
+    given = list(keypoints or ())
+    places = zip(given[::3], given[1::3], given[2::3], strict=False)
+    return [(round(x, 3), round(y, 3)) for x, y, seen in places if seen > 0 and math.isfinite(x + y)]
 
 
 class ShownPreview(TypedDict):

@@ -17,7 +17,10 @@ from torchvision import transforms
 import audit
 from audit.metrics.keypoints import COCO_SIGMAS
 from audit.recorders.problems import RecordingWarning
+from audit.report.html.environment import environment
+from audit.report.html.page_data import overlay_view
 from audit.report.text import trace_tree
+from audit.web.respond import TEMPLATES
 
 
 class Objects(Dataset):  # type: ignore[type-arg]
@@ -377,3 +380,8 @@ def test_keypoints_are_recorded_compared_and_shown(tmp_path: Path) -> None:
     assert "17 keypoints, OKS 0." in console.export_text()
     trace.export(tmp_path / "out")
     assert (tmp_path / "out" / "overlay.png").exists()
+    view = overlay_view(trace.overlays[-1])
+    assert view is not None
+    assert all(len(box["points"]) == 17 for box in view["boxes"])
+    drawn = environment(TEMPLATES).get_template("overlay.svg").render(o=view)
+    assert drawn.count("<circle") == 17 * len(view["boxes"])
