@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.manifest import Manifest
+from audit.store.plain_arrays import array_of
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, older_version
 from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, schema_at
@@ -181,7 +182,7 @@ def scan(names: str | list[str]) -> str:
 
 @cache
 def _empty_file(schema: pa.Schema) -> bytes:
-    return _file(schema.empty_table())
+    return _file(pa.Table.from_batches([], schema=schema))
 
 
 def _file(table: pa.Table) -> bytes:
@@ -198,7 +199,7 @@ def runs_table(runs: list[Run]) -> pa.Table:
         columns[name] = [change(value) for value in columns.get(name, ())]
     graded = [run.graded for run in runs]
     columns["wrong"] = [wrong if count else None for wrong, count in zip(columns.get("wrong", ()), graded, strict=True)]
-    return pa.table({name: pa.array(columns.get(name, ()), RUNS.field(name).type) for name in RUNS.names}, schema=RUNS)
+    return pa.table([array_of(columns.get(name, ()), RUNS.field(name).type) for name in RUNS.names], schema=RUNS)
 
 
 def _time(text: str | None) -> datetime | None:

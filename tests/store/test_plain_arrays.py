@@ -1,0 +1,51 @@
+"""Arrays that are made without `pa.array` are those that it makes, and no pandas is loaded for a first answer."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.records import Run
+from audit.store.plain_arrays import array_of
+from audit.store.schema import RUNS
+from audit.store.write.writer import RunWriter
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+_TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+_VALUES: dict[pa.DataType, st.SearchStrategy[object]] = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.string(): _TEXT,
+    pa.timestamp("us", tz="UTC"): _TIMES,
+    pa.list_(pa.string()): st.lists(st.none() | _TEXT, max_size=3),
+    pa.map_(pa.string(), pa.string()): st.lists(st.tuples(_TEXT, st.none() | _TEXT), max_size=3),
+}
+
+
+def test_every_type_of_the_runs_table_is_tried() -> None:
+    assert set(RUNS.types) <= set(_VALUES)
+
+
+@pytest.mark.parametrize("kind", _VALUES, ids=str)
+@given(data=st.data())
+def test_arrays_are_those_of_arrow(kind: pa.DataType, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.none() | _VALUES[kind], max_size=12))
+    made = array_of(values, kind)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, kind))
+
+
+@pytest.mark.workers
+def test_a_first_answer_loads_no_pandas(tmp_path: Path) -> None:
+    RunWriter.create(str(tmp_path / "lineage"), Run("", name="a", tags={"b": "c"}, classes=["d"])).finish("complete")
+    asked = "import sys, audit; s = audit.open(sys.argv[1]); s.sql('SELECT name, tags FROM runs').fetchall(); "
+    code = f"{asked} print('pandas' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "lineage")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
