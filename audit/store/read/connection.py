@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -137,11 +137,12 @@ def connect(
     if memory_limit is not None:
         connection.execute(f"SET memory_limit = '{int(memory_limit)}B'")
     for table, schema in SCHEMAS.items():
-        files.hold(table, _empty_file(schema))
+        files.hold(table, partial(_empty_file, schema))
     older = sorted({(p.table, p.schema) for m in manifests for p in m.parts if older_version(p) is not None})
     for table, version in older:
-        files.hold(table, _empty_file(schema_at(table, version)), version)
-    files.hold("runs", _file(runs_table([manifest.run for manifest in manifests])))
+        files.hold(table, partial(_empty_file, schema_at(table, version)), version)
+    runs = [manifest.run for manifest in manifests]
+    files.hold("runs", lambda: _file(runs_table(runs)))
     connection.register_filesystem(files)
     settings = spill.settings() | _SETTINGS if spill else {"temp_directory": ""} | _SETTINGS
     connection.execute("; ".join(f"SET {setting} = {literal(value)}" for setting, value in settings.items()))

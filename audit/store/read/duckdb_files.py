@@ -13,9 +13,10 @@ no part is opened before a query needs its rows, and one that is damaged spoils 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -64,15 +65,15 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         self._filesystem = filesystem
         self._parts: dict[str, tuple[str, Part]] = {}
         self._tables: dict[str, list[str]] = {}
-        self._in_memory: dict[str, bytes] = {}
+        self._in_memory: dict[str, Callable[[], bytes]] = {}
         self.bytes_read = 0
         #: What kept a part from being read since it was last asked; DuckDB makes a traceback's text of the error itself.
         self.damage: StoreError | None = None
 
-    def hold(self, table: str, content: bytes, version: int | None = None) -> None:
-        """Let a table begin with a Parquet file that exists in memory alone."""
+    def hold(self, table: str, make: Callable[[], bytes], version: int | None = None) -> None:
+        """Let a table begin with a Parquet file that exists in memory alone, and is made when it is first asked for."""
         name = empty_part(table, version)
-        self._in_memory[name] = content
+        self._in_memory[name] = cache(make)
         self._tables.setdefault(_folder(table, version), []).insert(0, name)
 
     def expose(self, manifests: Iterable[Manifest]) -> dict[str, list[tuple[str, str, Part]]]:
@@ -98,7 +99,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise PermissionError(f"The store is read-only here: {path} cannot be opened to write.")
         if path in self._in_memory:
-            return PartFile(self, _MemoryReader(self._in_memory[path]), path)
+            return PartFile(self, _MemoryReader(self._in_memory[path]()), path)
         where, part = self._lookup(path)
         with self.keep_damage(where):
             reader = self._filesystem.open(where)
@@ -149,7 +150,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         return name
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        size = len(self._in_memory[path]) if path in self._in_memory else self._lookup(path)[1].bytes
+        size = len(self._in_memory[path]()) if path in self._in_memory else self._lookup(path)[1].bytes
         return {"name": path, "size": size, "type": "file"}
 
     def exists(self, path: str, **_: Any) -> bool:
