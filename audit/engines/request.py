@@ -132,8 +132,11 @@ class RunRequest:
         options = {key: recipe[key] for key in _RECIPE if key in recipe}
         for key in ("dataset", "pipeline", "model", "arch"):
             # A recipe is data from a store: what is not a text would not be asked about, and an open() takes a number.
-            if not isinstance(options.get(key), str | None):
-                raise StoreDamaged(f"The recipe of the run says {key} = {options[key]!r}, which is not a name.")
+            if not isinstance((options | changes).get(key), str if key == "dataset" else str | None):
+                raise StoreDamaged(f"The recipe of the run says {key} = {options.get(key)!r}, which is not a name.")
+        for key in ("seed", "batch_size", "device"):
+            if options.get(key, "absent") is None:
+                raise StoreDamaged(f"The recipe of the run says nothing of its {key}.")
         # Recipes from before there was a choice were recorded with pictures in their own mode.
         return cls(**{"mode": "keep", **options, "store": store, **changes, "trust": trust})
 

@@ -13,6 +13,11 @@ from typing import Any, get_args, get_type_hints
 from audit.records import Run, Status, as_tags, as_utf8
 
 _TIMES = ("started_at", "finished_at")
+#: Keys of a recipe by the kind of their values, each of which may be null or absent.
+_TEXTS = ("dataset", "pipeline", "model", "arch", "mode", "device", "output", "capture", "capture_where")
+_NUMBERS = ("seed", "limit", "batch_size", "workers", "capture_budget")
+_OBJECTS = ("code", "builders", "loaders")
+_LISTS = (*_OBJECTS, "layers")
 
 
 def parse_run(row: dict[str, Any]) -> Run:
@@ -57,7 +62,32 @@ def _object(name: str, value: Any) -> dict[str, Any] | None:
         return None
     if name == "versions":
         int(value.get("digests", 1))
+    if name == "recipe":
+        _check_recipe(value)
     return as_tags(value) if name == "tags" else value
+
+
+def _check_recipe(recipe: dict[str, Any]) -> None:
+    """Raise ValueError where a part of a recipe that code works with is of another kind than any recording writes."""
+    kinds: dict[tuple[str, ...], Any] = {_TEXTS: str, _NUMBERS: int, _LISTS: list}
+    wrong = [key for keys, kind in kinds.items() for key in keys if not isinstance(recipe.get(key), kind | None)]
+    entries = [(key, entry) for key in _OBJECTS if key not in wrong for entry in recipe.get(key) or ()]
+    wrong += [key for key, entry in entries if not isinstance(entry, dict)]
+    code: list[Any] = [entry for key, entry in entries if key == "code" and isinstance(entry, dict)]
+    for builder in recipe.get("builders") or () if "builders" not in wrong else ():
+        listed = builder.get("code", ())
+        code += listed if isinstance(listed, list | tuple) else [None]
+    wrong += ["code" for file in code if not _is_code_file(file)]
+    if wrong:
+        raise ValueError(f"its recipe says {wrong[0]} = {str(recipe.get(wrong[0]))[:80]!r}")
+
+
+def _is_code_file(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), str) for name in ("module", "file"))
+        and isinstance(entry.get("sha256"), str | None)
+    )
 
 
 _CHECKS: dict[Any, Callable[[str, Any], Any]] = {

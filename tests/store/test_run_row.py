@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store_cases import record
 
 import audit
-from audit.errors import StoreDamaged, StoreError
+from audit.errors import AuditError, StoreDamaged, StoreError
 from audit.records import Run
 from audit.store.commits import seal
 from audit.store.wire import table_of
@@ -71,6 +71,24 @@ def test_a_part_listed_with_anything_is_read_or_called_damage(place: Path, name:
             store.sql("SELECT count(*) FROM samples, predictions").fetchall()
             assert found or value in (None, 0) or isinstance(value, bool)
     except StoreError:
+        pass
+    finally:
+        restore()
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from([*("dataset", "seed", "limit", "code", "builders", "loaders", "layers", "model", "files")]),
+    value=ANYTHING,
+)
+def test_a_recipe_of_anything_is_refused_in_a_sentence(place: Path, name: str, value: Any) -> None:
+    recipe = {"kind": "run", "dataset": str(place), "seed": 0, name: value}
+    restore = change(place, lambda content: content["run"].update(recipe=recipe))
+    try:
+        with audit.open(place) as store:
+            store.attest()
+            store.replay(workers=0)
+    except AuditError:
         pass
     finally:
         restore()
