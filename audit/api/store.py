@@ -82,8 +82,10 @@ class Store(NotebookView):
     ) -> Relation:
         """Ask anything, over every run or only over those named by `run`.
 
-        A fetch that takes longer than `timeout` seconds is stopped. DuckDB uses at most `memory_limit`, such as "4GB", for
-        its tables and buffers. [default: half of the machine's memory]
+        A fetch that takes longer than `timeout` seconds is interrupted; the few queries that ignore it go on. DuckDB's tables
+        and buffers use at most `memory_limit`, such as "4GB" [default: half of the machine's memory]; memory that it takes
+        beside them (long texts, lists, what a fetch returns) is not limited, as it is memory of this process. Run a query that
+        you did not write by `audit sql`, whose process the system limits and ends.
         """
         if timeout is not None and timeout <= 0:
             raise UsageError(f"timeout is {timeout:g}.", hint="Give seconds, or None to wait as long as it takes.")
