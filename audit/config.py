@@ -27,8 +27,13 @@ DAMAGED_VARIABLE = "AUDIT_ALLOW_DAMAGED"
 #: 1 lets readers check every part against its digest, those of a bucket too; 0 lets them check none.
 VERIFY_VARIABLE = "AUDIT_VERIFY_READS"
 SECTION = "defaults"
-#: Options that let code run. A file that lies in the working directory may come from a stranger: it cannot set them.
-_RUNS_CODE = frozenset({"arch", "checks", "dataset", "data", "model", "pipeline", "pipelines"})
+#: Options that let code run (at `address` too, where results are unpickled). A file that lies in the working directory
+#: may come from a stranger: it cannot set them.
+_RUNS_CODE = frozenset({"address", "arch", "checks", "dataset", "data", "model", "pipeline", "pipelines"})
+#: Options of `audit ui` that let others in, or let them change something: neither can it set these.
+_OPENS = frozenset({"ui.host", "ui.token", "ui.write", "ui.replay"})
+#: Options that name a place to write to: in such a file, one below the working directory.
+_WRITES = frozenset({"output", "export_to"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +78,34 @@ def option_defaults() -> list[Default]:
                 )
             for option, value in options.items():
                 name = f"{command}.{option.replace('-', '_')}"
-                _check_runs_no_code(path, name)
+                _check_harmless(path, name, value)
                 found.setdefault(name, Default(name, value, str(path)))
     return list(found.values())
 
 
-def _check_runs_no_code(path: Path, name: str) -> None:
-    """Refuse a default that lets code run without a word of the user."""
-    option = name.partition(".")[2]
-    if option == "trust" or (option in _RUNS_CODE and path != user_file()):
-        where = (
-            "It must be passed with each command"
-            if option == "trust"
-            else f"Pass it with the command, or set it in {user_file()}"
+def _check_harmless(path: Path, name: str, value: Any) -> None:
+    """Refuse a default by which a stranger's folder could do harm without a word of the user."""
+    if name.endswith(".trust"):
+        raise UsageError(f"{path} sets {name}, which would let code run.", hint="It must be passed with each command.")
+    if path != user_file() and (harm := _harm(name, value)) is not None:
+        raise UsageError(
+            f"{path} sets {name}, which would {harm}.", hint=f"Pass it with the command, or set it in {user_file()}."
         )
-        raise UsageError(f"{path} sets {name}, which would let code run.", hint=f"{where}.")
+
+
+def _harm(name: str, value: Any) -> str | None:
+    """Return what a default of the working directory would do that it must not; None if it may be set."""
+    option = name.partition(".")[2]
+    if option in _RUNS_CODE:
+        return "let code run"
+    if name in _OPENS:
+        return "open the store to others"
+    if (option, value) in (("allow_damaged", True), ("verify_reads", False)):
+        return "hide damage"
+    # What `audit run` calls output is a kind, not a place.
+    is_place = option in _WRITES and name != "run.output"
+    here = os.path.join(os.path.realpath(os.getcwd()), "")
+    return "write outside of this directory" if is_place and not os.path.realpath(str(value)).startswith(here) else None
 
 
 def user_file() -> Path:

@@ -234,3 +234,37 @@ def test_a_file_in_the_working_directory_lets_no_code_run(
     done = invoke("run", "pictures")
     assert done.exit_code == 2
     assert "would let code run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "harm"),
+    [
+        ("report", 'output = "{}/outside.html"', "write outside"),
+        ("report", 'output = "../outside.html"', "write outside"),
+        ("report", 'output = "link.html"', "write outside"),
+        ("trace", 'export-to = "{}/outside"', "write outside"),
+        ("run", 'address = "ray://evil:1"', "let code run"),
+        ("ui", 'host = "0.0.0.0"', "open the store"),
+        ("ui", "write = true", "open the store"),
+        ("sql", "allow-damaged = true", "hide damage"),
+        ("sql", "verify-reads = false", "hide damage"),
+    ],
+)
+def test_a_file_in_the_working_directory_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str, harm: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    (here / "link.html").symlink_to(tmp_path / "outside.html")
+    text = f"[defaults.{command}]\n{option.format(tmp_path)}\n"
+    (here / "audit.toml").write_text(text)
+    done = invoke("runs")
+    assert (done.exit_code, f"would {harm}" in done.stderr) == (2, True), done.output
+    (here / "audit.toml").write_text('[defaults.report]\noutput = "inside.html"\n[defaults.run]\noutput = "logits"\n')
+    assert "would" not in invoke("runs").stderr
+    (here / "audit.toml").unlink()
+    (tmp_path / "own" / "audit").mkdir(parents=True)
+    (tmp_path / "own" / "audit" / "config.toml").write_text(text)
+    assert "would" not in invoke("runs").stderr, "the user's own file may"
