@@ -13,6 +13,7 @@ from typing import Any
 from audit.errors import UsageError
 from audit.identity import PROJECT_ADDRESS
 from audit.store.maintain.signatures import content_digest, key_id, private_key
+from audit.store.maintain.verify import require_whole
 from audit.store.manifest import Manifest
 from audit.store.read.reader import Reader
 
@@ -22,10 +23,11 @@ _PAYLOAD = "application/vnd.in-toto+json"
 
 
 def attest(reader: Reader, reference: str | None, key: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Return the statement of a run, or with a key the signed envelope that holds it."""
+    """Return the statement of a run, or with a key the signed envelope that holds it; StoreDamaged as for `sign`."""
     manifest = reader.manifest(reference)
     if manifest.run.status == "running":
         raise UsageError(f"The run {manifest.run.run_id} has not ended.", hint="Wait for it, or resume it.")
+    require_whole(reader, reference, "attested")
     statement = statement_of(manifest)
     return statement if key is None else _envelope(statement, key)
 

@@ -77,8 +77,11 @@ def make_keys(path: str | os.PathLike[str]) -> str:
 
 
 def sign(reader: Reader, reference: str | None, key: str | os.PathLike[str]) -> RunSignature:
-    """Sign a run as it is committed now."""
+    """Sign a run as it is committed now; StoreDamaged where its parts are not what it says."""
+    from audit.store.maintain.verify import require_whole
+
     private = private_key(key)
+    require_whole(reader, reference, "signed")
     filesystem = reader.filesystem
     with locked_manifest(filesystem, reader.run(reference).run_id) as manifest:
         if manifest.run.status == "running":

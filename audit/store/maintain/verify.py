@@ -73,6 +73,17 @@ def verify(
     return damage
 
 
+def require_whole(reader: Reader, run: str | None, purpose: str) -> None:
+    """Raise StoreDamaged where verify finds damage in a run: nothing is vouched for that was not looked at."""
+    run_id = reader.run(run).run_id
+    if damage := verify(reader, run_id):
+        first = damage[0]
+        raise StoreDamaged(
+            f"The run {run_id} is damaged, so it was not {purpose}: {first.file} {first.problem}.",
+            hint="See all of it with: audit store verify",
+        )
+
+
 def _contradictions(run: Run, tally: Tally) -> Iterator[str]:
     """Yield what the run's row says of its rows, and they do not."""
     claims: dict[str, tuple[float | None, float | None]] = {

@@ -17,7 +17,7 @@ from store_cases import record, rewrite
 
 import audit
 from audit.cli.main import cli
-from audit.errors import NotFound, UsageError
+from audit.errors import NotFound, StoreDamaged, UsageError
 from audit.store.maintain.signatures import make_keys, public_key
 
 
@@ -136,3 +136,16 @@ def test_what_is_no_key(tmp_path: Path) -> None:
             store.verify(key=tmp_path / "no.pem")
         with pytest.raises(NotFound, match="no key"):
             store.sign(key=tmp_path / "missing")
+
+
+def test_a_damaged_run_is_neither_signed_nor_attested(tmp_path: Path, key: Path) -> None:
+    """What a statement says of the results was computed from the parts."""
+    record(tmp_path / "s", samples=9)
+    part = next((tmp_path / "s").glob("runs/*/predictions/*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with audit.open(tmp_path / "s") as store:
+        with pytest.raises(StoreDamaged, match="was not signed"):
+            store.sign(key=key)
+        with pytest.raises(StoreDamaged, match="was not attested"):
+            store.attest()
+    assert not list((tmp_path / "s").glob("runs/*/signatures/*"))
