@@ -111,6 +111,10 @@ def test_select_tiles_tag_and_export_them(page: Any, gallery_site: str, photos: 
     assert "picked=" in page.url
     page.reload()
     page.get_by_text("4 selected").wait_for()
+    page.locator("a.tile, .tile a").nth(7).click()
+    page.locator("a[rel=next]").wait_for()
+    page.get_by_role("link", name="back to the gallery").click()
+    page.get_by_text("4 selected").wait_for()
     page.locator("#picked input[name=tag]").fill("it's <b>blurred</b>")
     page.locator("#picked input[name=note]").fill("look again")
     page.get_by_role("button", name="Tag", exact=True).click()

@@ -90,11 +90,14 @@ document.addEventListener("click", (event) => {
   history.replaceState(null, "", address);
 });
 
-// Selected tiles: a click on the box, shift for a range. The selection is in the address, and a bar acts on it.
+// Selected tiles: a click on the box, shift for a range. The selection is in the address, and a bar acts on it. The tab keeps it
+// too, for the way back from a sample (`at`), whose address does not have it.
 (function () {
   const bar = document.querySelector("#picked");
   if (!bar) return;
-  const chosen = new Set((new URLSearchParams(window.location.search).get("picked") || "").split(",").filter(Boolean));
+  const asked = new URLSearchParams(window.location.search), kept = (sessionStorage.getItem("picked") || "").split(" ");
+  const before = asked.get("picked") || (asked.has("at") && kept[0] === bar.dataset.run ? kept[1] : "");
+  const chosen = new Set(before.split(",").filter(Boolean));
   let last = null;
   const boxes = () => [...document.querySelectorAll("#gallery .pick")];
 
@@ -106,6 +109,7 @@ document.addEventListener("click", (event) => {
     bar.querySelector("#picked-count").textContent = list.length + " selected";
     bar.querySelector("input[name=indices]").value = list.join(",");
     for (const link of bar.querySelectorAll("a[data-form]")) link.href = "/run/" + encodeURIComponent(bar.dataset.run) + "/export?as=" + link.dataset.form + "&indices=" + list.join(",");
+    sessionStorage.setItem("picked", bar.dataset.run + " " + list.join(","));
     const address = new URL(window.location.href);
     if (list.length && list.length <= 500) address.searchParams.set("picked", list.join(","));
     else address.searchParams.delete("picked");
