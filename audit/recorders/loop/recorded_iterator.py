@@ -43,7 +43,9 @@ class RecordedIterator:
     def __next__(self) -> Any:
         receiver = self._loader.receiver
         try:
-            return self._open(self._fetch())
+            # What is computed here is not an operation of the loop.
+            with receiver.tracker.paused():
+                return self._open(self._fetch())
         except StopIteration:
             # Of the loader, or of the dataset: the loop cannot distinguish them, and takes either for the end.
             if self._iteration is not None:
@@ -53,8 +55,7 @@ class RecordedIterator:
     def _fetch(self) -> RecordedBatch:
         receiver = self._loader.receiver
         try:
-            with receiver.tracker.paused():
-                envelope: RecordedBatch = next(self._iterator)
+            envelope: RecordedBatch = next(self._iterator)
             return envelope
         except StopIteration:
             raise

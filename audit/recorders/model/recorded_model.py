@@ -80,10 +80,14 @@ class RecordedModel:
     def _make_call_hook(self) -> Callable[..., None]:
         def hook(args: Any, kwargs: Any) -> None:
             self.calls += 1
-            self._given = model_input(args, kwargs)
-            self._step = self._before(self, self._given, [*args, *kwargs.values()])
-            # What a model computes inside does not lead from a batch to another model.
+            # What is computed from the input here, or inside a model, does not lead from a batch to another model.
             self._tracker.pause()
+            try:
+                self._given = model_input(args, kwargs)
+                self._step = self._before(self, self._given, [*args, *kwargs.values()])
+            except BaseException:
+                self._tracker.resume()
+                raise
             if self.layers is not None:
                 repeated = self._step is not None and self._step.repeats
                 self.layers.begin(None if repeated else self._step)
@@ -92,13 +96,15 @@ class RecordedModel:
 
     def _make_return_hook(self) -> Callable[..., None]:
         def hook(_: Any, __: Any, output: Any) -> None:
-            self._tracker.resume()
             step, given = self._step, self._given
             self._step = self._given = None
-            if self.layers is not None:
-                self.layers.end()
-            if step is not None:
-                self._after(self, step, given, output)
+            try:
+                if self.layers is not None:
+                    self.layers.end()
+                if step is not None:
+                    self._after(self, step, given, output)
+            finally:
+                self._tracker.resume()
 
         return hook
 

@@ -21,7 +21,9 @@ class WaitingBatches:
     def __init__(self) -> None:
         self._batches: deque[UnpredictedBatch] = deque()
         self._loose: dict[int, UnpredictedBatch] = {}
+        #: Samples by their content, and the batches whose samples are not among them yet: most are never looked for.
         self._by_digest: dict[str, list[Place]] = {}
+        self._unlisted: list[UnpredictedBatch] = []
         self._bytes = 0
         self._samples = 0
 
@@ -33,7 +35,7 @@ class WaitingBatches:
     @property
     def has_digests(self) -> bool:
         """Whether any sample can be found by its content."""
-        return bool(self._by_digest)
+        return bool(self._listed())
 
     def newest_first(self) -> Iterator[UnpredictedBatch]:
         """Yield the batches of loaders, the newest first."""
@@ -41,7 +43,17 @@ class WaitingBatches:
 
     def places_of(self, digest: str | None) -> list[Place]:
         """Return the samples with this content, the oldest first."""
-        return self._by_digest.get(digest, []) if digest is not None else []
+        return self._listed().get(digest, []) if digest is not None else []
+
+    def _listed(self) -> dict[str, list[Place]]:
+        """Return the samples of all batches that wait, by their content."""
+        for batch in self._unlisted:
+            for place in batch.ok:
+                digest = batch.digests[place]
+                if digest is not None:
+                    self._by_digest.setdefault(digest, []).append((batch, place))
+        self._unlisted = []
+        return self._by_digest
 
     def add(self, batch: UnpredictedBatch) -> list[BatchRows]:
         """Add a batch that is about to be given to the loop; return the rows of those that wait no longer."""
@@ -61,10 +73,7 @@ class WaitingBatches:
         return rows
 
     def _enter(self, batch: UnpredictedBatch) -> list[BatchRows]:
-        for place in batch.ok:
-            digest = batch.digests[place]
-            if digest is not None:
-                self._by_digest.setdefault(digest, []).append((batch, place))
+        self._unlisted.append(batch)
         self._bytes += batch.size
         rows: list[BatchRows] = []
         if self._bytes > _MOST_BYTES:
@@ -76,6 +85,7 @@ class WaitingBatches:
 
     def change_digest(self, batch: UnpredictedBatch, place: int, digest: str | None) -> None:
         """Take in that a sample has another content now: what a stage made of it after the loader."""
+        self._listed()
         before = batch.digests[place]
         known = id(batch) in self._loose or any(batch is one for one in self._batches)
         if before is not None:
@@ -119,6 +129,9 @@ class WaitingBatches:
     def _remove(self, batch: UnpredictedBatch) -> BatchRows:
         """Forget a batch; return its rows."""
         self._bytes -= batch.size
+        if any(batch is one for one in self._unlisted):
+            self._unlisted = [one for one in self._unlisted if one is not batch]
+            return batch.take_rows()
         for digest in {digest for digest in batch.digests if digest is not None}:
             left = [place for place in self._by_digest.get(digest, ()) if place[0] is not batch]
             if left:
