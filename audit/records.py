@@ -237,14 +237,18 @@ class Part:
 
 
 class Columns:
-    """Rows of one table, gathered as tuples and laid out as columns when these are asked for."""
+    """Rows of one table, gathered value by value and laid out as columns when these are asked for.
+
+    No object is kept for a row: Python's garbage collector would be called for every few hundred of them, and looks at
+    all objects of the user's program.
+    """
 
     __slots__ = ("_columns", "_given", "_waiting", "rows")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._columns: dict[str, list[Any]] = {name: [] for name in names}
-        #: Rows that are not laid out yet, and the names of their values.
-        self._waiting: list[tuple[Any, ...]] = []
+        #: The values of rows that are not laid out yet, row behind row, and the names of a row's values.
+        self._waiting: list[Any] = []
         self._given: tuple[str, ...] = ()
         self.rows = 0
 
@@ -253,7 +257,7 @@ class Columns:
         if names is not self._given:
             self._lay_out()
             self._given = names
-        self._waiting.append(row)
+        self._waiting += row
         self.rows += 1
 
     def add(self, **values: Any) -> None:
@@ -269,8 +273,10 @@ class Columns:
     def _lay_out(self) -> None:
         if not self._waiting:
             return
-        found = dict(zip(self._given, zip(*self._waiting, strict=True), strict=True))
-        nothing = (None,) * len(self._waiting)
+        waiting, width = self._waiting, len(self._given)
+        places = {name: place for place, name in enumerate(self._given)}
+        nothing = [None] * (len(waiting) // width)
         for name, column in self._columns.items():
-            column.extend(found.get(name, nothing))
+            place = places.get(name)
+            column += nothing if place is None else waiting[place::width]
         self._waiting = []

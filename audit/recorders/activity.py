@@ -44,6 +44,9 @@ def _encode(name: str) -> bytes:
     return bytes((1, len(data))) + data
 
 
+_LOAD, _DATASET = _encode("load"), _encode("dataset")
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentSample:
     """The sample that a process is making."""
@@ -71,7 +74,8 @@ class Activity:
         self._forks = -1
         self._memory: memoryview | None = None
         self._offset = 0
-        self._names: list[str] = []
+        #: The stages that run, the innermost last.
+        self._notes: list[bytes] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_shared": self._shared}
@@ -94,33 +98,34 @@ class Activity:
         assert memory is not None
         memory[at + _SAMPLE.size] = 0
         _SAMPLE.pack_into(memory, at, self._process, index, time.monotonic())
-        self._names = ["load"]
-        self._note("load")
+        self._notes = [_LOAD]
+        self._write(_LOAD)
 
     def enter(self, stage: str) -> None:
         """Note that a stage begins."""
-        self._names.append(stage)
-        self._note(stage)
+        note = _encode(stage)
+        self._notes.append(note)
+        self._write(note)
 
     def leave(self) -> None:
         """Note that the stage has returned or failed."""
-        names = self._names
-        if len(names) > 1:
-            names.pop()
-        if len(names) == 1:
-            names[0] = "dataset"
-        if names:
-            self._note(names[-1])
+        notes = self._notes
+        if len(notes) > 2:
+            notes.pop()
+            self._write(notes[-1])
+        elif notes:
+            self._notes = [_DATASET]
+            self._write(_DATASET)
 
     def end(self) -> None:
         """Note that the sample is made, or has failed."""
-        self._names = []
+        self._notes = []
         if self._forks == _forks and self._memory is not None:
             self._memory[self._offset + _SAMPLE.size] = 0
 
-    def _note(self, name: str) -> None:
+    def _write(self, note: bytes) -> None:
         if self._forks == _forks and self._memory is not None:
-            note, at = _encode(name), self._offset + _SAMPLE.size
+            at = self._offset + _SAMPLE.size
             self._memory[at : at + len(note)] = note
 
     # -- in the process that watches ---------------------------------------------------------------

@@ -28,7 +28,8 @@ class UnseenChanges:
         self._profile: CallProfile | None = None
         self._gaps: dict[str, str] = {}
         self._sent: set[str] = set()
-        self._is_load_checked = False
+        #: Whether `check_load` has been given a value.
+        self.is_load_checked = False
 
     @property
     def is_listed(self) -> bool:
@@ -60,9 +61,9 @@ class UnseenChanges:
 
     def check_load(self, value: Any, *, is_load_only: bool) -> None:
         """Note where the value that became `load` had been changed before. Once in each process."""
-        if self._profile is None or self._is_load_checked:
+        if self._profile is None or self.is_load_checked:
             return
-        self._is_load_checked = True
+        self.is_load_checked = True
         if self._profile.is_changed(value, self._dataset):
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
             self._gaps.setdefault("" if is_load_only else "load", text)

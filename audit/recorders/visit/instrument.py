@@ -10,7 +10,7 @@ from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
 from audit.recorders.visit.file_readers import Reader, observe_readers
-from audit.recorders.visit.opened_files import Before, note_opened_files, stop_noting_files
+from audit.recorders.visit.opened_files import NOBODY, Before, note_opened_files, stop_noting_files
 from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
 from audit.recorders.visit.standing import StandingStandIns
@@ -26,6 +26,10 @@ class Inserted(NamedTuple):
     functions: list[FunctionSlot]
     readers: list[Reader]
     opened: Before
+
+
+#: What a visit inserts whose stand-ins are in their slots already.
+_NOTHING_INSERTED = Inserted([], [], [], NOBODY)
 
 
 class Instrument:
@@ -93,9 +97,9 @@ class Instrument:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         if self._standing is not None:
             functions = self._calls.observe(visit) if self._calls is not None else []
-            inserted = Inserted([], functions, [], note_opened_files(visit.opened))
+            before = note_opened_files(visit.opened)
             set_current_visit(visit)
-            return inserted
+            return Inserted([], functions, [], before) if functions or before is not NOBODY else _NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
         # Before the calls: a function that reads a file is not a stage.
         readers = observe_readers()
@@ -109,6 +113,9 @@ class Instrument:
     def remove(self, inserted: Inserted) -> None:
         """Put back what the slots held."""
         set_current_visit(None)
+        if inserted is _NOTHING_INSERTED:
+            stop_noting_files(NOBODY)
+            return
         for slot, _ in reversed(inserted.pairs):
             slot.restore()
         stop_noting_files(inserted.opened)

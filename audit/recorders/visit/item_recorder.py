@@ -26,8 +26,17 @@ from audit.recorders.visit.hugging_face import describe_batches, is_mapped
 from audit.recorders.visit.items import label_number
 from audit.recorders.visit.label_candidates import describe_candidates, describe_form
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
-from audit.recorders.visit.origin import Origin, archived_origin, class_names, find_source, named_origin, origin_of
-from audit.recorders.visit.sample_row import add_sample
+from audit.recorders.visit.origin import (
+    ListedFile,
+    Origin,
+    archived_origin,
+    class_names,
+    find_source,
+    listed_file,
+    named_origin,
+    origin_of,
+)
+from audit.recorders.visit.sample_row import add_listed_sample, add_sample
 from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit.stage_row import Row
@@ -42,6 +51,8 @@ LabelFinder = Callable[[Any], Any] | str | int | None
 SourceFinder = Callable[..., Any] | Mapping[int, Any] | Sequence[Any] | None
 
 _MOST_SENT = 256
+#: So many visits of a sequence wait at most: each holds objects that Python's garbage collector looks at.
+_MOST_WAITING = 16
 _TABLES = ("samples", "sample_sources", "stage_outputs", "payloads", "rng")
 #: What each process builds for itself.
 _OWN = frozenset(
@@ -56,11 +67,14 @@ _OWN = frozenset(
         "problems",
         "_failures",
         "_routes",
+        "_has_new_stages",
         "_ids",
         "_changes",
         "_last_kind",
         "_unlabelled",
         "_unseen",
+        "_is_sequence",
+        "_waiting",
         "failing",
     ]
 )
@@ -94,11 +108,15 @@ class ItemRecorder:
         self.all_targets = all_targets
         self.classes = class_names(dataset)
         self.clear()
+        #: Made once, as nothing of it is kept.
+        self._request = VisitRequest(-1)
         self._ids = StageIds()
         self._changes = _changes_of(dataset)
         #: A collate function whose rows could not be assigned to samples, and whether the run knows.
         self._unplaced_collate: Stage | None = None
         self._is_collate_sent = False
+        #: Whether items are made one after the other, with no code of the user's between them.
+        self._is_sequence = False
         #: Arrays of generators that were sent already, the latest of them: they come again soon or never.
         self._sent: dict[str, None] = {}
 
@@ -110,6 +128,7 @@ class ItemRecorder:
         values.load_kinds()
         self._ids = StageIds()
         self._changes = _changes_of(self.dataset)
+        self._is_sequence = False
         self.clear()
 
     def clear(self) -> None:
@@ -126,10 +145,14 @@ class ItemRecorder:
         self._failures: list[str] = []
         #: The stages that each visit ran, in order.
         self._routes: list[list[int]] = []
+        #: Whether any of them ran a stage that was not known before.
+        self._has_new_stages = False
         self._last_kind: str | None = None
         #: Items without a label, with their indices.
         self._unlabelled: list[tuple[int, Any]] = []
         self._unseen: str | None = None
+        #: Visits of a sequence whose rows are gathered at its end.
+        self._waiting: list[tuple[int, MadeVisit, ListedFile]] = []
         #: An item could not be made, and its batch has not been collated yet.
         self.failing = False
 
@@ -158,12 +181,16 @@ class ItemRecorder:
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
         """Record what `make` makes, and return it. Raises what it raises, after noting it."""
         try:
-            visit = self._maker.begin(VisitRequest(index), self.level.get())
+            request = self._request
+            request.index = index
+            visit = self._maker.begin(request, self.level.get())
         except Exception as error:
             self._problem(index, error)
             return make()
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
-        self._add_rows(index, made, origin)
+        if not (self._is_sequence and origin is None and self._add_later(index, made)):
+            self._add_waiting()
+            self._add_rows(index, made, origin)
         if made.error is not None:
             raise made.error
         return made.item
@@ -175,10 +202,13 @@ class ItemRecorder:
             self._maker.begin_sequence()
         except Exception as error:
             self._problem(-1, error)
+        self._is_sequence = True
         try:
             yield
         finally:
+            self._is_sequence = False
             self._maker.end_sequence()
+            self._add_waiting()
 
     def record_batch(self, fetch: BatchFetch, samples: Sequence[tuple[int, Origin | None]]) -> Any:
         """Record what the dataset makes of a whole batch, and return it. Raises what it raises, after noting it.
@@ -210,6 +240,64 @@ class ItemRecorder:
             self._add_visit(index, made, self._origin_of(index, made, origin))
         except Exception as error:
             self._problem(index, error)
+
+    def _add_later(self, index: int, made: MadeVisit) -> bool:
+        """Let the rows of a visit wait for the end of the sequence; return False for a visit that may not wait.
+
+        One after the other they are gathered several times as fast as between the stages of samples, which take the
+        processor's caches. Nothing that code of the user's can change until then is looked at later.
+        """
+        visit, item = made.visit, made.item
+        if (
+            type(item) is not tuple
+            or len(item) != 2
+            or type(item[0]) is not torch.Tensor
+            or type(made.label) is not int
+            or self.label is not None
+            or self.source is not None
+            or visit.source_digest is None
+            or not made.is_plain
+            or not self._changes.is_load_checked
+            or self.instrument.changed
+        ):
+            return False
+        file = listed_file(self.dataset, index)
+        if file is None:
+            return False
+        visit.take_load()
+        self._waiting.append((index, made, file))
+        if len(self._waiting) == _MOST_WAITING:
+            self._add_waiting()
+        return True
+
+    def _add_waiting(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for index, made, file in waiting:
+                try:
+                    self._add_listed(index, made, file)
+                except Exception as error:
+                    self._problem(index, error)
+
+    def _add_listed(self, index: int, made: MadeVisit, file: ListedFile) -> None:
+        """As `_add_visit`, for a visit that waited: `_add_later` has seen that it is plain."""
+        visit, label, position, tables = made.visit, made.label, len(self.indices), self._tables
+        where = tables["samples"], tables["sample_sources"]
+        if not add_listed_sample(*where, index, position, visit, file, label, self.classes):
+            self._add_visit(index, made, file.origin())
+            return
+        visit.write(index, position, tables["stage_outputs"], tables["payloads"])
+        self._routes.append(list(visit.route))
+        self.indices.append(index)
+        self._digests.append(visit.last_digest)
+        last = visit.last_row
+        self._last_rows.append(last)
+        self._labels.append(label)
+        self._targets.append(None)
+        self._ok.append(position)
+        self._last_kind = last.kind if last is not None else None
+        if made.states:
+            self._add_states(index, position, made.states)
 
     def _origin_of(self, index: int, made: MadeVisit, origin: Origin | None) -> Origin:
         if origin is not None and origin.is_streamed:
@@ -250,6 +338,7 @@ class ItemRecorder:
         if visit.added_stages:
             added = self.instrument.describe(visit)
             numbers = {ordinal: self._ids.number(stage) for ordinal, stage in added.items()}
+            self._has_new_stages = True
         self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
         visit.write(index, position, self._tables["stage_outputs"], self._tables["payloads"], numbers)
         samples, sources = self._tables["samples"], self._tables["sample_sources"]
@@ -306,6 +395,7 @@ class ItemRecorder:
 
     def _add_batch_rows(self, stage: Stage, rows: Sequence[Any]) -> None:
         number, level = self._ids.number(stage), self.level.get()
+        self._has_new_stages = True
         for position, value in enumerate(rows):
             if value is LEFT_OUT or position not in self._ok:
                 continue
@@ -378,7 +468,7 @@ class ItemRecorder:
 
     def _number_stages(self) -> list[tuple[int, Stage]]:
         """Give the rows their ordinals where stages came that were not known before; the stages, by ordinal."""
-        if all(max(route, default=0) < INSIDE for route in self._routes):
+        if not self._has_new_stages:
             return []
         steps = self.instrument.pipeline.steps
         order, numbered = number_batch(len(steps), self._routes)

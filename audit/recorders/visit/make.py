@@ -43,6 +43,13 @@ class MadeVisit:
     #: Pairs of stages between which the value changed, although no stage was observed that changed it.
     gaps: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the visit went through the stages of the pipeline and left nothing to explain."""
+        visit = self.visit
+        is_whole = self.error is None and visit.error is None and visit.problem is None
+        return is_whole and self.is_seen and not (self.is_load_only or self.gaps or visit.added_stages)
+
 
 @dataclass(slots=True)
 class MadeBatch:
@@ -99,8 +106,11 @@ class VisitMaker:
         made = MadeVisit(visit)
         inserted = self.instrument.insert(visit)
         try:
-            made.item = fetch() if self.activity is None else self._fetch(visit.index, fetch)
-            self._note_item(made)
+            made.item = item = fetch() if self.activity is None else self._fetch(visit.index, fetch)
+            if type(item) is tuple and len(item) == 2 and type(item[1]) is int and visit.is_tensor_of_stages(item[0]):
+                made.value, made.label = item  # nearly always; `_note_item` would do no more
+            else:
+                self._note_item(made)
         except (Exception, SystemExit) as error:
             # StopIteration is caught too, as it would silently end the epoch; and SystemExit, as it would end the run.
             self._fail(made, error)

@@ -11,6 +11,10 @@ import sys
 import threading
 from typing import Any
 
+#: Whose opened files were noted before: `stop_noting_files` goes back to it.
+Before = tuple[list[str] | None, int]
+NOBODY: Before = (None, 0)
+
 _noted: list[str] | None = None
 _thread = 0
 _installed = 0
@@ -30,17 +34,13 @@ def note_opened_file(path: Any) -> None:
         _noted.append(os.fsdecode(path))
 
 
-#: Whose opened files were noted before: `stop_noting_files` goes back to it.
-Before = tuple[list[str] | None, int]
-
-
 def note_opened_files(noted: list[str]) -> Before:
     """Put the path of each file that this thread opens for reading into the list, until `stop_noting_files`."""
     global _noted, _thread, _installed
     if not _installed:
         sys.addaudithook(_hook)
         _installed = 1
-    before = _noted, _thread
+    before = NOBODY if _noted is None else (_noted, _thread)
     _noted, _thread = noted, threading.get_ident()
     return before
 

@@ -14,7 +14,7 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import Subset
 
@@ -188,17 +188,42 @@ def file_below(path: str, folder: str | None) -> OriginFile:
     return OriginFile(printable_path(relative), root, raw_path(relative), path)
 
 
-def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
-    """Return the origin by the list `samples` that torchvision's folders keep."""
-    samples = getattr(dataset, "samples", None)
-    if isinstance(samples, list) and samples and isinstance(samples[index], tuple):
-        path, label = samples[index][0], samples[index][1] if len(samples[index]) > 1 else None
-        if isinstance(path, str):
-            root = absolute_folder(getattr(dataset, "root", os.path.dirname(path)))
-            relative = relative_path(path, root)
-            given = label if isinstance(label, int) else None
-            return Origin(printable_path(relative), root, raw_path(relative), None, given, path)
+class ListedFile(NamedTuple):
+    """What a dataset's list `samples` says of one sample."""
+
+    path: str
+    root: Any
+    label: int | None
+
+    def origin(self) -> Origin:
+        """Return it as an origin."""
+        path, root, label = self
+        folder = absolute_folder(os.path.dirname(path) if root is None else root)
+        relative = relative_path(path, folder)
+        return Origin(printable_path(relative), folder, raw_path(relative), None, label, path)
+
+
+def listed_file(dataset: Any, index: int) -> ListedFile | None:
+    """Return the file of a sample where the class of the dataset is known to name it by the list `samples` alone."""
+    if type(dataset) in _LISTS and "source" not in vars(dataset):
+        return _file_in_samples(dataset, index)
     return None
+
+
+def _file_in_samples(dataset: Any, index: int) -> ListedFile | None:
+    """Return the file of a sample by the list `samples` that torchvision's folders keep."""
+    samples = getattr(dataset, "samples", None)
+    entry = samples[index] if isinstance(samples, list) and samples else None
+    if not isinstance(entry, tuple) or not isinstance(entry[0], str):
+        return None
+    label = entry[1] if len(entry) > 1 and isinstance(entry[1], int) else None
+    return ListedFile(entry[0], getattr(dataset, "root", None), label)
+
+
+def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
+    """Return the origin by the list `samples`."""
+    found = _file_in_samples(dataset, index)
+    return None if found is None else found.origin()
 
 
 def _origin_in_wrapped(dataset: Any, index: int) -> Origin:

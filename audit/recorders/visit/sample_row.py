@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch.utils.data import get_worker_info
 
-from audit.recorders.visit.origin import Origin, OriginFile
+from audit.recorders.visit.origin import ListedFile, Origin, OriginFile, absolute_folder, relative_path
 from audit.recorders.visit.source_files import content_of, observed_origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
@@ -70,6 +70,34 @@ def add_sample(
         ),
     )
     _add_sources(sources, index, position, visit, origin)
+
+
+def add_listed_sample(
+    samples: Columns,
+    sources: Columns,
+    index: int,
+    position: int,
+    visit: Visit,
+    file: ListedFile,
+    label: int,
+    classes: Sequence[str] | None,
+) -> bool:
+    """As `add_sample`, for a visit that read the one file that its dataset's list names; False where that is not so."""
+    path, root, _ = file
+    folder = absolute_folder(root) if root is not None else ""
+    if len(visit.opened) != 1 or visit.opened[0] != path or not folder:
+        return False
+    source = relative_path(path, folder)
+    if not source.isascii():
+        return False
+    digest, size = visit.source_digest, visit.source_bytes
+    name = classes[label] if classes and 0 <= label < len(classes) else None
+    worker = get_worker_info()
+    number = worker.id if worker else None
+    first = (index, position, None, source, folder, None, digest, size)
+    samples.append(_SAMPLE, (*first, label, name, "ok", None, None, number))
+    sources.append(_SOURCE, (index, position, 0, None, source, folder, digest, size, None))
+    return True
 
 
 def _add_sources(sources: Columns, index: int, position: int, visit: Visit, origin: Origin) -> None:

@@ -34,13 +34,6 @@ class Row:
         self.full: tuple[str, values.Encoded] | None = None
 
     @property
-    def level(self) -> str:
-        """The most that is kept of the output."""
-        if self.full is not None:
-            return "full"
-        return "preview" if self.preview is not None else "none"
-
-    @property
     def kind(self) -> str:
         """The kind of the value, or its class where that is a tv_tensor."""
         mode = self.facts.mode
@@ -49,14 +42,12 @@ class Row:
     def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
         """Append it to the tables."""
         facts = self.facts
+        level = "full" if self.full is not None else "preview" if self.preview is not None else "none"
         outputs.append(
             _OUTPUT,
-            (
-                *(index, position, stage, name, self.changed, self.params, self.microseconds, self.level, self.target),
-                *facts,
-            ),
+            (index, position, stage, name, self.changed, self.params, self.microseconds, level, self.target) + facts,  # noqa: RUF005  (half the time)
         )
-        if self.shared:
+        if self.shared or level == "none":
             return
         if self.preview is not None:
             made = self.preview

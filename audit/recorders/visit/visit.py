@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
 from audit.recorders.visit.visit_stages import INSIDE, AddedStage, VisitStages
 from audit.records import Columns, Stage
 
+_NONE_ADDED: Mapping[int, AddedStage] = MappingProxyType({})
 #: Types whose values hold no other values: tensors and pictures, as they come.
 _SINGLE: set[type] = set()
 
@@ -45,6 +47,7 @@ class Visit(VisitOutputs):
     """Collects the facts of one visit. `level` says how much of each output is kept."""
 
     # What most visits leave as it is.
+    _stages: VisitStages | None = None
     _load: Any = None
     failed_stage: str | None = None
     error: str | None = None
@@ -63,14 +66,19 @@ class Visit(VisitOutputs):
         #: In `audit run` a stage that returns None has failed; in a user's own loop it is their business.
         self.refuse_none = refuse_none
         self._ran: list[int] = []
-        #: Which stages the visit met, and their numbers.
-        self.stages = VisitStages(pipeline)
-        #: By ordinal, what a stage of the pipeline was given and returned.
-        self._passed: dict[int, tuple[set[int], Any]] = {}
+        #: By ordinal, what a stage of the pipeline was given (the value, or the ids of all in it) and returned.
+        self._passed: dict[int, tuple[Any, Any]] = {}
         #: Files that were opened for reading while the item was made.
         self.opened: list[str] = []
         #: Pairs of stages between which the first one's output was changed in place.
         self.changed_in_place: list[tuple[str, str]] = []
+
+    @property
+    def stages(self) -> VisitStages:
+        """Which stages the visit met, and their numbers."""
+        if self._stages is None:
+            self._stages = VisitStages(self._pipeline)
+        return self._stages
 
     def enter_stage(self, name: str) -> None:
         """Let other processes know that a stage begins."""
@@ -171,7 +179,7 @@ class Visit(VisitOutputs):
         ordinal = stage.ordinal if stage.ordinal not in rows else self.stages.add_repeated(stage.step.stage)
         spent = ended - begun - (self._overhead - overhead_before)
         self._note(ordinal, output, came_in, spent, params, ended, is_target=is_target)
-        self._passed[ordinal] = ({id(value)} if type(value) in _SINGLE else _ids_of(value), output)
+        self._passed[ordinal] = (value if type(value) in _SINGLE else _ids_of(value), output)
         self._ran.append(stage.ordinal)
         return output
 
@@ -194,7 +202,7 @@ class Visit(VisitOutputs):
     @property
     def added_stages(self) -> Mapping[int, AddedStage]:
         """By ordinal, the stages that were not known before the visit."""
-        return self.stages.added
+        return self._stages.added if self._stages is not None else _NONE_ADDED
 
     def path_of(self, ordinal: int) -> str:
         """Return the path that names a stage in the run, for one of this visit's ordinals."""
@@ -215,10 +223,16 @@ class Visit(VisitOutputs):
     @property
     def last_row(self) -> Row | None:
         """What the last stage on the way to the model left; None where nothing was noted."""
-        if not self.stages.added and not self._pipeline.has_targets:
+        if not self.added_stages and not self._pipeline.has_targets:
             return self.rows[max(self.rows)] if self.rows else None
         ordinals = [n for n in self.rows if not self.stages.is_target(n)]
         return self.rows[max(ordinals)] if ordinals else None
+
+    def is_tensor_of_stages(self, value: Any) -> bool:
+        """Whether this is the tensor that the pipeline's last stage gave, where no other stage was seen."""
+        if value is not self._value or type(value) is not torch.Tensor or not value.ndim:
+            return False
+        return self.calls is None and self._stages is None and 0 in self.rows
 
     def explains(self, value: Any) -> bool:
         """Return whether the stages seen made a value: it is their output, holds it, or is part of it."""
@@ -273,7 +287,7 @@ class Visit(VisitOutputs):
 
     def settle_calls(self, item_input: Any, others: Any) -> None:
         """Tell the calls that made the label from those that made the model's input, now that the item is there."""
-        if self.calls is None and not self.stages.added:
+        if self.calls is None and not self.added_stages:
             return
         repeated = self.stages.has_repeated
         if not repeated and (self.calls is None or not self.calls.made):
@@ -281,7 +295,11 @@ class Visit(VisitOutputs):
         if self.calls is not None:
             self.calls.mark_targets(item_input, others)
         if repeated:
-            mark_repeated_targets(self.stages, self._passed, item_input, others)
+            passed = {
+                ordinal: (given if type(given) is set else {id(given)}, output)
+                for ordinal, (given, output) in self._passed.items()
+            }
+            mark_repeated_targets(self.stages, passed, item_input, others)
         last = next((n for n in reversed(self.rows) if not self.stages.is_target(n)), None)
         what = self.stages.added.get(last) if last is not None else None
         if last is None or isinstance(what, str):
@@ -309,12 +327,13 @@ class Visit(VisitOutputs):
     def end(self) -> None:
         """Let go of the values, and fill in the stages that were passed over."""
         self._value = self._last = self._picture = None
-        self._passed = {}
-        self.route = list(self.rows)
+        self._passed.clear()
+        rows = self.rows
+        self.route = list(rows)
         if self.calls is not None:
             self.calls.forget_values()
-        if self.error is None and len(self.rows) - len(self.stages.added) < len(self._pipeline.steps):
-            fill_passed_over(self._pipeline, self.rows)
+        if self.error is None and len(rows) - len(self.added_stages) < len(self._pipeline.steps):
+            fill_passed_over(self._pipeline, rows)
 
     def add_calls(self, earlier: Visit) -> None:
         """Take in another call that was made for the same sample before: what ran in both is recorded twice."""

@@ -1,0 +1,87 @@
+"""Rows of a batch are gathered after its samples were made. They say what held when each sample was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, Lambda, ToTensor
+
+import audit
+
+_SAMPLES = "SELECT index, source, source_digest, label, label_name, status, failed_stage FROM samples ORDER BY ALL"
+_STAGES = "SELECT index, stage, name, digest, changed, mean FROM stage_outputs ORDER BY ALL"
+_FILES = "SELECT index, ordinal, source, digest, bytes FROM sample_sources ORDER BY ALL"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for number in range(40):
+        folder = tmp_path / "pictures" / ("cat" if number % 2 else "dög")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (number, 2 * number, 0)).save(folder / f"{number:02d}.png")
+    return tmp_path / "pictures"
+
+
+def _record(dataset: Any, store: Path, batch_size: int) -> list[list[tuple[Any, ...]]]:
+    with audit.record(store, capture="digest", strict=True) as run:
+        for _ in run.loader(DataLoader(dataset, batch_size=batch_size)):
+            pass
+    opened = audit.open(store)
+    return [opened.sql(query).fetchall() for query in (_SAMPLES, _STAGES, _FILES)]
+
+
+def test_rows_do_not_depend_on_the_size_of_batches(pictures: Path, tmp_path: Path) -> None:
+    dataset = ImageFolder(str(pictures), Compose([ToTensor(), Lambda(torch.neg)]))
+    one, many = _record(dataset, tmp_path / "one", 1), _record(dataset, tmp_path / "many", 40)
+    assert one == many
+    assert len(one[0]) == 40
+    assert {row[4] for row in one[0]} == {"cat", "dög"}
+
+
+def test_the_source_is_the_one_that_was_listed_when_the_sample_was_made(pictures: Path, tmp_path: Path) -> None:
+    dataset = ImageFolder(str(pictures), ToTensor())
+    expected = _record(dataset, tmp_path / "before", 40)
+    made = iter(range(len(dataset)))
+
+    def forget(value: Any) -> Any:
+        place = next(made)
+        if place:
+            dataset.samples[place - 1] = (str(tmp_path / "gone.png"), 7)
+        return value
+
+    dataset.transform = Compose([ToTensor(), forget])
+    samples, _, files = _record(dataset, tmp_path / "after", 40)
+    assert samples == expected[0]
+    assert files == expected[2]
+
+
+def test_a_label_that_the_dataset_changes_later_is_the_one_of_its_sample(pictures: Path, tmp_path: Path) -> None:
+    shared = torch.zeros((), dtype=torch.int64)
+
+    def number(label: int) -> torch.Tensor:
+        return shared.fill_(label)
+
+    dataset = ImageFolder(str(pictures), ToTensor(), target_transform=number)
+    samples, _, _ = _record(dataset, tmp_path / "store", 40)
+    assert [row[3] for row in samples] == [label for _, label in dataset.samples]
+
+
+def test_the_samples_before_a_failure_are_recorded_with_it(pictures: Path, tmp_path: Path) -> None:
+    made = iter(range(40))
+
+    def fail(value: Any) -> Any:
+        if next(made) == 20:
+            raise ValueError("no")
+        return value
+
+    dataset = ImageFolder(str(pictures), Compose([ToTensor(), fail]))
+    with pytest.raises(ValueError, match="no"):
+        _record(dataset, tmp_path / "store", 40)
+    samples = audit.open(tmp_path / "store").sql(_SAMPLES).fetchall()
+    assert [(row[0], row[5]) for row in samples] == [*((index, "ok") for index in range(20)), (20, "failed")]
