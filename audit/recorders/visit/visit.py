@@ -232,7 +232,9 @@ class Visit(VisitOutputs):
         """Whether this is the tensor that the pipeline's last stage gave, where no other stage was seen."""
         if value is not self._value or type(value) is not torch.Tensor or not value.ndim:
             return False
-        return self.calls is None and self._stages is None and 0 in self.rows
+        if self.calls is not None or self._stages is not None or self.changed_in_place:
+            return False
+        return 0 in self.rows and not self._is_changed_in_place()
 
     def explains(self, value: Any) -> bool:
         """Return whether the stages seen made a value: it is their output, holds it, or is part of it."""
