@@ -54,7 +54,9 @@ class Forward:
         output: str | None = None,
         classes: list[str] | None = None,
     ) -> None:
-        self.reader = OutputReader(model.module, model.arch or type(model.module).__name__, output, None)
+        self.reader = OutputReader(
+            model.module, model.arch or type(model.module).__name__, output or model.output, None
+        )
         self._model = model
         self._named = named
         self._device = device

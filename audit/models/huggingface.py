@@ -28,6 +28,8 @@ executes_code = False
 
 _CONFIG, _PROCESSOR = "config.json", "preprocessor_config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+#: Tasks whose samples are texts.
+_OF_TEXT = ("SequenceClassification", "TokenClassification")
 #: Names that transformers gives to classes without a name.
 _PLACEHOLDER = re.compile(r"LABEL_\d+")
 
@@ -61,9 +63,9 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": has_code}
     with _offline():
         model = _load_weights(getattr(transformers, f"AutoModelFor{task}"), spec, how)
-        processor = None if task == "SequenceClassification" else _load_processor(transformers, spec, how, settings)
+        processor = None if task in _OF_TEXT else _load_processor(transformers, spec, how, settings)
         preset: object | None = processor_preset(processor) if processor is not None else None
-        if task == "SequenceClassification":
+        if task in _OF_TEXT:
             preset = _tokenizer(transformers, spec, how)
     settled: Any = model.config
     loaded = LoadedModel(
@@ -75,10 +77,12 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         classes=_classes(settled),
         preset=preset,
         expected=stated_by(settings, _PROCESSOR),
+        output=MODULES[task].output,
     )
     outputs = int(settled.num_labels)
-    # A detector's outputs are boxes, not one number for each class.
-    return complete_model(loaded, None, None if task == "ObjectDetection" else outputs, device=options.device)
+    # A detector's outputs are boxes, and those of tokens are for each token, not one number for each class of samples.
+    has_rows = task not in ("ObjectDetection", "TokenClassification")
+    return complete_model(loaded, None, outputs if has_rows else None, device=options.device)
 
 
 @contextlib.contextmanager

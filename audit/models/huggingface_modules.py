@@ -15,6 +15,9 @@ _LEAST_SCORE = 0.05
 class HuggingFaceModule(nn.Module):
     """A model of transformers and the processor that goes with it."""
 
+    #: What its output means, where that is known from the architecture.
+    output: str | None = None
+
     def __init__(self, model: Any, processor: Any = None) -> None:
         super().__init__()
         self.model = model
@@ -30,6 +33,15 @@ class ImageClassifier(HuggingFaceModule):
 
 class TextClassifier(HuggingFaceModule):
     """Gives the logits of texts as token numbers (N, T)."""
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.model(input_ids=tokens).logits
+
+
+class TokenClassifier(HuggingFaceModule):
+    """Gives the scores (N, T, C) of each token of texts as token numbers (N, T)."""
+
+    output = "tokens"
 
     def forward(self, tokens: torch.Tensor) -> Any:
         return self.model(input_ids=tokens).logits
@@ -58,4 +70,5 @@ MODULES: dict[str, type[HuggingFaceModule]] = {
     "SemanticSegmentation": Segmenter,
     "ObjectDetection": ObjectDetector,
     "SequenceClassification": TextClassifier,
+    "TokenClassification": TokenClassifier,
 }

@@ -37,6 +37,7 @@ class LoadedModel:
     preset: object | None = None  # the preprocessing of that architecture, for `presets.flatten_preset`
     notes: list[str] = field(default_factory=list)  # messages for the user
     expected: dict[str, Any] | None = None  # the normalisation that it states, see expected_input.py
+    output: str | None = None  # what its output means, where the architecture says it
     extras: dict[str, object] = field(default_factory=dict)  # plain facts that the checkpoint holds, such as its epoch
 
     @property

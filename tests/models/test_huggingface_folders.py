@@ -174,3 +174,72 @@ def test_weights_that_would_be_random_are_refused(tmp_path: Path) -> None:
     save_file({name: one for name, one in weights.items() if "classifier" not in name}, folder / "model.safetensors")
     with pytest.raises(ModelError, match="lacks weights"):
         load(str(folder))
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "lives", "in", "rome", "good", "bad", "film"]
+
+
+def bert(folder: Path, kind: str) -> Path:
+    """Save a small model of texts with its tokenizer."""
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **SMALL, **CLASSES)
+    getattr(transformers, f"BertFor{kind}")(config).save_pretrained(folder)
+    transformers.BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def test_texts_are_classified_with_the_tokenizer_as_a_stage(tmp_path: Path) -> None:
+    folder = bert(tmp_path / "bert", "SequenceClassification")
+    (tmp_path / "texts.csv").write_text("text,label\ngood film,cat\nbad,dog\nanna lives in rome,cat\n")
+    store = str(tmp_path / "lineage")
+    done = run(RunRequest(dataset=str(tmp_path / "texts.csv"), model=str(folder), store=store, workers=0))
+    assert (done.status, done.samples, done.task) == ("complete", 3, "classification")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    with audit.open(store) as opened:
+        assert [row[0] for row in opened.sql("SELECT name FROM stages ORDER BY stage").fetchall()][-1] == "TokenizeText"
+        found = opened.sql("SELECT logits FROM predictions ORDER BY index").fetchall()
+        assert opened.replay().identical == 3
+    for (logits,), text in zip(found, ["good film", "bad", "anna lives in rome"], strict=True):
+        with torch.no_grad():
+            expected = model(**tokenizer(text, return_tensors="pt")).logits[0]
+        assert torch.allclose(torch.tensor(logits), expected, atol=1e-6)
+
+
+def test_tokens_are_classified_with_the_tokenizer_as_a_stage(tmp_path: Path) -> None:
+    folder = bert(tmp_path / "bert", "TokenClassification")
+    (tmp_path / "texts.txt").write_text("anna lives in rome\ngood film\n")
+    store = str(tmp_path / "lineage")
+    done = run(RunRequest(dataset=str(tmp_path / "texts.txt"), model=str(folder), store=store, workers=0))
+    assert (done.status, done.samples, done.output, done.task) == ("complete", 2, "tokens", "tokens")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.BertForTokenClassification.from_pretrained(folder).eval()
+    with audit.open(store) as opened:
+        found = opened.sql("SELECT index, position, predicted, target, correct FROM tokens ORDER BY ALL").fetchall()
+        assert opened.replay().identical == 2
+    expected = []
+    for index, text in enumerate(["anna lives in rome", "good film"]):
+        with torch.no_grad():
+            best = model(**tokenizer(text, return_tensors="pt")).logits[0].argmax(1).tolist()
+        expected += [(index, position, number, None, None) for position, number in enumerate(best)]
+    assert found == expected
+
+
+def test_tokens_are_graded_where_the_dataset_has_their_targets(tmp_path: Path) -> None:
+    folder = bert(tmp_path / "bert", "TokenClassification")
+    (tmp_path / "data.py").write_text(
+        "import torch\nclass Tagged:\n    def __len__(self): return 2\n"
+        "    def __getitem__(self, n): return torch.tensor([2, 5, 6 + n, 3]), torch.tensor([-100, 1, 0, -100])\n"
+        "def dataset(root): return Tagged()\n"
+    )
+    store = str(tmp_path / "lineage")
+    request = RunRequest(
+        dataset=str(tmp_path), model=str(folder), store=store, workers=0, pipeline=str(tmp_path / "data.py")
+    )
+    done = run(request)
+    assert done.status == "complete"
+    with audit.open(store) as opened:
+        found = opened.sql("SELECT index, position, target FROM tokens ORDER BY ALL").fetchall()
+    assert found == [(0, 1, 1), (0, 2, 0), (1, 1, 1), (1, 2, 0)]

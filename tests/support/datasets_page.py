@@ -37,6 +37,8 @@ a function of the index (or of the index and the item), or a mapping by index. A
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
 Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
 
+With `--engine ray` only stages that attributes hold are recorded; those found by their calls are named in `runs.unrecorded` and in the run's warning.
+
 If a transform runs twice in one visit, each call has its own output: `1` and `1#2`.
 
 ## Stages outside the dataset
