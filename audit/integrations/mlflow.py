@@ -97,7 +97,7 @@ def _tags(reader: Reader, run: Run) -> dict[str, str]:
 def _log_parameters(client: Any, run_id: str, found: dict[str, str]) -> None:
     from mlflow.entities import Param
 
-    rows = [Param(name, value[:_LONGEST]) for name, value in found.items()]
+    rows = [Param(_key(name), value[:_LONGEST]) for name, value in found.items()]
     for at in range(0, len(rows), _PARAMETERS_AT_ONCE):
         client.log_batch(run_id, params=rows[at : at + _PARAMETERS_AT_ONCE])
 

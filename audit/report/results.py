@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TextIO
 
 from audit import plainjson
+from audit.display import visible
 from audit.errors import UsageError
 from audit.output_file import replace_file
 from audit.report.text import clean
@@ -60,10 +61,12 @@ def write_file(answer: QueryResult, path: str, form: str) -> int:
 def _csv(answer: QueryResult, out: TextIO) -> int:
     writer = csv.writer(out)
     count = 0
+    # A file and a pipe get the text as it is, a terminal nothing that it would obey.
+    shown: Callable[[str], str] = visible if out.isatty() else str
     for position, (names, rows) in enumerate(answer.batches()):
         if position == 0:
             writer.writerow(names)
-        writer.writerows([_text(cell) for cell in row] for row in rows)
+        writer.writerows([shown(_text(cell)) for cell in row] for row in rows)
         count += len(rows)
     return count
 

@@ -254,3 +254,18 @@ def test_a_link_is_followed_and_a_device_is_written_through(tmp_path: Path) -> N
         assert "one" in read[0]
         with pytest.raises(UsageError, match="ending"):
             write_file(answer, str(tmp_path / "result.xyz"), "table")
+
+
+def test_csv_on_a_terminal_shows_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    record(tmp_path / "s", samples=2)
+    with audit.open(tmp_path / "s") as store:
+        answer = store.sql("SELECT chr(27) || '[31m' AS text")
+        terminal, pipe = Terminal(), io.StringIO()
+        write_stream(answer, terminal, "csv")
+        write_stream(answer, pipe, "csv")
+    assert terminal.getvalue().splitlines() == ["text", "\\x1b[31m"]
+    assert pipe.getvalue().splitlines() == ["text", "\x1b[31m"]

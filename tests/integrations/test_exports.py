@@ -287,7 +287,7 @@ def test_mlflow_knows_the_run_and_the_run_knows_mlflow(mlflow: Any, opened: Any,
 def test_mlflow_takes_a_run_with_any_tag(mlflow: Any, tmp_path: Path) -> None:
     from audit.integrations.mlflow import log_run
 
-    writer = RunWriter.create(str(tmp_path / "s"), Run("", tags={"team@home\x1b": "a"}))
+    writer = RunWriter.create(str(tmp_path / "s"), Run("", tags={"team@home\x1b": "a"}, versions={"odd@": "1"}))
     writer.finish("complete")
     logged = mlflow.MlflowClient().get_run(log_run(tmp_path / "s"))
     assert logged.data.tags["audit.tag.team_home_"] == "a"
