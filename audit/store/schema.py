@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pyarrow as pa
 
 from audit.columns import columns_of
@@ -59,6 +61,7 @@ def schema_at(table: str, version: int) -> pa.Schema:
     return pa.schema([field for field in SCHEMAS[table] if added.get(field.name, 1) <= version])
 
 
+@cache
 def is_older(table: str, version: int) -> bool:
     """Tell whether parts of this version lack columns that the table has now."""
     return any(since > version for since in ADDED.get(table, {}).values())
