@@ -161,15 +161,17 @@ def check_run_id(run_id: str) -> str:
 
 
 def _part(row: dict[str, Any]) -> Part:
-    part = Part(**{name: row[name] for name in Part.__dataclass_fields__ if name in row})
+    known = Part.__dataclass_fields__
+    # What a later minor version added is left aside.
+    part = Part(**(row if row.keys() <= known.keys() else {name: row[name] for name in known if name in row}))
     found = _PART_FILE.fullmatch(part.file)
     if found is None or found[1] != part.table:
         raise ValueError(f"{part.file!r} is not a part of {part.table}")
     if part.indices is not None and not is_index_set(part.indices):
         raise ValueError(f"{part.indices!r} is not a file of indices")
-    numbers = part.rows, part.bytes, part.schema, part.first_index or 0, part.last_index or 0
-    if not all(isinstance(number, int) and -(2**63) <= number < 2**63 for number in numbers):
-        raise ValueError(f"{part.file!r} is listed with what is not a number")
+    for number in (part.rows, part.bytes, part.schema, part.first_index or 0, part.last_index or 0):
+        if not isinstance(number, int) or not -(2**63) <= number < 2**63:
+            raise ValueError(f"{part.file!r} is listed with what is not a number")
     if not 0 <= part.rows <= MOST_ROWS or part.bytes < 0 or part.schema < 1:
         raise ValueError(f"{part.file!r} cannot have {part.rows} rows in {part.bytes} bytes")
     return part
