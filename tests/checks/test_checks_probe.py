@@ -148,6 +148,25 @@ def test_the_right_pipeline_passes_and_nothing_runs_unasked(place: Path, tmp_pat
     assert outcome_of(store, "probe").status == "skip"
 
 
+def test_a_model_that_draws_in_evaluation_is_named(place: Path, tmp_path: Path) -> None:
+    """Noise, or `functional.dropout` without `training=`, is on in evaluation mode too, and no module's mode shows it."""
+    (tmp_path / "net.py").write_text(
+        _HEAD
+        + "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.inner = model()\n"
+        f"        self.inner.load_state_dict(torch.load({str(place / 'model.pt')!r}))\n"
+        "    def forward(self, x):\n        return self.inner(x + 20 * torch.randn_like(x))\n"
+        "def net():\n    return Net()\n"
+    )
+    (tmp_path / "pipeline.py").write_text(_HEAD + "transform = [*crop, *tensor, *normalise]\n")
+    run(
+        place / "test", model=f"{tmp_path / 'net.py'}:net", trust=True, pipeline=tmp_path / "pipeline.py",
+        store=tmp_path / "lineage", workers=0,
+    )  # fmt: skip
+    outcome = _probe(tmp_path / "lineage", trust=True)
+    assert (outcome.status, outcome.severity) == ("fail", "warning"), outcome.notes
+    assert "are other ones when they are made again" in outcome.message
+
+
 def test_code_of_another_machine_runs_only_with_trust(place: Path, tmp_path: Path) -> None:
     store = _record(place, tmp_path, "[*crop, *tensor, *normalise]")
     pipeline = tmp_path / "pipeline.py"

@@ -669,6 +669,21 @@ def _(w: World) -> None:
     first["source"], last["source"] = last["source"], first["source"]
 
 
+@fault("loader_order", "trained in the order of the labels", says="the label changes only 2 times", severity="warning")
+def _(w: World) -> None:
+    steps(w, "train", learning_rate=0.1)
+    for row in w.tables["samples"]:
+        place = row["label"] * 20 + row["index"] // 3
+        row.update(split="train", batch=place // 8, position=place % 8)
+
+
+@fault(
+    "augmentation", "an evaluation split that draws", index=0, says="drew from the random generator", severity="warning"
+)
+def _(w: World) -> None:
+    draw(w, lambda index: index)
+
+
 @fault("head", "more outputs than classes", says="5 outputs and the dataset 3 classes")
 def _(w: World) -> None:
     for row in w.tables["predictions"]:

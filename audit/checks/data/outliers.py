@@ -103,6 +103,14 @@ def measures(thumbnails: Array) -> Array:
     return np.stack([*levels, *_texture(grey), *_palette(thumbnails)], axis=1)
 
 
+def details(thumbnails: Array) -> dict[str, Array]:
+    """Return two measures of each picture by the words for them: blur, noise and compression change both."""
+    if not len(thumbnails):
+        return {}
+    found = measures(thumbnails)
+    return {"the amount of detail": found[:, 2], "the sharpness": found[:, 3]}
+
+
 def _texture(grey: Array) -> list[Array]:
     """Return the share of each band of spatial frequencies, and how much more of it is vertical than horizontal."""
     power = np.abs(np.fft.fft2(grey - grey.mean(axis=(1, 2), keepdims=True))) ** 2

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.data.outliers import details
 from audit.checks.shared.copies import signatures
 from audit.checks.shared.files import chosen_files, evenly, opened
 from audit.checks.shared.statistics import wilson
@@ -60,7 +61,7 @@ class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, border, metadata or name pattern of the files does not predict "
+        "The size, format, compression, brightness, colour, sharpness, border, metadata or name pattern of the files does not predict "
         "their labels."
     )
     severity = "warning"
@@ -143,6 +144,8 @@ class Shortcuts(Check):
         places = [place for place, picture in enumerate(given.pictures) if picture.index in label_of]
         indices = [given.pictures[place].index for place in places]
         looks: Facts = {called: (given.looks[places, n].tolist(), called) for n, called in enumerate(_LOOKS)}
+        for called, column in details(given.thumbnails[places]).items():
+            looks[called] = (column.tolist(), called)
         yield from self._judge_some(context, looks, indices, label_of, query)
         if context.facts.root is not None:
             headers = _headers(context, context.options["files"])

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.data.outliers import details
 from audit.checks.shared import distance
+from audit.checks.shared.copies import signatures
 from audit.checks.shared.statistics import holm
 
 #: The quantiles that describe a distribution.
@@ -18,13 +22,16 @@ _QUANTILES = 101
 class SplitDrift(Check):
     """Compare each split with the largest one: labels by chi-square, loaded values by Kolmogorov–Smirnov."""
 
-    description = "Labels, brightness and contrast are distributed in every split as in the largest one."
+    description = (
+        "Labels, brightness, contrast, detail and sharpness are distributed in every split as in the largest one."
+    )
     severity = "warning"
     options = settings(
         ks=Option(0.2, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),
         psi=Option(0.2, "Report labels whose population stability index is at least this."),
         significance=Option(0.001, "The probability of any false finding among all comparisons (Holm)."),
         samples=Option(50, "Compare only splits with at least this many samples."),
+        pictures=Option(10_000, "Measure detail and sharpness of at most this many pictures, evenly chosen."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -36,7 +43,7 @@ class SplitDrift(Check):
         splits = [row["split"] for row in counted]
         if len(splits) < 2:
             raise Skip(f"fewer than two splits have at least {least} samples")
-        found = [*self._statistics(context, splits), *self._labels(context, splits)]
+        found = [*self._statistics(context, splits), *self._details(context, splits), *self._labels(context, splits)]
         sure = holm([chance for chance, _, _ in found], context.options["significance"])
         yield from (finding for (_, large, finding), one in zip(found, sure, strict=True) if one and large)
 
@@ -67,6 +74,40 @@ class SplitDrift(Check):
                         value=ks,
                         threshold=context.options["ks"],
                         sql=f"SELECT split, samples, quantiles[51] AS median FROM ({query})",
+                    ),
+                )
+
+    def _details(self, context: Context, splits: Sequence[str]) -> Iterable[tuple[float, bool, Finding]]:
+        """Compare what only pixels show, such as blur: pictures that were made larger, or compressed more."""
+        if not any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
+            return
+        try:
+            given = signatures(context, context.options["pictures"])
+        except Skip:
+            return
+        query = f"SELECT index, source, split FROM {context.items} WHERE split IS NOT NULL"
+        split_of = {(row["index"], row["source"]): row["split"] for row in context.rows(query)}
+        place = np.array([str(split_of.get((one.index, one.source))) for one in given.pictures])
+        points = np.linspace(0, 1, _QUANTILES)
+        for called, values in details(given.thumbnails).items():
+            there = values[place == splits[0]]
+            for split in splits[1:]:
+                here = values[place == split]
+                if min(len(here), len(there)) < context.options["samples"]:
+                    continue
+                ks = distance.kolmogorov_smirnov(
+                    np.quantile(there, points).tolist(), np.quantile(here, points).tolist()
+                )
+                yield (
+                    distance.kolmogorov_smirnov_chance(ks, len(there), len(here)),
+                    ks >= context.options["ks"],
+                    Finding(
+                        f"{called[0].upper()}{called[1:]} of pictures differs between the splits {splits[0]} and {split} "
+                        f"(Kolmogorov–Smirnov {ks:.2f}): they were blurred, sharpened, resized or compressed otherwise.",
+                        stage=0,
+                        value=ks,
+                        threshold=context.options["ks"],
+                        sql=query,
                     ),
                 )
 

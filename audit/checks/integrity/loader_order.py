@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import Context
+from audit.checks.context import EVALUATION, Context
+from audit.checks.shared.training import is_trained
 from audit.store.sql_literal import literal
 
 
@@ -33,9 +34,11 @@ class LoaderOrder(Check):
     """Compare fingerprints of the order, epoch by epoch, and the indices of the sources with those of the baseline."""
 
     description = (
-        "A shuffling loader draws another order in each epoch, and the dataset lists its samples in the same order as "
-        "in the baseline run."
+        "A shuffling loader draws another order in each epoch, training is not in the order of the labels, and the dataset "
+        "lists its samples in the same order as in the baseline run."
     )
+    # Where the generator of an augmentation starts again, so does the one that shuffles.
+    follows = ("augmentation", "repeated_draws")
     severity = "warning"
     options = settings(samples=Option(20, "Check only splits with at least this many samples."))
 
@@ -43,12 +46,37 @@ class LoaderOrder(Check):
         baseline = context.facts.baseline
         compared = baseline is not None and baseline.reader is not None
         repeats = any(row["first"] != row["last"] for row in context.facts.epochs)
-        if not compared and not repeats:
+        trained = is_trained(context)
+        if not compared and not repeats and not trained:
             raise Skip("the run has one epoch, and there is no baseline run")
+        if trained:
+            yield from self._find_sorted(context)
         if repeats:
             yield from self._find_repeats(context)
         if baseline is not None and compared:
             yield from self._find_moved(context, baseline.run_id, baseline.name)
+
+    def _find_sorted(self, context: Context) -> Iterable[Finding]:
+        """Report training in the order of the labels: a batch then has one class, or two."""
+        query = (
+            "SELECT split, count(*) AS samples, count(DISTINCT label) AS classes, "
+            "count(*) FILTER (label <> before) AS changes FROM ("
+            "SELECT split, label, lag(label) OVER (PARTITION BY split ORDER BY batch, position) AS before "
+            f"FROM {context.samples} WHERE label IS NOT NULL AND batch IS NOT NULL AND rank IS NULL AND epoch = "
+            f"(SELECT min(epoch) FROM {context.samples})) GROUP BY split ORDER BY split"
+        )
+        for row in context.rows(query):
+            if str(row["split"]).lower() in EVALUATION or row["classes"] < 2:
+                continue
+            # In any other order the label changes nearly as often as there are samples.
+            if row["samples"] >= 10 * row["classes"] and row["changes"] < 0.1 * row["samples"]:
+                yield Finding(
+                    f"The model was trained on {row['samples']:,} samples in the order of their labels: from one sample to the "
+                    f"next the label changes only {row['changes']:,} times. Shuffle them.",
+                    value=row["changes"],
+                    threshold=0.1 * row["samples"],
+                    sql=query,
+                )
 
     def _find_repeats(self, context: Context) -> Iterable[Finding]:
         place = "(batch * 65536 + position)"

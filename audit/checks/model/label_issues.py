@@ -16,6 +16,7 @@ from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, se
 from audit.checks.context import EVALUATION, Context
 from audit.checks.shared.files import evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
+from audit.checks.shared.training import is_trained
 from audit.store.sql_literal import literal
 
 Array = np.ndarray[Any, Any]
@@ -83,23 +84,13 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
         )
 
 
-def _is_trained(context: Context) -> bool:
-    """Return whether the run recorded that a model was trained."""
-    return bool(
-        context.facts.counts.get("steps")
-        and context.value(
-            f"SELECT count(coalesce(learning_rate, gradient_norm)) FROM steps WHERE run_id = {context.run_literal}"
-        )
-    )
-
-
 def _judged(context: Context) -> str:
     """Return the predictions that can be judged as SQL: after training, only those of an evaluation split."""
     usable = (
         f"(FROM {context.predictions} WHERE label >= 0 AND label < len(probabilities) "
         "AND predicted IS NOT NULL AND isfinite(list_sum(probabilities)))"
     )
-    if not _is_trained(context):
+    if not is_trained(context):
         return usable
     splits = [row["split"] for row in context.facts.epochs if str(row["split"]).lower() in EVALUATION]
     if not splits:
@@ -114,7 +105,7 @@ def _judged(context: Context) -> str:
 def _note_sample(context: Context) -> None:
     """Add a note on whether the model knew the samples."""
     splits = {str(row["split"]).lower() for row in context.facts.epochs if row["split"] is not None}
-    if _is_trained(context) or (splits and splits <= set(EVALUATION)):
+    if is_trained(context) or (splits and splits <= set(EVALUATION)):
         context.note("the probabilities are of an evaluation split; they are taken to be out of sample")
     else:
         context.note(

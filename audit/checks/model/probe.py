@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import EVALUATION, Context
 from audit.checks.shared.files import evenly
-from audit.checks.shared.statistics import holm
+from audit.checks.shared.statistics import holm, wilson
 from audit.errors import DatasetError, ModelError, PipelineError, UsageError
 from audit.lineage.diff.mcnemar import p_value
 from audit.sources.builder import builders_of, can_be_rebuilt
@@ -32,6 +32,8 @@ class GradedVisit(TypedDict):
     predicted: int | None
 
 
+#: The share of predictions that may turn because a sum was rounded otherwise.
+_BY_ROUNDING = 0.02
 #: Gains that differ by less than this are equal.
 _EQUAL = 0.02
 
@@ -41,7 +43,7 @@ class ProbeCheck(Check):
 
     description = (
         "With --probe: no other channel order, normalisation, aspect, orientation, mode or class order makes the "
-        "model right far more often."
+        "model right far more often, and the same input gives the same prediction."
     )
     needs = ("model", "labels")
     options = settings(
@@ -109,6 +111,7 @@ class ProbeCheck(Check):
             if significant and _gain(one) >= context.options["gain"]
         ]
         if not gains:
+            yield from _find_chance(context, found)
             return
         gains.sort(key=_gain, reverse=True)
         # Of changes that gain about as much, the one that says most: a network may take any scale for the right one.
@@ -127,6 +130,21 @@ class ProbeCheck(Check):
             value=before + _gain(best),
             threshold=before,
             sql=f"FROM predictions WHERE run_id = {context.run_literal} AND NOT correct",
+        )
+
+
+def _find_chance(context: Context, found: Probe) -> Iterable[Finding]:
+    """Report a model that predicts otherwise when it is given the same inputs again."""
+    other = found.samples - found.agreed
+    if wilson(other, found.samples)[0] > _BY_ROUNDING:
+        yield Finding(
+            f"{other} of {found.samples} predictions are other ones when they are made again: the model draws random numbers "
+            "in evaluation mode too, such as with functional.dropout(x) without training=self.training, or its weights have "
+            "changed.",
+            value=other / found.samples,
+            threshold=_BY_ROUNDING,
+            sql=f"FROM predictions WHERE run_id = {context.run_literal}",
+            severity="warning",
         )
 
 

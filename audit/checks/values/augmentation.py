@@ -31,6 +31,12 @@ class Augmentation(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        known = [*self._check_stages(context)]
+        yield from known
+        if context.options["evaluation"] and not any("is active in the split" in one.message for one in known):
+            yield from self._check_draws(context)
+
+    def _check_stages(self, context: Context) -> Iterable[Finding]:
         for stage in context.facts.stages:
             rows = f"(FROM {context.outputs} WHERE stage = {stage.stage})"
             if stage.stage not in context.stage_numbers or not (stage.random or _acts_sometimes(context, stage, rows)):
@@ -125,6 +131,28 @@ class Augmentation(Check):
                 sql=query,
                 severity="warning",
             )
+
+    def _check_draws(self, context: Context) -> Iterable[Finding]:
+        """Report an evaluation split whose samples draw random numbers, whatever draws them."""
+        if not context.facts.counts.get("rng"):
+            return
+        splits = ", ".join(f"'{name}'" for name in EVALUATION)
+        query = (
+            "SELECT s.split, r.generator, min(index) AS index, count(*) AS visits FROM rng r "
+            f"JOIN {context.samples} s USING (run_id, epoch, index, visit) WHERE r.run_id = {context.run_literal} "
+            f"AND r.generator <> 'batch' AND lower(s.split) IN ({splits}) GROUP BY ALL ORDER BY visits DESC"
+        )
+        for row in context.rows(query)[:1]:
+            if row["visits"] >= context.options["visits"]:
+                yield Finding(
+                    f"{row['visits']:,} visits of the split {row['split']} drew from the random generator "
+                    f"{row['generator']}, in code that is not marked as random: results there depend on chance.",
+                    index=row["index"],
+                    value=row["visits"],
+                    threshold=0,
+                    sql=query,
+                    severity="warning",
+                )
 
 
 def _acts_sometimes(context: Context, stage: Stage, rows: str) -> bool:

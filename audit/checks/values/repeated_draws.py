@@ -12,6 +12,7 @@ class RepeatedDraws(Check):
     """Compare the generator states that visits drew from: two states are never equal by chance."""
 
     description = "No two visits drew from the same state of a random generator, in any worker or epoch."
+    follows = ("augmentation",)
     options = settings(
         share=Option(
             0.05, "Report a generator if at least this share of the visits repeats the state of another visit."
