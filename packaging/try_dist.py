@@ -1,7 +1,7 @@
 """Try the built wheel in a clean environment of each Python that is found: `make try-dist`.
 
 For each interpreter: install the wheel with the versions of constraints.txt, record the digits, replay them, and run the
-tests of the sdist that need no optional package. torch is large, so one environment exists at a time.
+tests of the sdist that need no large optional package. torch is large, so one environment exists at a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def try_python(python: str, folder: Path, *, tests: bool) -> None:
     wheel, sdist = newest("*.whl"), newest("*.tar.gz")
     run([python, "-m", "venv", folder / "venv"])
     inside = folder / "venv" / "bin" / "python"
-    packages = [f"{wheel}[checks,safetensors,pandas]", "pytest", "hypothesis", "psutil", "scikit-learn"]
+    packages = [f"{wheel}[checks,safetensors,pandas,sign]", "pytest", "hypothesis", "psutil", "scikit-learn", "pyyaml"]
     run([inside, "-m", "pip", "install", "-qq", "-c", REPOSITORY / "constraints.txt", *packages])
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
