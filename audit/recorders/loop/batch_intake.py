@@ -61,7 +61,7 @@ class BatchIntake:
             iteration.arrived += envelope.count
         if all(label is None for label in envelope.labels):
             envelope.labels = _in_order(_batch_labels(envelope.data, envelope.count), envelope.layout)
-        visits = [self.visits.next(epoch, index) for index in envelope.indices]
+        visits = self.visits.next_all(epoch, envelope.indices)
         unpacked = envelope.rows()
         stamp = wire.Stamp(
             self._run.run_id,

@@ -7,6 +7,7 @@ that was not joins it: so training and validation alternate within an epoch, and
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 
 class EpochClock:
@@ -52,12 +53,19 @@ class VisitCounter:
 
     def next(self, epoch: int, index: int) -> int:
         """Return the number of this visit."""
+        return self.next_all(epoch, [index])[0]
+
+    def next_all(self, epoch: int, indices: Sequence[int]) -> list[int]:
+        """Return the numbers of these visits."""
         counts = self._open.get(epoch)
         if counts is None:
             counts = self._begin(epoch)
-        number = counts.get(index, self._floors.get(epoch, 0))
-        counts[index] = number + 1
-        return number
+        floor, numbers = self._floors.get(epoch, 0), []
+        for index in indices:
+            number = counts.get(index, floor)
+            counts[index] = number + 1
+            numbers.append(number)
+        return numbers
 
     @property
     def entries(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from audit.recorders.calls.call_stages import CallStages
@@ -162,24 +164,27 @@ def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
     path = args[0] if args else None
     if isinstance(path, str):
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            # Without a buffer, as all of it is read at once.
+            with open(path, "rb", 0) as file:
+                data = file.readall()
         except OSError as error:
             visit.fail("load", error)
             raise
         visit.hash_source(data)
-        if getattr(target, "__module__", "") == "torchvision.datasets.folder" and _pillow_backend():
-            return visit.load(_decode_rgb, (data,), {})
+        if getattr(target, "__module__", "") == "torchvision.datasets.folder":
+            backend, decode = _torchvision_loader()
+            if backend() == "PIL":
+                return visit.load(decode, (data,), {})
     return visit.load(target, args, kwargs)
 
 
-def _pillow_backend() -> bool:
+@functools.cache
+def _torchvision_loader() -> tuple[Callable[[], str], Callable[[bytes], Any]]:
+    """Return what says how torchvision loads pictures, and what loads them so from memory with Pillow."""
     import torchvision
-
-    return bool(torchvision.get_image_backend() == "PIL")
-
-
-def _decode_rgb(data: bytes) -> Any:
     from PIL import Image
 
-    return Image.open(io.BytesIO(data)).convert("RGB")
+    def decode_rgb(data: bytes) -> Any:
+        return Image.open(io.BytesIO(data)).convert("RGB")
+
+    return torchvision.get_image_backend, decode_rgb

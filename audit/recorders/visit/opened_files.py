@@ -15,6 +15,8 @@ from typing import Any
 Before = tuple[list[str] | None, int]
 NOBODY: Before = (None, 0)
 
+_WRITES = os.O_WRONLY | os.O_RDWR
+
 _noted: list[str] | None = None
 _thread = 0
 _installed = 0
@@ -24,8 +26,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or _noted is None or threading.get_ident() != _thread:
         return
     path, _, flags = arguments
-    if isinstance(path, (str, bytes)) and not flags & (os.O_WRONLY | os.O_RDWR):
-        _noted.append(os.fsdecode(path))
+    if isinstance(path, (str, bytes)) and not flags & _WRITES:
+        _noted.append(path if type(path) is str else os.fsdecode(path))
 
 
 def note_opened_file(path: Any) -> None:

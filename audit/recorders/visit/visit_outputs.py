@@ -115,7 +115,8 @@ class VisitOutputs:
             if level != "verify":
                 if facts.kind in _COMPOSITE:
                     row.target = values.describe_target(value)
-                self._keep(row, value)
+                if level != "digest" or row.changed is False:
+                    self._keep(row, value)
             row.version = _version_of(value)
             self.rows[ordinal] = row
             if not is_target:
