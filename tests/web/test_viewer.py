@@ -98,6 +98,15 @@ def test_a_picture_of_two_runs_opens_with_its_difference(page: Any, gallery_site
     page.get_by_text(re.compile("largest difference")).wait_for(timeout=90_000)
 
 
+def test_numbers_of_another_type_that_show_the_same_are_no_difference(page: Any, gallery_site: str) -> None:
+    page.goto(f"{gallery_site}run/{runs(gallery_site)['photos']}/trace/3")
+    stages = page.locator(".stage strong").all_inner_texts()
+    page.get_by_title("look at the exact values").nth(stages.index("ToDtype")).click()
+    page.get_by_label("show").select_option("difference")
+    page.get_by_label("picture B").select_option(index=stages.index("ToImage"))
+    page.get_by_text("no difference in the 255 shown levels: A and B have different types").wait_for(timeout=90_000)
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (3, 5, 7), (5, 7, 3), (1, 3, 5, 7), (12, 40, 50)])
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "float16", "float32", "int64"])
 def test_every_layout_is_height_width_channels(shape: tuple[int, ...], dtype: str) -> None:

@@ -177,6 +177,8 @@
         if (most > largest) largest = most;
       }
     }
+    // Levels of two types differ by rounding: less than half a level is not drawn as a difference.
+    if (levels && largest < 0.5) { found.fill(0); largest = 0; }
     found.forEach((value, n) => {
       const shown = largest ? Math.sqrt(value / largest) : 0;
       image.data.set([255 * Math.min(1, shown * 1.6), 255 * Math.max(0, shown * 1.6 - 0.6), 60 * shown, 255], 4 * n);
@@ -235,7 +237,7 @@
       const apart = difference(first, second, channel);
       put(view.first, apart.canvas, place);
       const same = first.width === second.width && first.height === second.height;
-      note = (apart.largest ? "largest difference " + short(apart.largest) + (apart.levels ? " of 255 shown levels: A and B have different types" : "") : "no difference") + (same ? "" : ", B sampled at A's pixels because the sizes differ");
+      note = (apart.largest ? "largest difference " + short(apart.largest) + (apart.levels ? " of 255 shown levels: A and B have different types" : "") : apart.levels ? "no difference in the 255 shown levels: A and B have different types" : "no difference") + (same ? "" : ", B sampled at A's pixels because the sizes differ");
     } else {
       put(view.first, painted(first, channel), place);
       if (view.mode.value === "blend" && second && !second.error) put(view.first, painted(second, channel), place, Number(view.blend.value));
