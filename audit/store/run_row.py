@@ -17,7 +17,11 @@ _TIMES = ("started_at", "finished_at")
 _TEXTS = ("dataset", "pipeline", "model", "arch", "mode", "device", "output", "capture", "capture_where")
 _NUMBERS = ("seed", "limit", "batch_size", "workers", "capture_budget")
 _OBJECTS = ("code", "builders", "loaders")
-_LISTS = (*_OBJECTS, "layers")
+_RECIPE: dict[str, type] = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(_NUMBERS, int),
+    **dict.fromkeys((*_OBJECTS, "layers"), list),
+}
 
 
 def parse_run(row: dict[str, Any]) -> Run:
@@ -76,17 +80,21 @@ def _object(name: str, value: Any) -> dict[str, Any] | None:
 
 def _check_recipe(recipe: dict[str, Any]) -> None:
     """Raise ValueError where a part of a recipe that code works with is of another kind than any recording writes."""
-    kinds: dict[tuple[str, ...], Any] = {_TEXTS: str, _NUMBERS: int, _LISTS: list}
-    wrong = [key for keys, kind in kinds.items() for key in keys if not isinstance(recipe.get(key), kind | None)]
-    entries = [(key, entry) for key in _OBJECTS if key not in wrong for entry in recipe.get(key) or ()]
-    wrong += [key for key, entry in entries if not isinstance(entry, dict)]
-    code: list[Any] = [entry for key, entry in entries if key == "code" and isinstance(entry, dict)]
-    for builder in recipe.get("builders") or () if "builders" not in wrong else ():
-        listed = builder.get("code", ())
-        code += listed if isinstance(listed, list | tuple) else [None]
-    wrong += ["code" for file in code if not _is_code_file(file)]
-    if wrong:
-        raise ValueError(f"its recipe says {wrong[0]} = {str(recipe.get(wrong[0]))[:80]!r}")
+    for key, value in recipe.items():
+        kind = _RECIPE.get(key)
+        if kind is None or value is None:
+            continue
+        is_right = isinstance(value, kind)
+        if is_right and key in _OBJECTS:
+            is_right = all(isinstance(entry, dict) and _has_code_files(key, entry) for entry in value)
+        if not is_right:
+            raise ValueError(f"its recipe says {key} = {str(value)[:80]!r}")
+
+
+def _has_code_files(key: str, entry: dict[str, Any]) -> bool:
+    """Return whether an entry of `code`, or the code of a builder, names files as recordings do."""
+    files = [entry] if key == "code" else entry.get("code", ()) if key == "builders" else ()
+    return isinstance(files, list | tuple) and all(map(_is_code_file, files))
 
 
 def _is_code_file(entry: Any) -> bool:
