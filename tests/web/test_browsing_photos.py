@@ -67,6 +67,8 @@ def test_three_hundred_classes_fit_and_can_be_searched(page: Any, hundreds: str)
     box = grid.bounding_box()
     assert box["x"] + box["width"] <= 1280
     assert grid.locator("a").count() > 600
+    band = page.locator("#band-column").bounding_box()
+    assert band["x"] + band["width"] < 0, "no class is marked until one is looked for"
     page.get_by_label("find a class").fill("species of bird number 17")
     page.get_by_role("link", name="mistakes of species of bird number 17").wait_for()
     assert page.locator("#band-row").get_attribute("y") == "17"

@@ -136,8 +136,8 @@ document.addEventListener("input", (event) => {
   if (event.target.id !== "find-class") return;
   const typed = event.target.value.toLowerCase(), options = [...document.querySelectorAll("#class-names option")];
   const found = typed && (options.find((one) => one.value.toLowerCase() === typed) || options.find((one) => one.value.toLowerCase().startsWith(typed)));
-  document.querySelector("#band-row").setAttribute("y", found ? found.dataset.at : "-2");
-  document.querySelector("#band-column").setAttribute("x", found ? found.dataset.at : "-2");
+  document.querySelector("#band-row").setAttribute("y", found ? found.dataset.at : "-1000");
+  document.querySelector("#band-column").setAttribute("x", found ? found.dataset.at : "-1000");
   const link = document.querySelector("#found-class");
   link.hidden = !found;
   if (found) { link.href = link.dataset.gallery + (link.dataset.gallery.includes("?") ? "&" : "?") + new URLSearchParams({ where: "label = " + Number(found.dataset.l) + " AND NOT correct" }); link.textContent = "mistakes of " + found.value; }
