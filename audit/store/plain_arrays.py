@@ -24,7 +24,7 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         numbers = np.array([0 if value is None else value for value in values], _NUMBERS[kind])
         return pa.Array.from_buffers(kind, length, [valid, pa.py_buffer(numbers)])
     if pa.types.is_timestamp(kind):
-        times = [0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values]
+        times = [0 if value is None else _microseconds(value) for value in values]
         return pa.Array.from_buffers(kind, length, [valid, pa.py_buffer(np.array(times, np.int64))])
     if pa.types.is_string(kind):
         texts = [b"" if value is None else value.encode() for value in values]
@@ -37,6 +37,11 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, length, [valid, ends], children=[entries])
     return pa.Array.from_buffers(kind, length, [valid, ends], children=[array_of(within, kind.value_type)])
+
+
+def _microseconds(time: datetime) -> int:
+    """Return the time since 1970; one without a zone is in UTC, as Arrow takes it."""
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
