@@ -183,6 +183,22 @@ def test_channels_as_opencv_loads_them_are_told(order: str, tmp_path: Path) -> N
     assert outcome_of(tmp_path / "lineage", "channel_order", {"expected": order}).status == "pass"
 
 
+def test_an_array_that_is_reshaped_instead_of_permuted_is_named(tmp_path: Path) -> None:
+    from audit.api import run
+
+    root = folders(tmp_path / "data", 4)
+    (tmp_path / "pipeline.py").write_text(
+        "import numpy, torch\ndef tensor(image):\n    pixels = torch.from_numpy(numpy.array(image))\n"
+        "    return pixels.reshape(3, *pixels.shape[:2]).float() / 255\ntransform = [tensor]\n"
+    )
+    run(root, pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", capture="digest", workers=0)
+    outcome = outcome_of(tmp_path / "lineage", "channel_order")
+    assert (outcome.status, outcome.severity) == ("fail", "error")
+    assert "tensor took height×width×channels" in outcome.message
+    assert "permute(2, 0, 1)" in outcome.message
+    assert outcome.findings[0].value == 12
+
+
 def test_a_picture_unlike_the_others_is_named(tmp_path: Path) -> None:
     """Noise among handwritten digits, and nothing else."""
     from audit.api import run

@@ -11,6 +11,7 @@ from audit.checks.shared.files import chosen_files, opened
 from audit.sources.decode import open_picture
 
 Order = str
+_ORDERS: dict[Order, list[int]] = {"rgb": [0, 1, 2], "bgr": [2, 1, 0]}
 
 
 class StageDigest(TypedDict):
@@ -24,7 +25,7 @@ class StageDigest(TypedDict):
 class ChannelOrder(Check):
     """Decode a few files and compare the digests of both orders with those of the recorded stages; run nothing."""
 
-    description = "The last stage that still shows the file's own pixels has them as red, green, blue, not reversed."
+    description = "The last stage that still shows the file's own pixels has them as red, green, blue, not reversed, and each in its place."
     severity = "warning"
     needs = ("files",)
     options = settings(
@@ -60,7 +61,20 @@ class ChannelOrder(Check):
             raise Skip("no stage shows the pixels of a file unchanged, so that their order cannot be seen; see --probe")
         wrong = {index: found for index, found in last.items() if found[1] != context.options["expected"]}
         context.note(f"seen in {len(last)} files")
-        if wrong:
+        reshaped = {index: found[0] for index, found in wrong.items() if found[1] == "reshaped"}
+        if reshaped:
+            index, stage = min(reshaped.items())
+            yield Finding(
+                f"In {len(reshaped)} of {len(last)} files that were read again, {context.stage_name(stage)} took height×width×channels "
+                "for channels×height×width: every pixel is in another place. Use permute(2, 0, 1) instead of reshape or view.",
+                index=index,
+                stage=stage,
+                value=len(reshaped),
+                threshold=0,
+                sql=query,
+                severity="error",
+            )
+        elif wrong:
             index, (stage, order) = min(wrong.items())
             yield Finding(
                 f"In {len(wrong)} of {len(last)} files that were read again, {context.stage_name(stage)} has the channels as "
@@ -89,16 +103,15 @@ def _digests(file: Any) -> Iterator[tuple[str | None, Order]]:
         return
     if (pixels == pixels[:, :, ::-1]).all():
         return  # grey: both orders are one
-    for order, array in (("rgb", pixels), ("bgr", np.ascontiguousarray(pixels[:, :, ::-1]))):
-        flat = np.ascontiguousarray(array.transpose(2, 0, 1))
-        for form in (
-            array,
-            flat,
-            array.astype(np.float32) / np.float32(255),
-            flat.astype(np.float32) / np.float32(255),
-        ):
+    height, width = pixels.shape[:2]
+    shown: list[tuple[Order, Any]] = [("reshaped", pixels.reshape(3, height, width))]
+    for order, channels in _ORDERS.items():
+        given = np.ascontiguousarray(pixels[:, :, channels])
+        shown += [(order, given), (order, np.ascontiguousarray(given.transpose(2, 0, 1)))]
+        yield values.digest(Image.fromarray(given)), order
+    for order, whole in shown:
+        for form in (whole, whole.astype(np.float32) / np.float32(255)):
             yield values.digest(form), order
             for kept in (None, {"type": "Image"}):
                 raw = np.frombuffer(form.tobytes(), np.uint8)
                 yield hashing.of("tensor", str(form.dtype), form.shape, raw, tv.meaning(kept)), order
-        yield values.digest(Image.fromarray(array)), order
