@@ -159,6 +159,8 @@ class CallProfile:
             return False
         if is_a(value, str):
             return bool(self._text_calls) and not is_held(value, dataset)
+        if is_a(value, np.ndarray) and any(change.is_in_place for change in self._changes_of_arrays()):
+            return True
         if is_a(value, (np.ndarray, np.generic)) and is_new_array(value):
             return bool(self._changes_of_arrays()) and not is_held(value, dataset)
         return False

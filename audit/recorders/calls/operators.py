@@ -37,6 +37,11 @@ class Change(NamedTuple):
     line: int
     name: str
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it changes the memory of an array, which the dataset may hold."""
+        return self.name in ("operators in place", "assignment to items")
+
 
 def changes_in(code: CodeType, names: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Change]:
     """Return the operators of a function that ran, and its calls of numpy's universal functions.
@@ -73,7 +78,9 @@ def _change_of(
     after = instructions[place + 1] if place + 1 < len(instructions) else one
     if after.opname in _STORES and after.argval in variables and not carries_numbers(variables[after.argval]):
         return None
-    return None if is_comparison and "JUMP" in after.opname else "operators"
+    if is_comparison and "JUMP" in after.opname:
+        return None
+    return "operators in place" if one.opname == "BINARY_OP" and one.argrepr.endswith("=") else "operators"
 
 
 def _before_value(instructions: Sequence[dis.Instruction], place: int) -> dis.Instruction | None:

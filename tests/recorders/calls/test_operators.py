@@ -144,6 +144,12 @@ def assign_given(x: Any) -> Any:
     return x
 
 
+def add_in_place(dataset: Any, index: int) -> Any:
+    x = dataset.array[index]
+    x += 1
+    return x
+
+
 def fill_by_hand() -> Any:
     x = np.zeros(4)
     x[2] = 1
@@ -163,6 +169,7 @@ WAYS: dict[str, Any] = {
     "assigned": lambda self, n: assign(self.lists[n]),
     "multiplied": lambda self, n: multiply(self.lists[n]),
     "zeros": lambda self, n: fill_by_hand(),
+    "held array": lambda self, n: add_in_place(self, n),
     "universal function": lambda self, n: np.sqrt(self.array[n]),
     "imported universal function": lambda self, n: sqrt(self.array[n]),
     "universal function of a list": lambda self, n: np.log1p(self.lists[n]),
