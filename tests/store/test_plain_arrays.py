@@ -16,7 +16,7 @@ from audit.store.schema import RUNS
 from audit.store.write.writer import RunWriter
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-_TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.none() | st.timezones())
+_TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.one_of(st.none(), st.timezones()))
 _VALUES: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
     pa.float64(): st.floats(allow_nan=False),
