@@ -85,19 +85,15 @@ def _widening(count: int) -> float:
 def measures(thumbnails: Array) -> Array:
     """Return for each picture: brightness, contrast, detail, its finest part, and the share of black or white."""
     grey = thumbnails.astype(np.float32)
-    down, across = np.diff(grey, axis=1)[:, :, :-1], np.diff(grey, axis=2)[:, :-1, :]
-    detail = np.sqrt((down**2 + across**2).mean(axis=(1, 2)))
-    fine = np.abs(
-        grey[:, 1:-1, 1:-1] * 4 - grey[:, :-2, 1:-1] - grey[:, 2:, 1:-1] - grey[:, 1:-1, :-2] - grey[:, 1:-1, 2:]
-    )
+    detail, sharpness = _sharpness(grey)
     contrast = grey.std(axis=(1, 2))
     extreme = ((grey < 8) | (grey > 247)).mean(axis=(1, 2))
     levels = [
         grey.mean(axis=(1, 2)),
         contrast,
-        np.log1p(detail),
-        np.log1p(fine.mean(axis=(1, 2))) - np.log1p(detail),
-        np.log1p(detail) - np.log1p(contrast),
+        detail,
+        sharpness,
+        detail - np.log1p(contrast),
         np.sqrt(extreme),
     ]
     return np.stack([*levels, *_texture(grey), *_palette(thumbnails)], axis=1)
@@ -105,10 +101,19 @@ def measures(thumbnails: Array) -> Array:
 
 def details(thumbnails: Array) -> dict[str, Array]:
     """Return two measures of each picture by the words for them: blur, noise and compression change both."""
-    if not len(thumbnails):
-        return {}
-    found = measures(thumbnails)
-    return {"the amount of detail": found[:, 2], "the sharpness": found[:, 3]}
+    detail, sharpness = _sharpness(thumbnails.astype(np.float32))
+    return {"the amount of detail": detail, "the sharpness": sharpness}
+
+
+def _sharpness(grey: Array) -> tuple[Array, Array]:
+    """Return the logarithm of each picture's detail, and of the share of it between neighbouring pixels."""
+    down, across = np.diff(grey, axis=1)[:, :, :-1], np.diff(grey, axis=2)[:, :-1, :]
+    detail: Array = np.log1p(np.sqrt((down**2 + across**2).mean(axis=(1, 2))))
+    fine = np.abs(
+        grey[:, 1:-1, 1:-1] * 4 - grey[:, :-2, 1:-1] - grey[:, 2:, 1:-1] - grey[:, 1:-1, :-2] - grey[:, 1:-1, 2:]
+    )
+    sharpness: Array = np.log1p(fine.mean(axis=(1, 2))) - detail
+    return detail, sharpness
 
 
 def _texture(grey: Array) -> list[Array]:
