@@ -77,6 +77,8 @@ class CallProfile:
         self._returned: dict[int, Any] = {}
         #: Where the user's own code was when a function in C last made a value, whose result is not seen.
         self._maker: dict[CodeType, int] | None = None
+        #: Where it was when stage 0 was recorded: what comes after is not before the first stage.
+        self._load: dict[CodeType, int] | None = None
         #: Code that has run since.
         self._later: set[CodeType] = set()
         #: Methods of texts that were called, as `calls`. They matter only where the value is a text.
@@ -99,6 +101,8 @@ class CallProfile:
             sys.setprofile(None)
 
     def _event(self, frame: FrameType, event: str, function: Any) -> None:
+        if self._load is None and is_load_noted():
+            self._load = _places(frame, through=True)
         if event == "c_call":
             if not is_library_file(frame.f_code.co_filename):
                 if _changes_values(function):
@@ -167,11 +171,16 @@ class CallProfile:
 
     def _changes_of_arrays(self) -> list[Change]:
         """Return what may have changed an array since a function in C made it."""
+        load = self._load or {}
+        found = {
+            code: [change for change in changes if change.offset < load.get(code, sys.maxsize)]
+            for code, changes in self._changes.items()
+        }
         if self._maker is None:
-            return [change for changes in self._changes.values() for change in changes]
+            return [change for changes in found.values() for change in changes]
         return [
             change
-            for code, changes in self._changes.items()
+            for code, changes in found.items()
             for change in changes
             if (code in self._later and code not in self._maker) or change.offset > self._maker.get(code, sys.maxsize)
         ]
@@ -210,10 +219,10 @@ def _key_of(code: CodeType) -> tuple[str, str, int]:
     return code.co_qualname, code.co_filename, code.co_firstlineno
 
 
-def _places(frame: FrameType | None) -> dict[CodeType, int]:
-    """Return where each function of the user's own is that is running."""
+def _places(frame: FrameType | None, *, through: bool = False) -> dict[CodeType, int]:
+    """Return where each function of the user's own is that is running; with `through`, also those that called audit."""
     found: dict[CodeType, int] = {}
-    while frame is not None and not is_own_file(frame.f_code.co_filename):
+    while frame is not None and (through or not is_own_file(frame.f_code.co_filename)):
         if not is_library_file(frame.f_code.co_filename):
             found.setdefault(frame.f_code, frame.f_lasti)
         frame = frame.f_back
