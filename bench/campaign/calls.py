@@ -29,7 +29,7 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
     """Watch the calls that change something below a folder, for the length of the block: `open` to write, write, fsync, link,
     replace, rename, unlink, mkdir, rmdir. With `reads` also `open` to read, listdir and flock, before they happen.
     """
-    real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir")}
+    real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir", "write")}
     real_open, real_flock = builtins.open, fcntl.flock
 
     def mine(path: Any) -> bool:
@@ -80,6 +80,15 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
         if mine(path):
             after("fsync", (path,), b"")
 
+    def write(descriptor: int, data: Any) -> int:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if mine(path):
+            before("write", (path,))
+        done: int = real["write"](descriptor, data)
+        if mine(path):
+            after("write", (path,), bytes(data[:done]))
+        return done
+
     def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
         creates = mine(path) and flags & os.O_CREAT and not os.path.exists(path)
         if creates:
@@ -89,38 +98,14 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
             after("create", (os.fspath(path),), b"")
         return descriptor
 
-    class Written:
-        """A file that is open to write."""
-
-        def __init__(self, path: Any) -> None:
-            self._path = os.fspath(path)
-            before("create", (self._path,))
-            self._file = real_open(path, "wb")
-            after("create", (self._path,), b"")
-
-        def write(self, data: bytes | memoryview) -> int:
-            before("write", (self._path,))
-            done = self._file.write(data)
-            after("write", (self._path,), bytes(data))
-            return done
-
-        def __enter__(self) -> Written:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self._file.close()
-
-        def flush(self) -> None:
-            self._file.flush()
-
-        def fileno(self) -> int:
-            return self._file.fileno()
-
     def open_file(path: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
         if not mine(path):
             return real_open(path, mode, *more, **options)
         if mode == "wb":
-            return Written(path)
+            before("create", (os.fspath(path),))
+            file = real_open(path, mode, *more, **options)
+            after("create", (os.fspath(path),), b"")
+            return file
         if reads:
             before("read", (os.fspath(path),))
         return real_open(path, mode, *more, **options)
@@ -129,7 +114,7 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
         setattr(os, name, two(name))
     for name in _ONE_PATH:
         setattr(os, name, one(name))
-    os.fsync, os.open, os.listdir = fsync, open_descriptor, listdir  # type: ignore[assignment]
+    os.fsync, os.open, os.listdir, os.write = fsync, open_descriptor, listdir, write  # type: ignore[assignment]
     fcntl.flock = flock
     local_filesystem.open = open_file  # type: ignore[attr-defined]
     try:

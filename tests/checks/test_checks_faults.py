@@ -169,7 +169,8 @@ def test_a_checkpoint_and_code_that_changed_are_named(tmp_path: Path) -> None:
     helper.write_text("SIZE = 224\n")
     recorded = world()
     sha256 = hashlib.sha256(helper.read_bytes()).hexdigest()
-    recorded.run.recipe = {"model": str(checkpoint), "code": [{"file": str(helper), "sha256": sha256}]}
+    code = [{"module": "helpers", "file": str(helper), "sha256": sha256}]
+    recorded.run.recipe = {"model": str(checkpoint), "code": code}
     recorded.run.model_digest = hashlib.sha256(b"weights").hexdigest()
     store = recorded.write(tmp_path / "lineage")
     for check, file, change in (("model_unchanged", checkpoint, b"other"), ("code_unchanged", helper, b"SIZE = 256\n")):

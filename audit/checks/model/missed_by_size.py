@@ -12,7 +12,7 @@ _SIZES = """
     SELECT CASE WHEN area < 1024 THEN 'small' WHEN area < 9216 THEN 'medium' ELSE 'large' END AS size,
            count(*) AS objects, count(*) FILTER (outcome = 'fn') AS missed, sum(count(*)) OVER () AS every,
            sum(count(*) FILTER (outcome = 'fn')) OVER () AS every_missed
-    FROM (SELECT *, (x2 - x1) * (y2 - y1) AS area FROM boxes WHERE kind = 'target' AND call = 0 AND outcome IS NOT NULL)
+    FROM (SELECT * REPLACE (coalesce(area, (x2 - x1) * (y2 - y1)) AS area) FROM boxes WHERE kind = 'target' AND call = 0 AND outcome IS NOT NULL)
     GROUP BY 1 ORDER BY missed / objects DESC
 """
 
