@@ -18,6 +18,7 @@ EXTRAS = {
     "lightning": "lightning",
     "transformers": "transformers",
     "accelerate": "transformers",
+    "huggingface_hub": "transformers",
     "mlflow": "mlflow",
     "tensorboard": "tensorboard",
     "openlineage": "openlineage",

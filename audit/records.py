@@ -157,7 +157,12 @@ class Run(NotebookView):
 
 def as_tags(tags: Mapping[Any, Any]) -> dict[str, str]:
     """Return tags as a store keeps them: texts, whatever was given."""
-    return {as_utf8(str(key)): "" if value is None else as_utf8(str(value)) for key, value in tags.items()}
+    return {as_utf8(_as_text(key)): "" if value is None else as_utf8(_as_text(value)) for key, value in tags.items()}
+
+
+def _as_text(value: Any) -> str:
+    # A text may be a member of an enumeration too, which `str` would give by its name.
+    return str.__str__(value) if isinstance(value, str) else str(value)
 
 
 def as_utf8(text: str) -> str:

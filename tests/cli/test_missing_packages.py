@@ -161,7 +161,8 @@ def test_a_missing_module_of_the_users_own_code_is_named(tmp_path: Path, folder:
 def test_the_table_of_extras_is_that_of_the_package() -> None:
     project = tomllib.loads((Path(audit.__file__).parents[1] / "pyproject.toml").read_text())["project"]
     declared = project["optional-dependencies"]
-    packages = {"botocore": "boto3", "sklearn": "scikit-learn"}
+    # Modules of another name than their package, or that come with it.
+    packages = {"botocore": "boto3", "sklearn": "scikit-learn", "huggingface_hub": "transformers"}
     for module, extra in EXTRAS.items():
         assert any(packages.get(module, module) in line for line in declared[extra]), (module, extra)
     base = {re.split(r"[>=\[ ]", line)[0] for line in project["dependencies"]}

@@ -81,6 +81,7 @@ def test_three_hundred_classes_fit_and_can_be_searched(page: Any, hundreds: str)
 def test_a_training_shows_its_last_epoch_and_the_others(page: Any, gallery_site: str) -> None:
     page.goto(f"{gallery_site}run/{runs(gallery_site)['training']}/gallery?where=")
     page.get_by_text("120 samples").wait_for()
+    page.locator(".tile", has_text="epoch 2").first.wait_for()
     tile = page.locator(".tile").first
     assert "epoch 2" in tile.inner_text()
     assert re.search(r"\w+-\d\d\.jpg", tile.inner_text())

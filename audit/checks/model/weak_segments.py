@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
@@ -18,6 +18,18 @@ _FACTS = {
     "bytes": ("s.source_bytes", "file size"),
 }
 _PARTS = 4
+
+
+class Segment(TypedDict):
+    """One quarter of the samples by one property, and how many of them, and of all, are predicted right."""
+
+    fact: str
+    low: float
+    high: float
+    samples: int
+    hits: int
+    total: int
+    all_hits: int
 
 
 class WeakSegments(Check):
@@ -57,19 +69,19 @@ class WeakSegments(Check):
             )
 
 
-def _chance(row: Any) -> float:
+def _chance(row: Segment) -> float:
     rest = row["total"] - row["samples"]
     return two_rates(row["hits"], row["samples"], row["all_hits"] - row["hits"], rest)
 
 
-def _segments(context: Context) -> list[dict[str, Any]]:
+def _segments(context: Context) -> list[Segment]:
     """Return the quarters of each property, as `_query` finds them; all of them are found in one pass over the tables."""
     import numpy as np
 
     facts = ", ".join(f"({fact})::FLOAT AS {name}" for name, (fact, _) in _FACTS.items())
     query = f"SELECT p.correct, {facts} FROM {_joined(context)}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
-    found = []
+    found: list[Segment] = []
     for name in _FACTS:
         # A number that is missing is NaN here.
         values = np.concatenate([_column(batch, name) for batch in batches] or [np.empty(0)])
@@ -82,8 +94,17 @@ def _segments(context: Context) -> list[dict[str, Any]]:
         for number in np.unique(quarter).tolist():
             begin, end = (int(np.searchsorted(quarter, number, side)) for side in ("left", "right"))
             hits = int(right[begin:end].sum())
-            row = {"fact": name, "low": float(values[begin]), "high": float(values[end - 1]), "samples": end - begin}
-            found.append({**row, "hits": hits, "total": len(values), "all_hits": int(right.sum())})
+            found.append(
+                {
+                    "fact": name,
+                    "low": float(values[begin]),
+                    "high": float(values[end - 1]),
+                    "samples": end - begin,
+                    "hits": hits,
+                    "total": len(values),
+                    "all_hits": int(right.sum()),
+                }
+            )
     return found
 
 
