@@ -59,6 +59,8 @@ class CollateMixes:
 _HOME = "torchvision.transforms.v2"
 _local = threading.local()
 _listeners: list[Callable[[Mix], None]] = []
+#: What collate functions that are running now have mixed, in any thread.
+_observers: list[CollateMixes] = []
 _originals: dict[type, Any] = {}
 
 
@@ -83,7 +85,11 @@ def unsubscribe(listener: Callable[[Mix], None]) -> None:
     """Stop to call `listener`; after the last one the classes are as they were."""
     if listener in _listeners:
         _listeners.remove(listener)
-    if not _listeners:
+    _restore_unless_used()
+
+
+def _restore_unless_used() -> None:
+    if not _listeners and not _observers:
         while _originals:
             kind, original = _originals.popitem()
             kind.make_params = original  # type: ignore[attr-defined]
@@ -92,14 +98,17 @@ def unsubscribe(listener: Callable[[Mix], None]) -> None:
 @contextlib.contextmanager
 def observe_mixes() -> Iterator[CollateMixes]:
     """Gather the mixes that are made inside, in this thread."""
-    install()
     before = getattr(_local, "mixes", None)
     mixes = CollateMixes()
+    _observers.append(mixes)
+    install()
     _local.mixes = mixes
     try:
         yield mixes
     finally:
         _local.mixes = before
+        _observers[:] = [other for other in _observers if other is not mixes]
+        _restore_unless_used()
 
 
 def _report_params(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 
 import audit
 from audit.recorders.model import mixing
+from audit.recorders.model.mixing import observe_mixes
 
 
 class Images(Dataset):  # type: ignore[type-arg]
@@ -100,6 +101,13 @@ def test_the_classes_are_left_as_they_were(tmp_path: Path) -> None:
     with audit.record(tmp_path / "a") as first, audit.record(tmp_path / "b"):
         assert v2.MixUp.make_params is not before[0]
         first.close()
+        assert v2.MixUp.make_params is not before[0]
+    assert (v2.MixUp.make_params, v2.CutMix.make_params) == before
+
+
+def test_a_collate_function_leaves_the_classes_as_they_were() -> None:
+    before = v2.MixUp.make_params, v2.CutMix.make_params
+    with observe_mixes(), observe_mixes():
         assert v2.MixUp.make_params is not before[0]
     assert (v2.MixUp.make_params, v2.CutMix.make_params) == before
 
