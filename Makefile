@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser tools test quick thorough campaign screenshots check format lint types docs site dist try-dist bench clean
+.PHONY: help setup demo browser tools test quick slow-tests thorough campaign screenshots check format lint types docs site dist try-dist bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -61,6 +61,9 @@ QUICK := not ray and not buckets and not browser and not workers and not slow
 
 quick: format lint types  ## format, lint, types, and the tests that start no processes
 	$(BIN)/python -m pytest -q -n 2 --no-processes --hypothesis-profile quick -m '$(QUICK)'
+
+slow-tests: $(VENV)/.dev  ## measure which tests `make quick` leaves out because they take long
+	$(BIN)/python -m pytest -q -n 2 --no-processes --hypothesis-profile quick -m '$(QUICK)' --write-slow-tests
 
 thorough: $(VENV)/.dev browser  ## every test, with 20 times as many examples for each property
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile thorough

@@ -15,6 +15,7 @@ import pytest
 from examples import register_profiles
 from PIL import Image
 from processes import forbid_processes
+from slow_tests import SlowTestWriter, mark_slow
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -31,14 +32,23 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-processes", action="store_true", help="skip every test that starts a process")
+    parser.addoption("--write-slow-tests", action="store_true", help="write which of the chosen tests take long")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None and not hasattr(config, "workerinput"):
         _keep_temporary_files_in_memory(config)
+    if config.getoption("--write-slow-tests") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SlowTestWriter())
     if config.getoption("--no-processes") and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
         forbid_processes()  # not where pytest-xdist itself has to start the workers
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--write-slow-tests"):
+        mark_slow(items)
 
 
 def _keep_temporary_files_in_memory(config: pytest.Config) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+#: How the reason of such a skip begins.
+STARTS_A_PROCESS = "it starts a process"
 #: Answers within milliseconds; `audit.run` asks it for the commit.
 _HARMLESS = {"git"}
 _EVENTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"}
@@ -34,4 +36,4 @@ def _program(arguments: tuple[Any, ...]) -> str:
 
 def _refuse(*_: object) -> None:
     if "PYTEST_CURRENT_TEST" in os.environ:
-        pytest.skip("it starts a process: mark it with pytest.mark.workers")
+        pytest.skip(f"{STARTS_A_PROCESS}: mark it with pytest.mark.workers")
