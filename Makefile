@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 # Small jobs on few cores: more threads than cores make a forward pass many times slower.
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
+# The tests start hundreds of processes: each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo browser tools test quick slow-tests thorough campaign screenshots check format lint types docs site dist try-dist bench clean

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from examples import register_profiles
 from PIL import Image
-from processes import forbid_processes
+from processes import forbid_processes, needs_a_package
 from slow_tests import SlowTestWriter, mark_slow
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,7 +31,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--no-processes", action="store_true", help="skip every test that starts a process")
+    parser.addoption(
+        "--no-processes", action="store_true", help="skip every test that starts a process or needs a package"
+    )
     parser.addoption("--write-slow-tests", action="store_true", help="write which of the chosen tests take long")
 
 
@@ -43,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SlowTestWriter())
     if config.getoption("--no-processes") and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
         forbid_processes()  # not where pytest-xdist itself has to start the workers
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.getoption("--no-processes") and collection_path.suffix == ".py" and needs_a_package(collection_path):
+        return True
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,10 +1,12 @@
-"""Keep `make quick` to its promise: a test that starts a process is skipped there, and its reason says how to mark it."""
+"""Keep `make quick` to its promise: it starts no process, and imports no framework that only a few tests need."""
 
 from __future__ import annotations
 
 import multiprocessing.util
 import os
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,13 @@ STARTS_A_PROCESS = "it starts a process"
 #: Answers within milliseconds; `audit.run` asks it for the commit.
 _HARMLESS = {"git"}
 _EVENTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"}
+#: A file that needs an optional package as a whole: lightning, transformers, ray. To import one takes longer than its tests.
+_NEEDS_A_PACKAGE = re.compile(r"^(?:\w+ = )?pytest\.importorskip\(", re.MULTILINE)
+
+
+def needs_a_package(file: Path) -> bool:
+    """Return whether a file of tests imports an optional package before any of its tests runs."""
+    return bool(_NEEDS_A_PACKAGE.search(file.read_text()))
 
 
 def forbid_processes() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.metrics import average_precision_score, roc_auc_score
 from web_server import served
 from webstores import begin, rows, visit, write_samples
 
@@ -73,6 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_areas_equal_those_of_scikit_learn(place: Path) -> None:
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     with Reader(str(place)) as reader:
         run = reader.run(None)
         table = reader.sql("SELECT label, probabilities FROM predictions ORDER BY index").fetchall()
@@ -80,8 +80,8 @@ def test_areas_equal_those_of_scikit_learn(place: Path) -> None:
         for number in range(3):
             curve = class_curve(reader, run, 0, number)
             wanted, scores = labels == number, shares[:, number]
-            assert curve.average_precision == pytest.approx(average_precision_score(wanted, scores))
-            assert curve.roc_auc == pytest.approx(roc_auc_score(wanted, scores))
+            assert curve.average_precision == pytest.approx(metrics.average_precision_score(wanted, scores))
+            assert curve.roc_auc == pytest.approx(metrics.roc_auc_score(wanted, scores))
             assert curve.recall[-1] == curve.false_positive_rate[-1] == 1.0
             assert curve.thresholds == sorted(curve.thresholds, reverse=True)
         missing = class_curve(reader, run, 0, 7)
