@@ -15,7 +15,7 @@ from audit.engines.assemble import Assembly, assemble
 from audit.engines.request import RunRequest
 from audit.errors import NotFound, UsageError
 from audit.identity import check_run_name
-from audit.records import Run, Stage
+from audit.records import DIGEST_VERSION, Run, Stage
 from audit.sources.trust import require_trust, sign_recipe
 from audit.store.read.reader import Reader
 from audit.store.write.payload_filter import Selection
@@ -103,6 +103,12 @@ def _resumable(reader: Reader, reference: str | None) -> Run:
 
 
 def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
+    if recorded.digest_version != DIGEST_VERSION:
+        raise UsageError(
+            f"The run {recorded.run_id} follows version {recorded.digest_version} of the digest recipe, and this audit records "
+            f"version {DIGEST_VERSION}: its two halves would not belong together.",
+            hint="Begin a new run instead, or resume it with the audit that began it.",
+        )
     model_digest = assembly.model.digest if assembly.model else None
     for what, before, now in (
         ("pipeline", recorded.pipeline_digest, assembly.pipeline_digest()),

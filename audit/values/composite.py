@@ -18,8 +18,10 @@ _DEEPEST = 100
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
-def fingerprint(kind: str, mode: str, length: int, children: Iterable[object]) -> tuple[str | None, int]:
-    """Digest over the children's digests (None where a child has none), and the sum of their sizes."""
+def fingerprint(
+    kind: str, mode: str, length: int, children: Iterable[object], attributes: str
+) -> tuple[str | None, int]:
+    """Digest over the children's digests (None where a child has none) and that of attributes, and the sum of their sizes."""
     marks: list[str | None] = []
     size = 0
     depth = _depth.get()
@@ -35,13 +37,19 @@ def fingerprint(kind: str, mode: str, length: int, children: Iterable[object]) -
                 break
     finally:
         _depth.reset(before)
-    return digest_over(kind, mode, length, marks), size
+    return digest_over(kind, mode, length, marks, attributes), size
 
 
-def digest_over(kind: str, mode: str, length: int, marks: list[str | None]) -> str | None:
-    """The digest of a value whose children have these digests."""
+def digest_over(kind: str, mode: str, length: int, marks: list[str | None], attributes: str = "") -> str | None:
+    """The digest of a value whose children, and whose attributes together, have these digests."""
     known = [mark.encode() for mark in marks if mark is not None]
-    return hashing.of(kind, mode, (length,), b"".join(known)) if len(known) == len(marks) else None
+    if len(known) < len(marks):
+        return None
+    return hashing.of(kind, mode, (length,), b"".join(known), _after(attributes))
+
+
+def _after(attributes: str) -> bytes:
+    return f"|{attributes}".encode() if attributes and hashing.version() >= 3 else b""
 
 
 def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:

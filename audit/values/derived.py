@@ -52,6 +52,8 @@ def _table(picture: Any, digest: str, value: Any) -> Encoded | None:
 
 def _crop(picture: Any, digest: str, value: Any) -> Encoded | None:
     (width, height), (whole_width, whole_height) = value.size, picture.size
+    if "transparency" in value.info:
+        return None
     if width > whole_width or height > whole_height or value.size == picture.size or not width or not height:
         return None
     # As torchvision finds the middle.

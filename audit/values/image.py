@@ -1,6 +1,6 @@
 """Pictures: PIL.Image in every mode that Pillow can make.
 
-Pixels, size, mode, palette and the transparency entry are kept; file metadata (EXIF, profiles, format) is not,
+Pixels, size, mode, palette and the transparency entry are kept and digested; file metadata (EXIF, profiles, format) is not,
 because the source file has it. A picture that was opened but not yet read is read, as its first use would.
 """
 
@@ -41,15 +41,15 @@ class ImageKind(ValueKind):
     def observe(self, value: Any) -> Facts:
         if value.mode == "RGB":
             width, height = value.size
-            if loops.native is not None and width and height:
+            if loops.native is not None and width and height and "transparency" not in value.info:
                 found = loops.native.pixels(raw_rgb(value), height, width, "image", "uint8", "RGB")
                 if found is not None:
                     facts: Facts = _new(Facts, found)
                     return facts
-            shape, size = (height, width, 3), 3 * width * height
+            shape, size = (height, width, 3), _size(value)
             words, sums = summed_rgb(value)
-            digest = hashing.of(self.name, "RGB", shape, words)
-            stats = statistics.of_sums(size, sums) if sums is not None else _statistics(value)
+            digest = hashing.of(self.name, "RGB", shape, words, *_transparency(value))
+            stats = statistics.of_sums(3 * width * height, sums) if sums is not None else _statistics(value)
             return Facts(self.name, "uint8", shape, "RGB", digest, *stats, size)
         digest, stats = self._digest(value), _statistics(value)
         dtype = _DTYPES.get(value.mode) or ("uint16" if value.mode.startswith("I;16") else "uint8")
@@ -79,7 +79,7 @@ class ImageKind(ValueKind):
         transparency = value.info.get("transparency")
         if isinstance(transparency, bytes):
             header["transparency"] = base64.b64encode(transparency).decode()
-        elif isinstance(transparency, (int, tuple)):
+        elif isinstance(transparency, (int, tuple, list)):
             header["transparency"] = transparency
         raw = value.tobytes()
         row = len(raw) // value.height if value.height else 0
@@ -133,12 +133,12 @@ class ImageKind(ValueKind):
     def _digest(self, image: Image.Image) -> str:
         shape = _shape(image)
         if image.mode == "RGB":
-            return hashing.of(self.name, "RGB", shape, padded_rgb(image))
+            return hashing.of(self.name, "RGB", shape, padded_rgb(image), *_transparency(image))
         raw = image.tobytes()
         palette = _palette(image)
         if palette is None:
-            return hashing.of(self.name, image.mode, shape, raw)
-        return hashing.of(self.name, image.mode, shape, raw, palette[0].encode(), palette[1])
+            return hashing.of(self.name, image.mode, shape, raw, *_transparency(image))
+        return hashing.of(self.name, image.mode, shape, raw, palette[0].encode(), palette[1], *_transparency(image))
 
 
 @functools.lru_cache(64)
@@ -152,7 +152,7 @@ def _shape(image: Image.Image) -> tuple[int, ...]:
 
 
 def _size(image: Image.Image) -> int:
-    return _raw_size(image.mode, image.width, image.height)
+    return _raw_size(image.mode, image.width, image.height) + sum(map(len, _transparency(image)))
 
 
 def _raw_size(mode: str, width: int, height: int) -> int:
@@ -161,6 +161,17 @@ def _raw_size(mode: str, width: int, height: int) -> int:
     if mode.startswith("I;16"):
         return 2 * width * height
     return width * height * (_WIDTHS.get(mode) or Image.getmodebands(mode))
+
+
+def _transparency(image: Image.Image) -> tuple[bytes, ...]:
+    """Return what of a transparency entry is part of the digest. It decides what becomes of the pixels in RGBA."""
+    found = image.info.get("transparency")
+    if not isinstance(found, (bytes, int, tuple, list)) or hashing.version() < 3:
+        return ()
+    if isinstance(found, bytes):
+        return (b"|transparency", found)
+    listed = (found,) if isinstance(found, int) else found
+    return (f"|transparency {','.join(map(str, listed))}".encode(),)
 
 
 def _palette(image: Image.Image) -> tuple[str, bytes] | None:

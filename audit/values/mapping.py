@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from audit.values import composite, dispatch, joint, loaded
+from audit.values import attributes, composite, dispatch, joint, loaded
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
 
 _DATACLASS = "dataclass "
@@ -34,7 +34,8 @@ class MappingKind(ValueKind):
 
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
         items = _items(value)
-        return composite.fingerprint(self.name, _mode(value), len(items), itertools.chain.from_iterable(items))
+        children = itertools.chain.from_iterable(items)
+        return composite.fingerprint(self.name, _mode(value), len(items), children, _attributes(value))
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
@@ -46,6 +47,8 @@ class MappingKind(ValueKind):
 
     def encode(self, value: Any) -> Encoded:
         header = {"type": _mode(value)}
+        if kept := _attributes(value):
+            header["attributes"] = kept
         factory = getattr(value, "default_factory", None)
         if type(value) is defaultdict and factory in _FACTORIES.values():
             header["factory"] = getattr(factory, "__name__", "")
@@ -67,7 +70,7 @@ class MappingKind(ValueKind):
     def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
         header, _ = unpack(encoded.data)
         marks = composite.encoded_digests(encoded, reading)
-        return composite.digest_over(self.name, header["type"], len(marks) // 2, marks)
+        return composite.digest_over(self.name, header["type"], len(marks) // 2, marks, header.get("attributes", ""))
 
     def export(self, value: Any, stem: Path) -> list[Path]:
         return export_children(value, stem, [(str(key), child) for key, child in _items(value)])
@@ -90,6 +93,12 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
     return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
+def _attributes(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return attributes.digest_of_public(value)
+    return attributes.digest_of_public(value, [field.name for field in dataclasses.fields(value)])
 
 
 def _mode(value: Any) -> str:

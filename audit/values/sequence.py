@@ -10,7 +10,7 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-from audit.values import composite, dispatch, joint
+from audit.values import attributes, composite, dispatch, joint
 from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
 from audit.values.loaded import find_class
 from audit.values.mapping import export_children
@@ -25,7 +25,8 @@ class SequenceKind(ValueKind):
         return isinstance(value, (list, tuple, set, frozenset))
 
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
-        return composite.fingerprint(self.name, _mode(value), len(value), _children(value))
+        kept = attributes.digest_of_public(value)
+        return composite.fingerprint(self.name, _mode(value), len(value), _children(value), kept)
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
@@ -38,6 +39,8 @@ class SequenceKind(ValueKind):
         header: dict[str, Any] = {"type": _base(value), "mode": _mode(value)}
         if header["type"] == "namedtuple":
             header |= {"class": [type(value).__module__, type(value).__qualname__], "fields": list(value._fields)}
+        if kept := attributes.digest_of_public(value):
+            header["attributes"] = kept
         return composite.encode(header, _children(value))
 
     def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
@@ -57,7 +60,7 @@ class SequenceKind(ValueKind):
         if "mode" not in header:
             return None  # written before subclasses were distinguished
         marks = composite.encoded_digests(encoded, reading)
-        return composite.digest_over(self.name, header["mode"], len(marks), marks)
+        return composite.digest_over(self.name, header["mode"], len(marks), marks, header.get("attributes", ""))
 
     def export(self, value: Any, stem: Path) -> list[Path]:
         names = getattr(value, "_fields", None) or [""] * len(value)

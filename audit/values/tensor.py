@@ -1,8 +1,8 @@
 """torch tensors of every dtype that is plain memory, torchvision's tv_tensors included.
 
 torch is never imported to look at a value: a value can be a tensor only if torch is loaded. Sparse, quantised and nested
-ones are taken apart (tensor_parts.py). Meta tensors are refused, and so `other`. Gradients, `requires_grad`, device and
-strides are not kept.
+ones are taken apart (tensor_parts.py). Tensors without elements in memory (meta tensors, parameters of lazy modules) are
+refused, and so `other`. Gradients, `requires_grad`, device and strides are not kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TensorKind(ValueKind):
             return False
         tensor: Any = value
         if tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested:
-            return bool(tensor.device.type != "meta")
+            return bool(tensor.device.type != "meta") and not _is_empty_parameter(tensor)
         return tensor_parts.is_in_parts(tensor)
 
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
@@ -49,19 +49,29 @@ class TensorKind(ValueKind):
             return tensor_parts.fingerprint(head, [mark for mark, _ in marks], sum(size for _, size in marks))
         plain = _plain(value)
         raw = _memory(plain)
-        return self._digest(_dtype(plain), tuple(plain.shape), raw, tv.metadata_of(value)), raw.size
+        meaning = tv.metadata_of(value), tv.class_of(value)
+        return self._digest(_dtype(plain), tuple(plain.shape), raw, *meaning), raw.size
 
-    def _digest(self, dtype: str, shape: tuple[int, ...], raw: Any, metadata: dict[str, Any] | None) -> str:
-        if metadata is None:
+    def _digest(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        raw: Any,
+        metadata: dict[str, Any] | None,
+        own_class: dict[str, Any] | None,
+    ) -> str | None:
+        if metadata is None and own_class is None:
             return hashing.of(self.name, dtype, shape, raw)
-        return hashing.of(self.name, dtype, shape, raw, tv.meaning(metadata))
+        if own_class is not None and own_class.get("attributes", "") is None and hashing.version() >= 3:
+            return None
+        return hashing.of(self.name, dtype, shape, raw, tv.meaning(metadata), tv.meaning(own_class, 3))
 
     def observe(self, value: Any) -> Facts:
         if _is_in_parts(value):
             return self._observe_parts(value)
         plain = _plain(value)
         dtype, shape, raw = _dtype(plain), tuple(plain.shape), _memory(plain)
-        digest = self._digest(dtype, shape, raw, tv.metadata_of(value))
+        digest = self._digest(dtype, shape, raw, tv.metadata_of(value), tv.class_of(value))
         stats = statistics.of_array(_numbers(dtype, raw, plain))
         return Facts(self.name, dtype, shape, tv.mode_of(value), digest, *stats, raw.size)
 
@@ -100,6 +110,8 @@ class TensorKind(ValueKind):
         plain = _plain(value)
         dtype, shape, raw = _dtype(plain), list(plain.shape), _memory(plain)
         header: dict[str, Any] = {"dtype": dtype, "shape": shape, "tv": tv.metadata_of(value)}
+        if own_class := tv.class_of(value):
+            header["class"] = own_class
         encoding, body = _compressed(dtype, shape, raw, header)
         return Encoded(encoding, pack(header, body))
 
@@ -108,7 +120,7 @@ class TensorKind(ValueKind):
             return tensor_parts.encoded_digest(encoded, reading)
         header, body = unpack(encoded.data)
         raw = np.ascontiguousarray(_expanded(encoded.encoding, header, body))
-        return self._digest(header["dtype"], tuple(header["shape"]), raw, header.get("tv"))
+        return self._digest(header["dtype"], tuple(header["shape"]), raw, header.get("tv"), header.get("class"))
 
     def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Any:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
@@ -157,6 +169,12 @@ def torch_names() -> tuple[Any, ...]:
     if _fast is None and not _find_torch():
         return ()
     return _fast or ()
+
+
+def _is_empty_parameter(value: Any) -> bool:
+    """Return whether it is a parameter of a lazy module, which has no elements yet."""
+    torch: Any = sys.modules["torch"]
+    return hashing.version() >= 3 and torch.nn.parameter.is_lazy(value)
 
 
 def _is_in_parts(value: Any) -> bool:

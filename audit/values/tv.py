@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from audit.values import hashing
+from audit.values import attributes, hashing
 from audit.values.base import damaged
 
 _KEPT = ("canvas_size", "clamping_mode", "format")
@@ -19,11 +19,11 @@ def mode_of(value: Any) -> str | None:
     if type(value) is torch.Tensor:
         return None
     name = type(value).__name__
-    if not type(value).__module__.startswith(_MODULE):
+    if not type(value).__module__.startswith(_MODULE) and not _is_tv_tensor(value):
         return name
     canvas = getattr(value, "canvas_size", None)
     if canvas is None:
-        return f"tv_tensors.{name}"
+        return f"tv_tensors.{name}" if type(value).__module__.startswith(_MODULE) else name
     details = [str(value.format.value)] if hasattr(value, "format") else []
     details.append("x".join(map(str, canvas)))
     clamping = getattr(value, "clamping_mode", "soft")
@@ -34,7 +34,11 @@ def metadata_of(value: Any) -> dict[str, Any] | None:
     """What rebuilds a tv_tensor, as JSON; None for everything else."""
     if not type(value).__module__.startswith(_MODULE):
         return None
-    kept: dict[str, Any] = {"type": type(value).__name__}
+    return {"type": type(value).__name__} | _kept(value)
+
+
+def _kept(value: Any) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
     for name in _KEPT:
         if hasattr(value, name):
             found = getattr(value, name)
@@ -42,9 +46,32 @@ def metadata_of(value: Any) -> dict[str, Any] | None:
     return kept
 
 
-def meaning(metadata: dict[str, Any] | None) -> bytes:
+def _is_tv_tensor(value: Any) -> bool:
+    found: Any = sys.modules.get(_MODULE)
+    return found is not None and isinstance(value, found.TVTensor)
+
+
+def class_of(value: Any) -> dict[str, Any] | None:
+    """What tells a tensor of another class from a plain one, as JSON; None for a plain one and for torchvision's own classes.
+
+    `attributes` is the digest of its attributes, and null where one of them has none.
+    """
+    torch: Any = sys.modules["torch"]
+    own = type(value)
+    if own is torch.Tensor or own.__module__.startswith(_MODULE):
+        return None
+    kept: dict[str, Any] = {"type": f"{own.__module__}.{own.__qualname__}"}
+    if _is_tv_tensor(value):
+        kept |= _kept(value)
+    found = attributes.digest_of_all(value, kept)
+    if found != "":
+        kept["attributes"] = found
+    return kept
+
+
+def meaning(metadata: dict[str, Any] | None, since: int = 2) -> bytes:
     """What of it is part of a digest, after the elements; nothing for a plain tensor."""
-    if metadata is None or hashing.version() < 2:
+    if metadata is None or hashing.version() < since:
         return b""
     return b"|" + json.dumps(metadata, sort_keys=True, separators=(",", ":")).encode()
 
@@ -65,9 +92,12 @@ def rebuild(tensor: Any, kept: dict[str, Any] | None) -> Any:
 
 
 def as_form(row: Any, form: str | None) -> Any:
-    """A row of a batch as its sample was before batches were made of it: an array, or a tv_tensor such as an Image."""
+    """A row of a batch as its sample was before batches were made of it: an array, a Parameter, or a tv_tensor such as an Image."""
     if form == "array":
         return row.numpy()
+    if form == "Parameter":
+        torch: Any = sys.modules["torch"]
+        return torch.nn.Parameter(row, requires_grad=False)
     if form is not None and form.startswith("tv_tensors."):
         return rebuild(row, {"type": form.removeprefix("tv_tensors.")})
     return row

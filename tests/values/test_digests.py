@@ -26,12 +26,16 @@ def xxh(header: str, *parts: bytes) -> str:
 def recipe(image: Image.Image) -> str:
     shape = [image.height, image.width] + ([len(image.getbands())] if len(image.getbands()) > 1 else [])
     header = f"image|{image.mode}|{','.join(map(str, shape))}|"
+    entry = image.info.get("transparency")
+    after = (
+        b"|transparency" + entry if isinstance(entry, bytes) else b"" if entry is None else b"|transparency %d" % entry
+    )
     if image.mode == "RGB":
-        return xxh(header, image.convert("RGBX").tobytes() if 0 not in image.size else b"")
+        return xxh(header, image.convert("RGBX").tobytes() if 0 not in image.size else b"", after)
     if image.mode in ("P", "PA"):
         palette = bytes(image.getpalette(None) or ())
-        return xxh(header, image.tobytes(), image.im.getpalettemode().encode(), palette)
-    return xxh(header, image.tobytes())
+        return xxh(header, image.tobytes(), image.im.getpalettemode().encode(), palette, after)
+    return xxh(header, image.tobytes(), after)
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 from audit.sources.decode import open_picture
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 #: At most this many indices are listed in a query; for more, all rows are read.
 _NAMED = 10_000
@@ -101,8 +104,6 @@ class AlphaDropped(Check):
 
 def _find_dropped(found: Opened | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
     """Return the mode of a file with transparent pixels, or None if loading did more than convert the mode."""
-    from audit import values
-
     if isinstance(found, OSError):
         return None
     try:
@@ -115,11 +116,20 @@ def _find_dropped(found: Opened | OSError, made: Sequence[LoadedPicture | Conver
             for row in made or ():
                 # Same size but different pixels: it was composed with a background.
                 same_size = row["shape"][:2] == [image.height, image.width]
-                if same_size and values.digest(image.convert(row["mode"])) != row["digest"]:
+                if same_size and row["digest"] not in _digests_of(image.convert(row["mode"])):
                     return None
             return str(image.mode)
     except Exception:
         return None
+
+
+def _digests_of(image: Image.Image) -> set[str | None]:
+    """Return the digests of a picture with and without its transparency entry, which a loader may keep or leave out."""
+    from audit import values
+
+    kept = values.digest(image)
+    image.info.pop("transparency", None)
+    return {kept, values.digest(image)}
 
 
 def _finding(context: Context, index: int, source: str, stage: int, mode: str) -> Finding:

@@ -59,4 +59,5 @@ class ExifOrientation(Check):
 
         rows = context.reader.rows(StageOutputRow, context.run.run_id, index=index, where="stage = 0")
         made = {row["mode"]: row["digest"] for row in rows if row["mode"]}
-        return any(values.digest(image.convert(mode)) == digest for mode, digest in made.items())
+        with values.following_digests(context.run.digest_version):
+            return any(values.digest(image.convert(mode)) == digest for mode, digest in made.items())

@@ -18,7 +18,8 @@ FORMS: tuple[Form, ...] = (
     lambda row: row,
     lambda row: row.numpy(),
     lambda row: row.tolist(),
-    # tv_tensors become plain ones when they are stacked.
+    # Parameters and tv_tensors become plain tensors when they are stacked.
+    functools.partial(values.as_form, form="Parameter"),
     *(functools.partial(values.as_form, form=f"tv_tensors.{name}") for name in ("Image", "Video", "Mask")),
 )
 

@@ -35,9 +35,10 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """The kind of the value, or its class where that is a tv_tensor."""
+        """The kind of the value, or its class where that is a tv_tensor or a Parameter."""
         mode = self.facts.mode
-        return mode if mode is not None and mode.startswith("tv_tensors.") else self.facts.kind
+        is_class = mode is not None and (mode.startswith("tv_tensors.") or mode == "Parameter")
+        return str(mode) if is_class else self.facts.kind
 
     def write(self, index: int, position: int, stage: int, name: str, outputs: Columns, payloads: Columns) -> None:
         """Append it to the tables."""

@@ -1,0 +1,87 @@
+"""Runs whose digests follow an earlier version of the recipe are replayed, verified and compared by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import audit
+from audit import values
+from audit.errors import UsageError
+
+PIPELINE = """
+from pathlib import Path
+from PIL import Image
+from torchvision.transforms import functional as F
+
+class Pictures:
+    def __init__(self, root):
+        self.files = sorted(Path(root).glob("*.png"))
+        self.transform = [grow, F.pil_to_tensor]
+    def __len__(self):
+        return len(self.files)
+    def __getitem__(self, index):
+        picture = Image.open(self.files[index])
+        for one in self.transform:
+            picture = one(picture)
+        return picture
+
+def grow(picture):
+    return picture.resize((8, 8), 0)
+
+def dataset(root):
+    return Pictures(root)
+"""
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A palette picture and a colour picture with a transparency entry each, and one without."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 6, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    picture.save(folder / "0.png")
+    picture.save(folder / "1.png", transparency=(3, 4, 5))
+    picture.quantize(8).save(folder / "2.png", transparency=2)
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    return folder
+
+
+def record(images: Path, name: str, version: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    with monkeypatch.context() as patch, values.following_digests(version):
+        patch.setattr("audit.provenance.DIGEST_VERSION", version)
+        store, pipeline = images.parent / "lineage", str(images.parent / "pipeline.py")
+        return audit.run(str(images), pipeline=pipeline, store=store, name=name, workers=0, **options)
+
+
+def test_replay_trace_and_diff_across_versions(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(images, "old", 2, monkeypatch, capture="full")
+    record(images, "new", 3, monkeypatch, capture="full")
+    with audit.open(images.parent / "lineage") as store:
+        query = "SELECT index FROM stage_outputs GROUP BY index, stage HAVING count(DISTINCT digest) > 1 ORDER BY ALL"
+        assert store.sql(query).fetchall() == [(1,), (1,), (2,), (2,)], (
+            "load and grow, of what has a transparency entry"
+        )
+        for name in ("old", "new"):
+            replayed = store.replay(name)
+            assert (replayed.identical, replayed.checked) == (3, 3), name
+            entries = [store.trace(name, index=index).value(0).info.get("transparency") for index in range(3)]
+            assert entries[:2] == [None, (3, 4, 5)]
+            assert entries[2] is not None
+        compared = store.diff("old", "new")
+        assert (compared.matched, compared.first_divergent_stage) == (3, {})
+        assert store.verify() == []
+
+
+def test_a_run_of_an_earlier_recipe_is_not_resumed(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its two halves would have digests by different recipes."""
+    Path(images, "1.png").write_bytes(b"not a picture")
+    run = record(images, "old", 2, monkeypatch, max_failures=0, batch_size=1)
+    assert run.status == "failed"
+    with pytest.raises(UsageError, match="version 2 of the digest recipe"):
+        audit.resume(store=images.parent / "lineage", trust=True)
