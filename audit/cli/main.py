@@ -53,12 +53,13 @@ def _configured_options() -> dict[str, dict[str, Any]]:
     for default in option_defaults():
         command, option = default.name.split(".", 1)
         known = cli.commands.get(command)
-        names = [parameter.name for parameter in known.params if parameter.name] if known else []
+        names = {parameter.name: parameter for parameter in known.params if parameter.name} if known else {}
         if option not in names:
             near = difflib.get_close_matches(option if known else command, names if known else cli.commands, n=1)
             hint = f"Did you mean {near[0]}?" if near else "See audit --help."
             raise UsageError(f"{default.origin} sets {default.name}, which is not an option of any command.", hint=hint)
-        configured.setdefault(command, {})[option] = default.value
+        is_list = names[option].multiple and not isinstance(default.value, list)
+        configured.setdefault(command, {})[option] = [default.value] if is_list else default.value
     return configured
 
 

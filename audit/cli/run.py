@@ -13,6 +13,7 @@ import click
 
 from audit.cli.bar import ProgressBar
 from audit.cli.boundary import INTERRUPTED
+from audit.cli.model_outputs import OutputKind, parse_output, parse_target
 from audit.cli.options import common, console, json_option, parse_tags
 from audit.config import store_location
 from audit.records import LEVELS, OUTPUT_TASKS, Run, Stage
@@ -114,8 +115,20 @@ class Size(click.ParamType[int]):
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs.")
 @click.option(
     "--output",
-    type=click.Choice(list(OUTPUT_TASKS)),
-    help="What the model's outputs are. [default: detected from the first output]",
+    type=OutputKind(),
+    metavar="KIND|NAME=KIND",
+    multiple=True,
+    callback=parse_output,
+    help=f"What the model's output is: {', '.join(OUTPUT_TASKS)}. Of a model with several graded outputs, repeat it with the "
+    "key or position of each: --output digit=logits --output angle=regression. [default: detected from the first output]",
+)
+@click.option(
+    "--target",
+    metavar="NAME=PLACE",
+    multiple=True,
+    callback=parse_target,
+    help="Of several graded outputs: the key or position of the target of each in an item; repeatable. "
+    "[default: the key of the same name]",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Record only the first N samples.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Each sample is seeded from (seed, epoch, index).")

@@ -86,9 +86,10 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
     classes = class_names(dataset)
     notes = [*getattr(dataset, "notes", ()), *(model.notes if model else ())]
     if model is not None:
-        notes += _miss_labels(request, dataset, model)
-        compare_classes(model.classes, classes)
-        notes += _compare_width(model, classes)
+        if not request.heads:  # each of several heads has a target of its own
+            notes += _miss_labels(request, dataset, model)
+            compare_classes(model.classes, classes)
+            notes += _compare_width(model, classes)
         classes = classes or model.classes
     pipeline = find_pipeline(dataset, expand=expand_preset, observe_calls=observe_calls)
     return Assembly(dataset, pipeline, model, classes, notes)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from audit.engines.assemble import compare_width
 from audit.engines.failure_limit import FailureLimit
-from audit.engines.forward import Forward, ModelOutput, labels_outside
+from audit.engines.forward import ModelOutput, labels_outside
 from audit.engines.plan import Plan
 from audit.errors import RecordingError, StoreError
 from audit.models.meaning import OutputMeaning
@@ -43,25 +44,25 @@ class BatchCounts:
     unrecorded: list[str] = field(default_factory=list)
     #: Sentences on predictions that could not be graded.
     ungraded: list[str] = field(default_factory=list)
-    #: What the model's numbers mean, once it has run.
-    meaning: OutputMeaning | None = None
+    #: What the numbers of each graded output mean, once the model has run; the first counts for the run.
+    meanings: dict[str | None, OutputMeaning] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: RecordedBatch, output: ModelOutput | None = None, forward: Forward | None = None) -> BatchCounts:
+    def of(cls, batch: RecordedBatch, outputs: Sequence[ModelOutput] = ()) -> BatchCounts:
         """Return the counts of one batch, and of what the model made of it."""
-        logits = output.values if output is not None else None
-        meaning = forward.reader.meaning if forward is not None else None
+        first = outputs[0] if outputs else None
+        logits = first.values if first is not None else None
         return cls(
             samples=batch.count,
             failed=batch.failed,
             payload_bytes=batch.payload_bytes,
-            outside=labels_outside(batch, logits, forward) if forward is not None else 0,
+            outside=labels_outside(first) if first is not None else 0,
             outputs=int(logits.shape[1]) if logits is not None else None,
             problems=batch.problems,
             failures=batch.failures,
             unrecorded=batch.unrecorded,
-            ungraded=list(output.task.problems) if output is not None and output.task is not None else [],
-            meaning=meaning,
+            ungraded=[problem for output in outputs for problem in output.problems],
+            meanings={one.head: one.reader.meaning for one in outputs if one.reader.meaning is not None},
         )
 
     def add(self, other: BatchCounts) -> None:
@@ -74,7 +75,7 @@ class BatchCounts:
         self.problems = [*self.problems, *other.problems][:_MOST_KEPT]
         self.failures = [*self.failures, *other.failures][:_MOST_KEPT]
         self.ungraded = [*dict.fromkeys([*self.ungraded, *other.ungraded])][:_MOST_KEPT]
-        self.meaning = self.meaning or other.meaning
+        self.meanings = other.meanings | self.meanings
         self.unrecorded = [*dict.fromkeys([*self.unrecorded, *other.unrecorded])][:_MOST_KEPT]
 
 
@@ -155,6 +156,10 @@ class RunExecutor(ABC):
         """Keep a warning on the run's row."""
         self.writer.run.warnings.append(message)
 
+    def _warn_once(self, message: str) -> None:
+        if message not in self.writer.run.warnings:
+            self.warn(message)
+
     def count(self, counts: BatchCounts) -> bool:
         """Take note of what was recorded; True once, when the capture budget is spent. Raises when the run is strict
         and a sample failed."""
@@ -177,16 +182,17 @@ class RunExecutor(ABC):
 
     def _note_meaning(self, counts: BatchCounts) -> None:
         """Keep on the run's row what the model's output means, and why predictions could not be graded."""
-        run, meaning = self.writer.run, counts.meaning
+        run = self.writer.run
         name = self.assembly.model.name if self.assembly.model is not None else "model"
-        if run.output is None and meaning is not None:
-            run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
+        for head, meaning in counts.meanings.items():
+            if run.output is None:
+                run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
+            if head is not None:
+                run.recipe.setdefault("heads", {})[f"{name}.{head}"] = meaning.kind
             if meaning.doubt is not None:
-                self.warn(f"The output of the model {name}: {meaning.doubt}")
+                self._warn_once(f"The output of the model {'.'.join([name, *filter(None, [head])])}: {meaning.doubt}")
         for problem in counts.ungraded:
-            text = f"The output of the model {name}: {problem}"
-            if text not in run.warnings:
-                self.warn(text)
+            self._warn_once(f"The output of the model {name}: {problem}")
 
     def _add_unrecorded(self, texts: list[str]) -> None:
         known = self.writer.run.unrecorded
@@ -197,7 +203,7 @@ class RunExecutor(ABC):
         """Say once that outputs and classes differ, where only running the model shows how many outputs it has."""
         self.outputs = outputs
         model = self.assembly.model
-        if model is not None and model.num_classes is None:
+        if model is not None and model.num_classes is None and not self.request.heads:
             for note in compare_width(model, outputs, self.assembly.classes):
                 self.warn(note)
                 self.request.report_note(note)

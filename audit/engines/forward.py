@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,16 @@ import numpy as np
 import torch
 
 from audit import values
+from audit.engines.declared_heads import DeclaredHead
 from audit.errors import AuditError, ModelError
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
 from audit.models import LoadedModel
 from audit.models.task_outputs import TaskOutput, join_outputs
 from audit.recorders.envelope import RecordedBatch
+from audit.recorders.model.graded_targets import GradedTargets, grade_against
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import add_ports
-from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.model.predictions import describe_label_problem, prediction_columns
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
@@ -30,12 +33,34 @@ ONLY_PIPELINE = 0
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput:
-    """What a model gave for the samples of a batch that did not fail: numbers (N, C), or rows of another task."""
+    """One graded output for the samples of a batch that did not fail: numbers (N, C), or rows of another task."""
 
+    reader: OutputReader
+    #: What it is graded against.
+    wanted: GradedTargets
     values: torch.Tensor | None = None
     task: TaskRows | None = None
-    #: Targets (N, …) that are numbers, where every sample has one.
-    targets: torch.Tensor | None = None
+    #: Its name, where several outputs are graded.
+    head: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What its numbers mean."""
+        return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences on what could not be graded."""
+        found = list(self.task.problems) if self.task is not None else []
+        if self.head is None:
+            return found  # labels that no output stands for are counted
+        if self.values is not None and (
+            problem := describe_label_problem(self.wanted.labels, self.values.shape[1], self.kind)
+        ):
+            found.append(problem)
+        if self.wanted.is_empty and not self.reader.is_embedding:
+            found.append("no item has a target for it: it is recorded and not graded. Say where it is with --target.")
+        return [f"{self.head}: {problem}" for problem in found]
 
 
 class Forward:
@@ -53,46 +78,84 @@ class Forward:
         device: str,
         output: str | None = None,
         classes: list[str] | None = None,
+        heads: Sequence[DeclaredHead] = (),
     ) -> None:
-        self.reader = OutputReader(
-            model.module, model.arch or type(model.module).__name__, output or model.output, None
-        )
+        name, module = model.arch or type(model.module).__name__, model.module
+        #: The readers of all graded outputs by name: one without a name, unless several are declared.
+        self.readers: dict[str | None, OutputReader] = {
+            head.name: OutputReader(module, f"{name}.{head.name}", head.kind, head.key) for head in heads
+        } or {None: OutputReader(module, name, output or model.output, None)}
         self._model = model
         self._named = named
         self._device = device
         self._classes = classes
-        self._ports = TaskRows()
         self._modules = [(name, module) for name, module in model.module.named_modules() if name]
         #: The mode of the model at its last call, and the layers that were in the other one.
         self.modes: tuple[str, list[str]] = ("eval", [])
 
-    def __call__(self, fetched: RecordedBatch, level: str = "digest") -> ModelOutput:
-        """Return what the model gives for the batch's samples that did not fail."""
-        inputs = fetched.data
-        self._ports = TaskRows()
-        wanted = fetched.of_ok(fetched.item_targets) if fetched.item_targets else [None] * len(fetched.ok)
+    @property
+    def reader(self) -> OutputReader:
+        """The reader of the output that counts for the run."""
+        return next(iter(self.readers.values()))
+
+    def __call__(self, fetched: RecordedBatch, level: str = "digest") -> list[ModelOutput]:
+        """Return what the model gives for the batch's samples that did not fail: each graded output."""
+        inputs, ports = fetched.data, TaskRows()
+        wanted = {head: self._wanted(fetched, head) for head in self.readers}
+        parts: dict[str | None, list[torch.Tensor | TaskOutput]] = {head: [] for head in self.readers}
         if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
             # Samples of different shapes cannot share a batch: each goes alone.
-            parts = [self._call(value[None], wanted[place : place + 1], place) for place, value in enumerate(inputs)]
+            given = [(place, 1, value[None]) for place, value in enumerate(inputs)]
         else:
-            parts = [self._call(inputs, wanted)]
+            given = [(0, len(fetched.ok), inputs)]
+        for first, count, value in given:
+            output = self._call(value)
+            for head, reader in self.readers.items():
+                task = reader.read_task(output, count, wanted[head].items[first : first + count])
+                parts[head].append(task if task is not None else reader.values(output, count).float().cpu())
+            add_ports(ports, output, range(count), count, first)
+        made = [self._output(fetched, head, parts[head], wanted[head], level) for head in self.readers]
+        first_task = made[0].task
+        assert first_task is not None
+        first_task.tables |= ports.tables
+        return made
+
+    def _wanted(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
+        """Return what an output is graded against: the target of its name, else the label or target of each sample."""
+        labels = fetched.of_ok(fetched.labels)
+        if head is None:
+            items = fetched.of_ok(fetched.item_targets) if fetched.item_targets else [None] * len(fetched.ok)
+            return GradedTargets(labels, _stacked(items), items, self._classes)
+        found = [targets.get(head) for targets in fetched.of_ok(fetched.item_head_targets)]
+        tensors = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in found]
+        return grade_against(tensors, labels, self._classes)
+
+    def _output(
+        self,
+        fetched: RecordedBatch,
+        head: str | None,
+        parts: list[torch.Tensor | TaskOutput],
+        wanted: GradedTargets,
+        level: str,
+    ) -> ModelOutput:
+        reader = self.readers[head]
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         if not tensors:
             task = join_outputs([part for part in parts if not isinstance(part, torch.Tensor)])
-            rows = self._task_rows(fetched, task, wanted, level)
-            rows.tables |= self._ports.tables
-            return ModelOutput(task=rows)
+            rows = self._task_rows(fetched, reader, task, wanted, level)
+            return ModelOutput(reader, wanted, task=rows, head=head)
         values = torch.cat(tensors)
-        targets = _stacked(wanted)
-        self.reader.find_meaning(values, fetched.of_ok(fetched.labels), targets)
-        return ModelOutput(values, self._ports, targets)
+        reader.find_meaning(values, wanted.labels, wanted.values)
+        return ModelOutput(reader, wanted, values, TaskRows(), head)
 
-    def _task_rows(self, fetched: RecordedBatch, output: TaskOutput, wanted: list[Any], level: str) -> TaskRows:
-        self.reader.note_task(output.kind)
+    def _task_rows(
+        self, fetched: RecordedBatch, reader: OutputReader, output: TaskOutput, wanted: GradedTargets, level: str
+    ) -> TaskRows:
+        reader.note_task(output.kind)
         inputs = fetched.data
         context = TaskContext(
             inputs=range(len(fetched.ok)),
-            targets=wanted,
+            targets=wanted.items,
             classes=self._classes,
             level=level,
             spaces=_spaces_of(fetched) if output.kind == "boxes" else (),
@@ -100,18 +163,13 @@ class Forward:
         )
         return make_task_rows(output, context)
 
-    @property
-    def kind(self) -> str:
-        """What the numbers mean."""
-        return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
-
-    def _call(self, inputs: Any, wanted: list[Any], first: int = 0) -> torch.Tensor | TaskOutput:
+    def _call(self, inputs: Any) -> Any:
         moved = inputs.to(self._device, non_blocking=True) if isinstance(inputs, torch.Tensor) else inputs
         module = self._model.module
         mode = "train" if getattr(module, "training", False) else "eval"
         self.modes = mode, layers_in_other_mode(module, self._modules)
         try:
-            output = self._model.module(moved)
+            return self._model.module(moved)
         except AuditError:
             raise
         except Exception as error:
@@ -123,9 +181,6 @@ class Forward:
                 if isinstance(inputs, torch.Tensor)
                 else "Its last stage should return a tensor: add ToTensor, or ToImage and ToDtype.",
             ) from error
-        task = self.reader.read_task(output, len(wanted), wanted)
-        add_ports(self._ports, output, range(len(wanted)), len(wanted), first)
-        return task if task is not None else self.reader.values(output, len(wanted)).float().cpu()
 
 
 def _stacked(wanted: list[Any]) -> torch.Tensor | None:
@@ -147,7 +202,6 @@ class Rows:
     def __init__(
         self,
         run_id: str,
-        classes: list[str] | None,
         selection: Selection | None,
         stages: StageRegister | StagesByPath,
         forward: Forward | None = None,
@@ -156,21 +210,21 @@ class Rows:
         self._forward = forward
         self._run_id = run_id
         self._stages = stages
-        self._classes = classes
         self._selection = selection
 
     def tables(
-        self, fetched: RecordedBatch, number: int, output: ModelOutput | None, digests: list[str | None]
+        self, fetched: RecordedBatch, number: int, outputs: list[ModelOutput], digests: list[str | None]
     ) -> dict[str, Any]:
-        """Return all rows of batch `number`."""
+        """Return all rows of batch `number`; `outputs` is empty where no model was run."""
         unpacked = fetched.rows()
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
         stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
         tables = stamp.apply(unpacked)
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages
-        if output is not None:
-            tables |= self._predictions(fetched, number, output, digests)
+        if outputs:
+            made = [self._predictions(fetched, number, call, output, digests) for call, output in enumerate(outputs)]
+            tables |= {name: rows.joined([one[name] for one in made if name in one]) for one in made for name in one}
             tables["calls"] = self._call(fetched, number)
         return self._selection.apply(tables) if self._selection else tables
 
@@ -192,14 +246,13 @@ class Rows:
         return rows.table_of("calls", {name: [value] for name, value in facts.items()})
 
     def _predictions(
-        self, fetched: RecordedBatch, number: int, output: ModelOutput, digests: list[str | None]
+        self, fetched: RecordedBatch, number: int, call: int, output: ModelOutput, digests: list[str | None]
     ) -> dict[str, Any]:
-        count = len(fetched.ok)
-        kind = self._forward.kind if self._forward is not None else "logits"
-        labels = fetched.of_ok(fetched.labels)
-        columns: dict[str, Any] = {"label": labels}
+        """Return the rows of one graded output: prediction number `call` of each visit."""
+        count, wanted = len(fetched.ok), output.wanted
+        columns: dict[str, Any] = {"label": wanted.labels}
         if output.values is not None:
-            columns = prediction_columns(output.values, labels, self._classes, kind, output.targets)
+            columns = prediction_columns(output.values, wanted.labels, wanted.classes, output.kind, wanted.values)
         elif output.task is not None:
             columns |= output.task.columns
         columns |= {
@@ -212,8 +265,9 @@ class Rows:
             "position": fetched.ok,
             "step": [number] * count,
             "model": [self.model] * count,
-            "call": [0] * count,
+            "call": [call] * count,
             "number": [number] * count,
+            "head": [output.head] * count,
         }
         found = {"predictions": rows.table_of("predictions", columns)}
         if output.task is not None:
@@ -232,11 +286,10 @@ def input_digests(fetched: RecordedBatch) -> list[str | None]:
     return [values.digest(inputs)] * len(fetched.ok)
 
 
-def labels_outside(fetched: RecordedBatch, logits: torch.Tensor | None, forward: Forward) -> int:
-    """Count the labels that no output of the model stands for."""
-    if logits is None:
+def labels_outside(output: ModelOutput) -> int:
+    """Count the labels that no value of the output stands for."""
+    meaning = output.reader.meaning
+    if output.values is None or (meaning is not None and meaning.task != "classification"):
         return 0
-    if forward.reader.meaning is not None and forward.reader.meaning.task != "classification":
-        return 0
-    width = max(int(logits.shape[1]), 2)
-    return sum(label is not None and not 0 <= label < width for label in fetched.of_ok(fetched.labels))
+    width = max(int(output.values.shape[1]), 2)
+    return sum(label is not None and not 0 <= label < width for label in output.wanted.labels)

@@ -50,13 +50,15 @@ class LocalRun(RunExecutor):
         model = self.assembly.model
         request = self.request
         self.forward = (
-            Forward(model, request.model, request.device, request.output, self.assembly.classes) if model else None
+            Forward(model, request.model, request.device, request.single_output, self.assembly.classes, request.heads)
+            if model
+            else None
         )
         self.stages = StageRegister(self.writer.run.run_id)
         self.stages.add(ONLY_PIPELINE, self.assembly.pipeline)
         if plan.stages:
             self.stages.restore(plan.stages)
-        self.rows = Rows(self.writer.run.run_id, self.assembly.classes, plan.selection, self.stages, self.forward)
+        self.rows = Rows(self.writer.run.run_id, plan.selection, self.stages, self.forward)
 
     def end(self, status: Status) -> Run:
         self._submit_stages()
@@ -100,6 +102,7 @@ class LocalRun(RunExecutor):
             want_inputs=self.assembly.model is not None,
             code=self.assembly.code,
             given_up=self.given_up,
+            head_targets=self.request.head_targets,
         )
         return ResilientLoader(
             recorded,
@@ -156,20 +159,20 @@ class LocalRun(RunExecutor):
         assert self.background is not None
         if self.background.error is not None:
             raise self.background.error
-        output = self.forward(fetched, self.level.get()) if self.forward is not None and fetched.ok else None
-        digests = input_digests(fetched) if output is not None else []
+        outputs = self.forward(fetched, self.level.get()) if self.forward is not None and fetched.ok else []
+        digests = input_digests(fetched) if outputs else []
         number, made = next(self.numbers), self.rows
 
         def write(writer: RunWriter) -> None:
-            writer.append(made.tables(fetched, number, output, digests))
+            writer.append(made.tables(fetched, number, outputs, digests))
 
         self.background.submit(write, fetched.row_bytes)
-        self._count(fetched, output)
+        self._count(fetched, outputs)
 
-    def _count(self, fetched: RecordedBatch, output: ModelOutput | None) -> None:
+    def _count(self, fetched: RecordedBatch, outputs: list[ModelOutput]) -> None:
         if self.undecided:
             self._settle(fetched)
-        counts = BatchCounts.of(fetched, output, self.forward)
+        counts = BatchCounts.of(fetched, outputs)
         if self.count(counts) and self.level.get() == "full":
             self.level.lower("preview")
             self.warn("The capture budget was reached: later outputs are kept as previews.")

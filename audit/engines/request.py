@@ -7,6 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from audit.engines.declared_heads import (
+    DeclaredHead,
+    HeadTargets,
+    Output,
+    declare_heads,
+    heads_from_recipe,
+    heads_to_recipe,
+)
 from audit.engines.failure_limit import FailureLimit
 from audit.errors import StoreDamaged, UsageError
 from audit.records import DEFAULT_BUDGET, LEVELS, Progress
@@ -53,7 +61,10 @@ class RunRequest:
     start_method: str | None = None
     batch_size: int = 32
     device: str = "cpu"
-    output: str | None = None
+    #: What the model's output means; of several graded outputs each, by its key or position.
+    output: Output = None
+    #: Of several graded outputs: where in an item the target of each is. Without it, at the key of the same name.
+    target: HeadTargets = None
     limit: int | None = None
     seed: int = 0
     strict: bool = False
@@ -88,6 +99,7 @@ class RunRequest:
         if self.max_failures is not None:
             FailureLimit.parse(self.max_failures)
         self._check_engine()
+        self.heads  # noqa: B018 - what is declared wrongly is an error now
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError("seed does not fit 64 bits.", hint="Give a smaller number.")
         if self.capture_where and not self.model:
@@ -105,6 +117,21 @@ class RunRequest:
                 f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a share of one, such as 0.5, or a whole number."
             )
 
+    @property
+    def heads(self) -> tuple[DeclaredHead, ...]:
+        """The graded outputs, where there are several."""
+        return declare_heads(self.output, self.target)
+
+    @property
+    def head_targets(self) -> dict[str, str | int]:
+        """Where in an item the target of each graded output is."""
+        return {head.name: head.target for head in self.heads}
+
+    @property
+    def single_output(self) -> str | None:
+        """What the one graded output means, if that was declared."""
+        return self.output if isinstance(self.output, str) else None
+
     def report_progress(self, doing: str, done: int = 0, total: int | None = None, failed: int = 0) -> None:
         """Call the user's `progress`, if there is one."""
         if self.progress is not None:
@@ -117,7 +144,9 @@ class RunRequest:
 
     def recipe(self) -> dict[str, Any]:
         """Return what is needed to rebuild the pipeline later, elsewhere and in another process."""
-        recipe = {name: getattr(self, name) for name in _RECIPE}
+        recipe = {name: getattr(self, name) for name in _RECIPE} | {"output": self.single_output}
+        if heads := self.heads:
+            recipe["graded_outputs"] = heads_to_recipe(heads)
         paths = {name: _absolute(recipe[name]) for name in ("dataset", "pipeline", "model", "arch") if recipe[name]}
         return recipe | paths | {"kind": "run"}
 
@@ -137,6 +166,8 @@ class RunRequest:
         for key in ("seed", "batch_size", "device"):
             if options.get(key, "absent") is None:
                 raise StoreDamaged(f"The recipe of the run says nothing of its {key}.")
+        if recipe.get("graded_outputs") is not None:
+            options["output"], options["target"] = heads_from_recipe(recipe["graded_outputs"])
         # Recipes from before there was a choice were recorded with pictures in their own mode.
         return cls(**{"mode": "keep", **options, "store": store, **changes, "trust": trust})
 

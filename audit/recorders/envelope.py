@@ -63,6 +63,8 @@ class RecordedBatch:
     labels: list[int | None] = field(default_factory=list)
     #: Boxes and other targets that are more than a class number (recorders/visit/targets.py); None where an item has none.
     item_targets: list[Any] = field(default_factory=list)
+    #: Of `audit run` with several graded outputs: the target of each, by its name.
+    item_head_targets: list[dict[str, Any]] = field(default_factory=list)
     #: The kind of value that the last stage of the last sample gave.
     last_kind: str | None = None
     payload_bytes: int = 0

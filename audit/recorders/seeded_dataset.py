@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class RecordedDataset:
         epoch: int = 0,
         code: CodeFiles | None = None,
         given_up: dict[int, tuple[str, str]] | None = None,
+        head_targets: Mapping[str, str | int] | None = None,
     ) -> None:
         # First, so that it is unpickled first: a spawned worker then imports the code that this process runs.
         self.code = code
@@ -48,7 +49,7 @@ class RecordedDataset:
         )
         #: Samples that took too long, with the stage and the reason: they are not tried again.
         self.given_up = given_up if given_up is not None else {}
-        self._recorder = ItemRecorder(maker, level, all_targets=want_inputs)
+        self._recorder = ItemRecorder(maker, level, all_targets=want_inputs, head_targets=head_targets)
         self.want_inputs = want_inputs
         self.epoch = epoch
 

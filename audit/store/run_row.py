@@ -20,7 +20,7 @@ _OBJECTS = ("code", "builders", "loaders")
 _RECIPE: dict[str, type] = {
     **dict.fromkeys(_TEXTS, str),
     **dict.fromkeys(_NUMBERS, int),
-    **dict.fromkeys((*_OBJECTS, "layers"), list),
+    **dict.fromkeys((*_OBJECTS, "layers", "graded_outputs"), list),
 }
 
 

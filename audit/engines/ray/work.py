@@ -136,6 +136,7 @@ class WorkerContext:
             level=CaptureLevel(job.level),
             seed=request.seed,
             want_inputs=request.model is not None,
+            head_targets=request.head_targets,
         )
 
     def forward(self) -> Forward:
@@ -145,7 +146,9 @@ class WorkerContext:
             model = load_model(request)
             assert model is not None
             self._job.check("model", model.digest)
-            self._forward = Forward(model, request.model, request.device, request.output, self._job.classes)
+            self._forward = Forward(
+                model, request.model, request.device, request.single_output, self._job.classes, request.heads
+            )
         return self._forward
 
     def write(self, batches: Iterable[tuple[int, RecordedBatch]]) -> TaskResult:
@@ -154,18 +157,18 @@ class WorkerContext:
         selection = Selection(job.capture_where) if job.capture_where else None
         forward = self.forward() if job.recipe["model"] is not None else None
         stages = StagesByPath(job.stage_paths)
-        rows = Rows(job.run_id, job.classes, selection, stages, forward)
+        rows = Rows(job.run_id, selection, stages, forward)
         writer: BlockWriter | None = None
         numbers: list[int] = []
         total = BatchCounts()
         with torch.inference_mode():
             for number, fetched in batches:
                 writer = writer or BlockWriter(job.location, job.run_id, number)
-                output = forward(fetched, job.level) if forward is not None and fetched.ok else None
-                digests = input_digests(fetched) if output is not None else []
-                writer.append(rows.tables(fetched, number, output, digests))
+                outputs = forward(fetched, job.level) if forward is not None and fetched.ok else []
+                digests = input_digests(fetched) if outputs else []
+                writer.append(rows.tables(fetched, number, outputs, digests))
                 numbers.append(number)
-                total.add(BatchCounts.of(fetched, output, forward))
+                total.add(BatchCounts.of(fetched, outputs))
         assert writer is not None, "a task was given no batch"
         return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.added)
 

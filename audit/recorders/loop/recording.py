@@ -35,7 +35,7 @@ from audit.recorders.loop.recordable import check_dataset, check_loader, estimat
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model import mixing
 from audit.recorders.model.call_recorder import CallRecorder
-from audit.recorders.model.graded_targets import GradedHead, TargetPicker, make_heads
+from audit.recorders.model.graded_targets import GradedHead, make_heads
 from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
 from audit.recorders.model.output_reader import OutputReader, Picker
 from audit.recorders.model.recorded_model import RecordedModel
@@ -50,6 +50,7 @@ from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names
 from audit.recorders.visit.stage_register import StageRegister
+from audit.recorders.visit.targets import TargetPicker
 from audit.records import DEFAULT_BUDGET, Run
 from audit.sources.builder import Builder, describe_builder
 from audit.sources.trust import sign_recipe

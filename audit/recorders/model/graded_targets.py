@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,7 @@ from audit.metrics.target_boxes import read_target_boxes
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.step import ModelStep
 from audit.recorders.model.unpredicted_batch import item_targets_of, targets_of
-
-#: Where a head's target is in a batch: a key, a position or a function of the batch.
-TargetPicker = str | int | Callable[[Any], Any]
+from audit.recorders.visit.targets import TargetPicker, pick_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +43,10 @@ class GradedHead:
 
     def read_target(self, data: Any, count: int) -> Any:
         """Return this head's target of each of `count` samples in a batch, as it is now; None if there is none."""
-        found = self._find(data)
+        found = pick_target(data, self.name if self.target is None else self.target)
         if isinstance(found, torch.Tensor):
             return found.detach().to("cpu", copy=True) if found.dim() and found.shape[0] == count else None
         return list(found) if isinstance(found, (list, tuple)) and len(found) == count else None
-
-    def _find(self, data: Any) -> Any:
-        picker = self.name if self.target is None else self.target
-        if callable(picker):
-            return picker(data)
-        if isinstance(picker, int):
-            return data[picker] if isinstance(data, (tuple, list)) and -len(data) <= picker < len(data) else None
-        parts = [data, *data] if isinstance(data, (tuple, list)) else [data]
-        return next((part[picker] for part in parts if isinstance(part, Mapping) and picker in part), None)
 
 
 def make_heads(
@@ -87,16 +76,21 @@ def sample_targets(step: ModelStep) -> GradedTargets:
 def head_targets(step: ModelStep, head: GradedHead, model: str) -> GradedTargets:
     """Return what one head is graded against: the target that the batch has for it."""
     found = [_own_target(batch.head_targets.get((model, head.name)), batch, place) for batch, place in step.rows]
+    return grade_against(found, [batch.labels[place] for batch, place in step.rows], step.rows[0][0].classes)
+
+
+def grade_against(found: list[Any], own: list[int | None], classes: Sequence[str] | None) -> GradedTargets:
+    """Return what one head is graded against. `own` are the labels of the samples themselves, `classes` their names."""
     labels = [_class_number(target) for target in found]
     tensors = [target for target in found if isinstance(target, torch.Tensor)]
     fits = len(tensors) == len(found) > 0 and len({one.shape for one in tensors}) == 1
     # The names of the classes are those of the samples' labels. Another head has classes of its own.
-    is_label = labels == [batch.labels[place] for batch, place in step.rows] and None not in labels
+    is_label = labels == own and None not in labels
     return GradedTargets(
         labels,
         torch.stack(tensors) if fits and None in labels else None,
         [_item_target(target) for target in found],
-        step.rows[0][0].classes if is_label else None,
+        classes if is_label else None,
     )
 
 

@@ -40,7 +40,7 @@ from audit.recorders.visit.sample_row import add_listed_sample, add_sample
 from audit.recorders.visit.source_files import is_media
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit.stage_row import Row
-from audit.recorders.visit.targets import Target, find_boxes, find_target
+from audit.recorders.visit.targets import Target, TargetPicker, find_boxes, find_target, pick_item_target
 from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
@@ -64,6 +64,7 @@ _OWN = frozenset(
         "_last_rows",
         "_labels",
         "_targets",
+        "_head_targets",
         "problems",
         "_failures",
         "_routes",
@@ -91,6 +92,7 @@ class ItemRecorder:
         label: LabelFinder = None,
         source: SourceFinder = None,
         all_targets: bool = False,
+        head_targets: Mapping[str, TargetPicker] | None = None,
     ) -> None:
         self.dataset = dataset = maker.dataset
         self.level = level
@@ -106,6 +108,8 @@ class ItemRecorder:
         self.reads_ahead = False
         #: Send masks and measured values too: a loop of the user's own has them in its batches.
         self.all_targets = all_targets
+        #: Where the target of each of several graded outputs is in an item.
+        self._head_pickers = head_targets or {}
         self.classes = class_names(dataset)
         self.clear()
         #: Made once, as nothing of it is kept.
@@ -141,6 +145,7 @@ class ItemRecorder:
         self._last_rows: list[Row | None] = []
         self._labels: list[int | None] = []
         self._targets: list[Target | None] = []
+        self._head_targets: list[dict[str, Any]] = []
         self.problems: list[str] = []
         self._failures: list[str] = []
         #: The stages that each visit ran, in order.
@@ -294,6 +299,8 @@ class ItemRecorder:
         self._last_rows.append(last)
         self._labels.append(label)
         self._targets.append(None)
+        if self._head_pickers:
+            self._head_targets.append({})
         self._ok.append(position)
         self._last_kind = last.kind if last is not None else None
         if made.states:
@@ -349,6 +356,8 @@ class ItemRecorder:
         self._last_rows.append(last)
         self._labels.append(label)
         self._targets.append(target)
+        if self._head_pickers:
+            self._head_targets.append(self._head_targets_of(index, made))
         if visit.error is None:
             self._ok.append(position)
             self._last_kind = last.kind if last is not None else None
@@ -428,6 +437,8 @@ class ItemRecorder:
                 table.rows -= 1
         for column in (self.indices, self._digests, self._last_rows, self._labels, self._targets, self._routes):
             column.pop()
+        if self._head_targets:
+            self._head_targets.pop()
         if self._ok and self._ok[-1] == position:
             self._ok.pop()
         else:
@@ -447,6 +458,16 @@ class ItemRecorder:
         except Exception:
             return None  # where the label cannot be found, `_label_of` says so
         return None
+
+    def _head_targets_of(self, index: int, made: MadeVisit) -> dict[str, Any]:
+        """Return what each of several graded outputs is to be."""
+        if made.item is None or made.visit.error is not None:
+            return {}
+        try:
+            return {name: pick_item_target(made.item, picker) for name, picker in self._head_pickers.items()}
+        except Exception as error:
+            self.problems.append(f"sample {index}: its targets could not be read: {type(error).__name__}: {error}")
+            return {}
 
     def _label_of(self, made: MadeVisit) -> int | None:
         item = made.item
@@ -514,6 +535,7 @@ class ItemRecorder:
             digests=self._digests,
             labels=self._labels,
             item_targets=self._targets if any(target is not None for target in self._targets) else [],
+            item_head_targets=self._head_targets,
             last_kind=self._last_kind,
             payload_bytes=payload_bytes,
             problems=self.problems,

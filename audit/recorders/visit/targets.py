@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from audit.metrics.target_boxes import read_target_boxes
 
 #: A target as it travels to the process that grades.
 Target = Boxes | np.ndarray[Any, Any]
+
+#: Where the target of one of several graded outputs is in an item or a batch: a key, a position or a function of it.
+TargetPicker = str | int | Callable[[Any], Any]
 
 
 def find_boxes(item: Any, label: Any) -> Boxes | None:
@@ -39,3 +43,21 @@ def find_target(item: Any, label: Any) -> Target | None:
     values = np.asarray(label.detach().cpu() if hasattr(label, "detach") else label)
     is_class = values.size == 1 and not np.issubdtype(values.dtype, np.floating)
     return None if is_class or values.dtype == object else values
+
+
+def pick_target(data: Any, picker: TargetPicker) -> Any:
+    """Return the part of an item or a batch that `picker` names; None if there is none."""
+    if callable(picker):
+        return picker(data)
+    if isinstance(picker, int):
+        return data[picker] if isinstance(data, (tuple, list)) and -len(data) <= picker < len(data) else None
+    parts = [data, *data] if isinstance(data, (tuple, list)) else [data]
+    return next((part[picker] for part in parts if isinstance(part, Mapping) and picker in part), None)
+
+
+def pick_item_target(item: Any, picker: TargetPicker) -> Any:
+    """Return the part of one item as it travels to the process that grades: numbers as an array, others as they are."""
+    found = pick_target(item, picker)
+    if isinstance(found, torch.Tensor):
+        return found.detach().cpu().clone().numpy()
+    return np.array(found) if isinstance(found, (bool, int, float, np.generic, np.ndarray)) else found
