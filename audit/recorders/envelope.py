@@ -124,20 +124,33 @@ class RecordedBatch:
         return self
 
 
-def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> torch.Tensor:
-    """Pack the rows into one tensor of bytes. `by_loader` says that a loader hands them to the main process.
+def no_records() -> torch.Tensor:
+    """Return what stands for the packed rows of a batch that has none. Not one for all: sending a tensor moves its memory."""
+    return torch.zeros(1, dtype=torch.uint8)
 
-    Then a worker packs them straight into memory that both share: the loader would copy any other tensor there, and
-    payloads are large, so that each copy of them would cost as much as hashing them.
+
+def pack_rows(
+    tables: Mapping[str, Columns], *, by_loader: bool = True
+) -> tuple[torch.Tensor, Mapping[str, Any] | None]:
+    """Return the rows packed into one tensor of bytes, and as Arrow tables where they never leave the process: one of both.
+
+    `by_loader` says that a loader hands them to the main process. Then a worker packs them straight into memory that both
+    share: the loader would copy any other tensor there, and payloads are large, so that each copy of them would cost as
+    much as hashing them.
     """
+    if not tables["samples"].rows:
+        return no_records(), None
+    is_worker = get_worker_info() is not None
+    if by_loader and not is_worker:
+        return no_records(), batch.to_tables(tables)
     made: list[torch.Tensor] = []
 
     def allocate(size: int) -> Any:
         tensor = torch.empty(0, dtype=torch.uint8)
-        if by_loader and size and get_worker_info() is not None:
+        if by_loader and size and is_worker:
             tensor.set_(torch.UntypedStorage._new_shared(size, device="cpu"))  # type: ignore[no-untyped-call]
         made.append(tensor.resize_(size))
         return tensor.numpy()
 
     batch.pack(tables, allocate)
-    return made[0]
+    return made[0], None

@@ -6,12 +6,13 @@ was seen at all though the dataset's own code changes values. Each is reported o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import find_in_class, is_library_file, unwrap
+from audit.records import Stage
 
 _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
 #: How a text ends that a run was marked with already, when the batch came.
@@ -28,6 +29,9 @@ class UnseenChanges:
         self._profile: CallProfile | None = None
         self._gaps: dict[str, str] = {}
         self._sent: set[str] = set()
+        #: What is said of a collate function, and whether that was sent.
+        self._unplaced: str | None = None
+        self._is_unplaced_sent = False
         #: Whether `check_load` has been given a value.
         self.is_load_checked = False
 
@@ -42,6 +46,22 @@ class UnseenChanges:
             self._profile = CallProfile()
             return self._profile.run(make)
         return make()
+
+    def add_visit(self, load: Any, gaps: Sequence[tuple[str, str]], *, is_load_only: bool) -> None:
+        """Note what one visit does not explain: `load` is the value of stage 0, `gaps` are pairs of stages."""
+        if is_load_only:
+            self.add_no_stage()
+        self.check_load(load, is_load_only=is_load_only)
+        for before, after in gaps:
+            self.add_gap(before, after)
+
+    def add_unplaced(self, stage: Stage) -> None:
+        """Note a collate function whose rows could not be assigned to samples."""
+        if self._unplaced is None:
+            self._unplaced = (
+                f"{type(self._dataset).__name__}: what the collate function {stage.name} ({stage.qualname}) makes of each sample; "
+                "the content does not show which row of the batch is which sample. If row n is sample n, put @audit.stage above it"
+            )
 
     def add_gap(self, after: str, before: str) -> None:
         """Note that the value changed between two stages."""
@@ -75,12 +95,17 @@ class UnseenChanges:
     def repeat(self) -> None:
         """Let `take` return everything once more."""
         self._sent.clear()
+        self._is_unplaced_sent = False
 
     def take(self) -> list[str]:
         """Return what has not been reported yet."""
         fresh = [text for key, text in self._gaps.items() if key not in self._sent]
         self._sent.update(self._gaps)
-        return [f"{type(self._dataset).__name__}: {text}; {self._where()}" for text in fresh]
+        found = [f"{type(self._dataset).__name__}: {text}; {self._where()}" for text in fresh]
+        if self._unplaced is not None and not self._is_unplaced_sent:
+            self._is_unplaced_sent = True
+            found.append(self._unplaced)
+        return found
 
     def _where(self) -> str:
         """Return the calls of the user's own code, or its place where they are not known."""

@@ -176,7 +176,7 @@ class RecordedDatasetProxy(StandIn):
             with self._audit_channel.pause_tracking():
                 yield
         finally:
-            if recorder.indices or recorder.problems:
+            if recorder.rows.indices or recorder.rows.problems:
                 self._audit_channel.send(recorder.take_batch(None, indexed=True, by_loader=False))
 
 
@@ -187,7 +187,7 @@ class RecordedIterableProxy(RecordedDatasetProxy):
         recorder = self._audit_recorder
         worker = get_worker_info()
         index, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        recorder.reads_ahead = False
+        recorder.source.reads_ahead = False
         items = iter(recorder.dataset)
         while True:
             if not self._audit_channel.is_open:

@@ -26,7 +26,9 @@ from audit.recorders.loop.recorded_iterator import OwnIteration, RecordedIterato
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder, SourceFinder
+from audit.recorders.visit.item_label import LabelFinder
+from audit.recorders.visit.item_recorder import ItemRecorder
+from audit.recorders.visit.item_source import SourceFinder
 from audit.recorders.visit.make import VisitMaker
 
 

@@ -168,7 +168,7 @@ class RecordedIterable(StandIn):
         recorder = self._audit_recorder
         # A last batch that drop_last dropped has left its rows behind.
         recorder.clear()
-        recorder.reads_ahead = False
+        recorder.source.reads_ahead = False
         items = RecordedItems(recorder, iter(recorder.dataset))
         object.__setattr__(self, "_audit_items", items)
         # A loader that saves its state asks whether the dataset is its own iterator.
@@ -244,12 +244,12 @@ class RecordingCollate:
         layout, is_mix_proved = None, True
         if self._stage is not None:
             layout, is_mix_proved = self._find_layout(self._stage, given, data, mixes)
-        mixed = mixing.weights(mixes.mixes, len(self.recorder.indices)) if mixes.mixes and is_mix_proved else None
+        mixed = mixing.weights(mixes.mixes, len(self.recorder.rows.indices)) if mixes.mixes and is_mix_proved else None
         return self.recorder.take_batch(data, indexed=self.indexed, layout=layout, mixed=mixed)
 
     def _find_layout(self, stage: Stage, given: Any, data: Any, mixes: mixing.CollateMixes) -> tuple[BatchLayout, bool]:
         """Return which samples the batch is made of, and whether its mixes are of the samples in their order."""
-        count = len(self.recorder.indices)
+        count = len(self.recorder.rows.indices)
         name = f"{stage.name} ({stage.qualname})"
         try:
             if not isinstance(given, list) or len(given) != count:
@@ -259,7 +259,9 @@ class RecordingCollate:
             keeps_places = self._keeps_places or count == 1
             found = describe_collation(data, given, name, keeps_places=keeps_places, mixes=mixes)
         except Exception as error:
-            self.recorder.problems.append(f"what {stage.name} made could not be described: {describe_error(error)}")
+            self.recorder.rows.problems.append(
+                f"what {stage.name} made could not be described: {describe_error(error)}"
+            )
             return BatchLayout([None for _ in all_tensors(data)], False, None, name), False
         if found.rows != []:
             self.recorder.add_collated(stage, found.rows)

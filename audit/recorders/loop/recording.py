@@ -45,7 +45,9 @@ from audit.recorders.ranks import rank_tags
 from audit.recorders.stages.describe import name_of
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_row import describe_batch_stage
-from audit.recorders.visit.item_recorder import ItemRecorder, LabelFinder, SourceFinder
+from audit.recorders.visit.item_label import LabelFinder
+from audit.recorders.visit.item_recorder import ItemRecorder
+from audit.recorders.visit.item_source import SourceFinder
 from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.origin import class_names

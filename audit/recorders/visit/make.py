@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from audit.recorders.activity import Activity
 from audit.recorders.randomness.visit_randomness import Randomness, States, VisitRequest
 from audit.recorders.stages.discover import Pipeline
@@ -45,8 +47,12 @@ class MadeVisit:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the visit went through the stages of the pipeline and left nothing to explain."""
-        visit = self.visit
+        """Whether the visit read a file, went through the pipeline to a tensor and a class number, and left nothing to explain."""
+        visit, item = self.visit, self.item
+        if type(item) is not tuple or len(item) != 2 or type(item[0]) is not torch.Tensor:
+            return False
+        if type(self.label) is not int or visit.source_digest is None:
+            return False
         is_whole = self.error is None and visit.error is None and visit.problem is None
         return is_whole and self.is_seen and not (self.is_load_only or self.gaps or visit.added_stages)
 

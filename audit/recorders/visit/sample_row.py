@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch.utils.data import get_worker_info
 
@@ -32,8 +32,7 @@ _SOURCE = ("index", "position", "ordinal", "role", "source", "root", "digest", "
 
 
 def add_sample(
-    samples: Columns,
-    sources: Columns,
+    tables: Mapping[str, Columns],
     index: int,
     position: int,
     visit: Visit,
@@ -50,7 +49,7 @@ def add_sample(
         visit.source_digest, visit.source_bytes = origin.digest, origin.size
     label = origin.label if label is None else label
     worker = get_worker_info()
-    samples.append(
+    tables["samples"].append(
         _SAMPLE,
         (
             index,
@@ -69,12 +68,11 @@ def add_sample(
             worker.id if worker else None,
         ),
     )
-    _add_sources(sources, index, position, visit, origin)
+    _add_sources(tables["sample_sources"], index, position, visit, origin)
 
 
 def add_listed_sample(
-    samples: Columns,
-    sources: Columns,
+    tables: Mapping[str, Columns],
     index: int,
     position: int,
     visit: Visit,
@@ -95,8 +93,8 @@ def add_listed_sample(
     worker = get_worker_info()
     number = worker.id if worker else None
     first = (index, position, None, source, folder, None, digest, size)
-    samples.append(_SAMPLE, (*first, label, name, "ok", None, None, number))
-    sources.append(_SOURCE, (index, position, 0, None, source, folder, digest, size, None))
+    tables["samples"].append(_SAMPLE, (*first, label, name, "ok", None, None, number))
+    tables["sample_sources"].append(_SOURCE, (index, position, 0, None, source, folder, digest, size, None))
     return True
 
 

@@ -6,33 +6,26 @@ visit, and the pipeline goes on. It keeps no reference to a value once the visit
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter_ns
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from audit import values
 from audit.recorders.activity import Activity
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
-from audit.recorders.calls.observed_calls import ObservedCall, arguments_of
-from audit.recorders.stages.call_parameters import listen, parameters_of
-from audit.recorders.stages.describe import name_of
-from audit.recorders.stages.discover import Pipeline, PipelineStep, looks_random
+from audit.recorders.calls.observed_calls import ObservedCall
+from audit.recorders.stages.call_parameters import listen
+from audit.recorders.stages.discover import Pipeline
 from audit.recorders.stages.drawn_parameters import Listener
-from audit.recorders.visit.error_text import describe_error
+from audit.recorders.visit.called_stages import CalledStages
 from audit.recorders.visit.passed_over import fill_passed_over
 from audit.recorders.visit.planned_stage import PlannedStage
-from audit.recorders.visit.stage_row import Row
 from audit.recorders.visit.target_stages import mark_repeated_targets
-from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
-from audit.recorders.visit.visit_stages import INSIDE, AddedStage, VisitStages
-from audit.records import Columns, Stage
+from audit.recorders.visit.visit_outputs import CaptureOrVerify
+from audit.recorders.visit.visit_stages import INSIDE
+from audit.records import Columns
 
-_NONE_ADDED: Mapping[int, AddedStage] = MappingProxyType({})
 #: Types whose values hold no other values: tensors and pictures, as they come.
 _SINGLE: set[type] = set()
 
@@ -43,16 +36,10 @@ def _ids_of(value: Any) -> set[int]:
     return ids_in(value)
 
 
-class Visit(VisitOutputs):
+class Visit(CalledStages):
     """Collects the facts of one visit. `level` says how much of each output is kept."""
 
     # What most visits leave as it is.
-    _stages: VisitStages | None = None
-    _load: Any = None
-    failed_stage: str | None = None
-    error: str | None = None
-    source_digest: str | None = None
-    source_bytes: int | None = None
     #: Where other processes can read what this one is doing.
     activity: Activity | None = None
     index = -1
@@ -68,17 +55,8 @@ class Visit(VisitOutputs):
         self._ran: list[int] = []
         #: By ordinal, what a stage of the pipeline was given (the value, or the ids of all in it) and returned.
         self._passed: dict[int, tuple[Any, Any]] = {}
-        #: Files that were opened for reading while the item was made.
-        self.opened: list[str] = []
-        #: Pairs of stages between which the first one's output was changed in place.
-        self.changed_in_place: list[tuple[str, str]] = []
-
-    @property
-    def stages(self) -> VisitStages:
-        """Which stages the visit met, and their numbers."""
-        if self._stages is None:
-            self._stages = VisitStages(self._pipeline)
-        return self._stages
+        self.opened = []
+        self.changed_in_place = []
 
     def enter_stage(self, name: str) -> None:
         """Let other processes know that a stage begins."""
@@ -91,51 +69,6 @@ class Visit(VisitOutputs):
             self.activity.leave()
 
     # -- called by the stand-ins ---------------------------------------------------------------
-
-    def read(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Return the bytes of the source file, hashed as they are read."""
-        try:
-            data = target(*args, **kwargs)
-        except BaseException as error:
-            self.fail("load", error)
-            raise
-        self.hash_source(data)
-        return data
-
-    def hash_source(self, data: bytes) -> None:
-        """Note the digest of exactly the buffer that is decoded."""
-        self.source_digest = hashlib.sha256(data).hexdigest()
-        self.source_bytes = len(data)
-
-    def load(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Stage 0: the decoded source."""
-        begun = perf_counter_ns()
-        try:
-            value = target(*args, **kwargs)
-        except BaseException as error:
-            self.fail("load", error)
-            raise
-        self.note_loaded(value, perf_counter_ns() - begun)
-        return value
-
-    def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
-        """Note stage 0."""
-        if len(self.opened) > 1 and (name := getattr(value, "filename", None)) in self.opened:
-            # Of several pictures, such as a mask and an image, the source is the one that was loaded.
-            self.opened.remove(name)
-            self.opened.insert(0, name)
-        self._load = value
-        self._note(0, value, None, nanoseconds, None)
-
-    def _note_loaded_target(self, value: tuple[Any, ...]) -> None:
-        """Note the target that the first joint stage is given beside the picture that was loaded."""
-        if value and value[0] is self._load:
-            self.rows[0].target = values.describe_target(value)
-
-    def take_load(self) -> Any:
-        """Return the value of stage 0, and let go of it."""
-        value, self._load = self._load, None
-        return value
 
     def run(self, stage: PlannedStage, target: Any, args: Any, kwargs: Any) -> Any:
         """Call one stage, and note what it returned."""
@@ -183,13 +116,6 @@ class Visit(VisitOutputs):
         self._ran.append(stage.ordinal)
         return output
 
-    def _came_in(self, value: Any, path: str) -> str | None:
-        """Return the digest of what a stage is given, and note where it was changed in place since the last stage."""
-        digest = self._digest_of(value)
-        if value is self._value and self._digest is not None and digest != self._digest:
-            self.changed_in_place.append((self.last_stage or "load", path))
-        return digest
-
     def _params_of(
         self, stage: PlannedStage, listener: Listener | None, ran: list[int], came_in: str | None, output: Any
     ) -> str | None:
@@ -200,33 +126,10 @@ class Visit(VisitOutputs):
         return self._params(stage.step, listener, ran, changed=changed)
 
     @property
-    def added_stages(self) -> Mapping[int, AddedStage]:
-        """By ordinal, the stages that were not known before the visit."""
-        return self._stages.added if self._stages is not None else _NONE_ADDED
-
-    def path_of(self, ordinal: int) -> str:
-        """Return the path that names a stage in the run, for one of this visit's ordinals."""
-        return self.stages.path_of(ordinal)
-
-    @property
     def last_name(self) -> str | None:
         """The name of the last stage on the way to the model that ran."""
         steps = self._pipeline.steps
         return next((steps[n].stage.name for n in reversed(self._ran) if not steps[n].stage.is_target), None)
-
-    @property
-    def last_stage(self) -> str | None:
-        """The path and name of the last stage on the way to the model that ran."""
-        last = next((n for n in reversed(self.rows) if n and not self.stages.is_target(n)), None)
-        return None if last is None else f"{self.path_of(last)} ({self.stages.name_of(last)})"
-
-    @property
-    def last_row(self) -> Row | None:
-        """What the last stage on the way to the model left; None where nothing was noted."""
-        if not self.added_stages and not self._pipeline.has_targets:
-            return self.rows[max(self.rows)] if self.rows else None
-        ordinals = [n for n in self.rows if not self.stages.is_target(n)]
-        return self.rows[max(ordinals)] if ordinals else None
 
     def is_tensor_of_stages(self, value: Any) -> bool:
         """Whether this is the tensor that the pipeline's last stage gave, where no other stage was seen."""
@@ -260,33 +163,6 @@ class Visit(VisitOutputs):
             self._load = None
         self._note(self.stages.add_named(name), value, self._digest, nanoseconds, None)
 
-    # -- calls that are stages (see calls/observed_calls.py) -------------------------------------
-
-    def before_call(self, target: Any, value: Any, label: str) -> CallToken:
-        """Note that a call which may be a stage is about to be made."""
-        if 0 not in self.rows:
-            # The dataset decoded the source by itself: what its first stage is given is the load.
-            self.note_loaded(value)
-        step = PipelineStep(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
-        return CallToken(step, self._came_in(value, label), listen(step), self._overhead)
-
-    def after_call(self, call: ObservedCall, token: CallToken, nanoseconds: int) -> None:
-        """Note what a call that is a stage has returned."""
-        spent = nanoseconds - (self._overhead - token.overhead)
-        params = self._params(token.step, token.listener, [], changed=True) or arguments_of(call)
-        call.ordinal = self.stages.add(call)
-        self._note(call.ordinal, call.output, token.came_in, spent, params)
-
-    def rename_call(self, call: ObservedCall) -> None:
-        """Note that a call goes by the name of the function that made it, and by its arguments."""
-        row = self.rows[call.ordinal]
-        row.params = arguments_of(call) or row.params
-
-    def is_unchanged(self, call: ObservedCall) -> bool:
-        """Whether the output of an earlier call is still what was noted; it may have been changed in place."""
-        row = self.rows.get(call.ordinal)
-        return row is not None and values.digest(call.output) == row.facts.digest
-
     def settle_calls(self, item_input: Any, others: Any) -> None:
         """Tell the calls that made the label from those that made the model's input, now that the item is there."""
         if self.calls is None and not self.added_stages:
@@ -311,20 +187,7 @@ class Visit(VisitOutputs):
         elif repeated and last in self._passed:
             self._set_last(self._passed[last][1], self.rows[last])
 
-    def fail(self, stage: str, error: BaseException) -> None:
-        """Note where the sample failed; the innermost stage is the one that is noted."""
-        if self.error is None:
-            self.failed_stage = stage
-            self.error = describe_error(error)
-
     # -- what is noted -------------------------------------------------------------------------
-
-    def _params(self, step: PipelineStep, listener: Listener | None, ran: list[int], *, changed: bool) -> str | None:
-        try:
-            return parameters_of(step, listener, ran, changed=changed)
-        except Exception as error:
-            self.problem = self.problem or f"what {step.stage.name} drew could not be noted: {describe_error(error)}"
-            return None
 
     def end(self) -> None:
         """Let go of the values, and fill in the stages that were passed over."""
@@ -362,18 +225,3 @@ class Visit(VisitOutputs):
             else:
                 number = ordinal if numbers is None else numbers[ordinal]
                 rows[ordinal].write(index, position, number, self.stages.name_of(ordinal), outputs, payloads)
-
-
-@dataclass(slots=True)
-class CallToken:
-    """What is known of a call before it is made."""
-
-    step: PipelineStep
-    came_in: str | None
-    listener: Listener | None
-    overhead: int
-
-    def detach(self) -> None:
-        """Stop listening to what the callable draws."""
-        if self.listener is not None:
-            self.listener.detach()

@@ -1,0 +1,45 @@
+"""The origin of an item: what the user's `source=` names, what its dataset names, or the files that it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from audit.recorders.visit.make import MadeVisit
+from audit.recorders.visit.origin import Origin, archived_origin, find_source, named_origin, origin_of
+from audit.recorders.visit.source_files import is_media
+
+#: Names the files of a sample: a function of the index (and of the item), or a mapping or sequence by index.
+SourceFinder = Callable[..., Any] | Mapping[int, Any] | Sequence[Any] | None
+
+
+class ItemSource:
+    """Finds the origins of a dataset's items; `finder` is what the user says of them."""
+
+    def __init__(self, dataset: Any, finder: SourceFinder) -> None:
+        self._dataset = dataset
+        self.finder = finder
+        #: Whether an iterable dataset was seen to read files of other samples than the one that it gives.
+        self.reads_ahead = False
+
+    def find(self, index: int, made: MadeVisit, origin: Origin | None, problems: list[str]) -> Origin:
+        """Return the origin of an item; `origin` is what is known of it before it is made."""
+        if origin is not None and origin.is_streamed:
+            made.visit.opened = self._own_files(made.visit.opened)
+            origin = archived_origin(made.item) or origin
+        found = origin or origin_of(self._dataset, index)
+        if self.finder is None:
+            return found
+        try:
+            named = find_source(self.finder, index, made.item)
+            return found if named is None else named_origin(named, found.folder, found.split, found.label)
+        except Exception as error:
+            # The same words for every item: a run is marked once with each message.
+            problems.append(f"source= names no file of a sample: {type(error).__name__}: {error}")
+            return found
+
+    def _own_files(self, opened: list[str]) -> list[str]:
+        """Return the files of one item of an iterable dataset; none as soon as it may have read those of other items."""
+        if len({path for path in opened if is_media(path)}) != 1:
+            self.reads_ahead = True
+        return [] if self.reads_ahead else opened

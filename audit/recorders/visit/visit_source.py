@@ -1,0 +1,79 @@
+"""What a visit notes of its source: the bytes that were read, the decoded value of stage 0, and where the sample failed."""
+
+from __future__ import annotations
+
+import hashlib
+from time import perf_counter_ns
+from typing import Any
+
+from audit import values
+from audit.recorders.visit.error_text import describe_error
+from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
+
+
+class VisitSource(VisitOutputs):
+    """Collects what is known of a sample's source."""
+
+    # What most visits leave as it is.
+    _load: Any = None
+    failed_stage: str | None = None
+    error: str | None = None
+    source_digest: str | None = None
+    source_bytes: int | None = None
+
+    def __init__(self, level: CaptureOrVerify) -> None:
+        self._level = level
+        self.rows = {}
+        #: Files that were opened for reading while the item was made.
+        self.opened: list[str] = []
+
+    def read(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return the bytes of the source file, hashed as they are read."""
+        try:
+            data = target(*args, **kwargs)
+        except BaseException as error:
+            self.fail("load", error)
+            raise
+        self.hash_source(data)
+        return data
+
+    def hash_source(self, data: bytes) -> None:
+        """Note the digest of exactly the buffer that is decoded."""
+        self.source_digest = hashlib.sha256(data).hexdigest()
+        self.source_bytes = len(data)
+
+    def load(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Stage 0: the decoded source."""
+        begun = perf_counter_ns()
+        try:
+            value = target(*args, **kwargs)
+        except BaseException as error:
+            self.fail("load", error)
+            raise
+        self.note_loaded(value, perf_counter_ns() - begun)
+        return value
+
+    def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
+        """Note stage 0."""
+        if len(self.opened) > 1 and (name := getattr(value, "filename", None)) in self.opened:
+            # Of several pictures, such as a mask and an image, the source is the one that was loaded.
+            self.opened.remove(name)
+            self.opened.insert(0, name)
+        self._load = value
+        self._note(0, value, None, nanoseconds, None)
+
+    def _note_loaded_target(self, value: tuple[Any, ...]) -> None:
+        """Note the target that the first joint stage is given beside the picture that was loaded."""
+        if value and value[0] is self._load:
+            self.rows[0].target = values.describe_target(value)
+
+    def take_load(self) -> Any:
+        """Return the value of stage 0, and let go of it."""
+        value, self._load = self._load, None
+        return value
+
+    def fail(self, stage: str, error: BaseException) -> None:
+        """Note where the sample failed; the innermost stage is the one that is noted."""
+        if self.error is None:
+            self.failed_stage = stage
+            self.error = describe_error(error)
