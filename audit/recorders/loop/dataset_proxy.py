@@ -165,7 +165,7 @@ class RecordedDatasetProxy(StandIn):
         except IndexError:
             # Iterating by index until there is no more: the end is not a sample.
             if isinstance(index, int) and hasattr(recorder.dataset, "__len__") and index >= len(recorder.dataset):
-                recorder.forget_last()
+                recorder.rows.forget_last()
             raise
 
     @contextlib.contextmanager
@@ -205,5 +205,5 @@ class RecordedIterableProxy(RecordedDatasetProxy):
         try:
             return self._audit_recorder.record(index, items.__next__, Origin(f"dataset://{index}", is_streamed=True))
         except StopIteration:
-            self._audit_recorder.forget_last()
+            self._audit_recorder.rows.forget_last()
             raise

@@ -206,7 +206,7 @@ class RecordedItems:
             )
         except StopIteration:
             # The end is not a sample: take back what was noted of it.
-            self._recorder.forget_last()
+            self._recorder.rows.forget_last()
             raise
         except Exception as error:
             self._failed = Failed(portable_error(error))

@@ -112,7 +112,7 @@ class GatheredRows:
             self.digests[position] = row.facts.digest
 
     def forget_last(self) -> None:
-        """Take back the last visit."""
+        """Take back the last visit: it was the end of the dataset, not a sample."""
         if not self.indices:
             return
         position = len(self.indices) - 1

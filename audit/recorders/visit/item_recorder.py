@@ -94,8 +94,6 @@ class ItemRecorder:
         """Send what was not seen once more, with the next batch."""
         self._changes.repeat()
 
-    # -- one item --------------------------------------------------------------------------------
-
     def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
         """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
         run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
@@ -165,8 +163,6 @@ class ItemRecorder:
     def _problem(self, index: int, error: Exception) -> None:
         # Recording must never break the user's loop; the run is marked instead.
         self.rows.problems.append(f"sample {index}: {type(error).__name__}: {error}")
-
-    # -- rows ------------------------------------------------------------------------------------
 
     def _add_later(self, index: int, made: MadeVisit) -> bool:
         """Let the rows of a visit wait for the end of the sequence; return False for a visit that may not wait.
@@ -251,10 +247,6 @@ class ItemRecorder:
                 self.rows.add_collated(stage, self._ids, values, self.level.get())
         except Exception as error:
             self.rows.problems.append(f"what {stage.name} made could not be described: {describe_error(error)}")
-
-    def forget_last(self) -> None:
-        """Take back the last visit: it was the end of the dataset, no sample."""
-        self.rows.forget_last()
 
     def take_batch(
         self,
