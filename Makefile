@@ -119,6 +119,7 @@ MINUTES ?= 60
 
 campaign: $(VENV)/.dev  ## replay 100,000 stage outputs of random pipelines, then try to break stores: SEED=1 MINUTES=60
 	$(BIN)/python -m bench.campaign.replays --seed $(SEED)
+	$(BIN)/python -m bench.campaign.planted
 	$(BIN)/python -m bench.campaign --seed $(SEED) --minutes $(MINUTES) --write
 
 screenshots: $(VENV)/.dev browser  ## docs/images, made anew

@@ -92,7 +92,8 @@ def _try(trial: Trial, place: Path, what: str, covered: str, size: int, work: Ca
     trial.tried += 1
     trial.counts["worked all the same" if code == 0 else "refused with a sentence"] += 1
     text = said.read_text(errors="replace")
-    if code < 0 or code > 2 or "Traceback" in text or (code and "audit: " not in text):
+    unexplained = "Traceback" in text or "internal error" in text or (code and "audit: " not in text)
+    if code < 0 or code > 2 or unexplained:
         trial.fail(f"{what}: exit code {code}: {text[-600:]!r}")
     elif (place / "audit.json").exists():
         with Reader(str(place)) as reader:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from audit.errors import AuditError
-from audit.store.write.writer import RunWriter
-from bench.campaign import power_cuts
+from bench.campaign.__main__ import MEMBERS
 from bench.campaign.calls import watched
 from bench.campaign.errnos import Fault
+from bench.campaign.planted import PLANTED, finds_fault
 from bench.campaign.stores import BATCH, fresh, lost, write_run
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
@@ -31,55 +30,21 @@ def test_nothing_bad_happens(tmp_path: Path, member: str, tries: int) -> None:
     assert trial.tried == tries
 
 
-def test_a_commit_that_is_not_flushed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.store.local_filesystem._flush_directory", lambda _: None)
-    trial = Trial(7, 60.0, 12, tmp_path)
-    power_cuts.run(trial)
-    assert trial.bad > 0
-
-
-def _without_stages(self: RunWriter, tables: dict[str, Any]) -> None:
-    _APPEND(self, {name: rows for name, rows in tables.items() if name != "stage_outputs"})
-
-
-_APPEND = RunWriter.append
-#: For each member a fault of the product that it must find: what is replaced, by what, and how many tries it takes.
-PLANTED: list[tuple[str, str, Any, int]] = [
-    ("damage", "audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
-    ("errnos", "audit.store.local_filesystem._write_error", lambda _, __, error: error, 12),
-    ("clock", "audit.store.write.writer.read_manifests", lambda _: ([], []), 15),
-    ("sql_escapes", "audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
-    ("broken_files", "bench.campaign.broken_files.load", lambda *_, **__: {}["raw"], 12),
-]
-PLANTED_IN_PROCESSES = [
-    ("writer_kills", "audit.store.write.writer.RunWriter.flush", lambda _: None, 25),
-    ("engine_kills", "audit.store.write.writer.RunWriter.append", _without_stages, 4),
-]
+def test_every_member_has_a_planted_fault() -> None:
+    assert list(PLANTED) == list(MEMBERS)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("member", "replaced", "fault", "tries"), PLANTED, ids=lambda value: str(value)[:12])
-def test_a_planted_fault_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: str, replaced: str, fault: Any, tries: int
-) -> None:
-    monkeypatch.setattr(replaced, fault)
-    trial = Trial(7, 60.0, tries, tmp_path)
-    importlib.import_module(f"bench.campaign.{member}").run(trial)
-    assert trial.bad > 0
+@pytest.mark.parametrize("member", [member for member, planted in PLANTED.items() if not planted.slow])
+def test_a_planted_fault_is_found(tmp_path: Path, member: str) -> None:
+    assert finds_fault(member, tmp_path)
 
 
 @pytest.mark.workers
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("member", "replaced", "fault", "tries"), PLANTED_IN_PROCESSES, ids=lambda value: str(value)[:12]
-)
-def test_a_fault_planted_in_processes_is_found(
-    folder_on_disk: Path, monkeypatch: pytest.MonkeyPatch, member: str, replaced: str, fault: Any, tries: int
-) -> None:
-    monkeypatch.setattr(replaced, fault)
-    trial = Trial(7, 120.0, tries, folder_on_disk)
-    importlib.import_module(f"bench.campaign.{member}").run(trial)
-    assert trial.bad > 0
+@pytest.mark.parametrize("member", ["writer_kills", "engine_kills"])
+def test_a_fault_planted_in_processes_is_found(folder_on_disk: Path, member: str) -> None:
+    assert finds_fault(member, folder_on_disk)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT], ids=errno.errorcode.get)

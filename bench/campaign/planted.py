@@ -1,0 +1,134 @@
+"""Plant a fault of the product for each member of the campaign: a member that does not find it would find nothing.
+
+    python -m bench.campaign.planted
+    python -m bench.campaign.planted readers full_disk
+
+Exit code 1 if a fault is not found. The tests run the quick ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import pkgutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from audit.engines.resilient_loader import ResilientLoader
+from audit.errors import StoreError
+from audit.store.write.writer import RunWriter
+from bench.campaign.trial import Trial
+
+_SEED = 7
+_APPEND = RunWriter.append
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A function of the product, what takes its place, and how many tries find it at the latest."""
+
+    place: str
+    fault: Any
+    tries: int
+    #: Whether it takes a test too long: processes, mounts, thousands of samples.
+    slow: bool = False
+
+
+def _without_stages(self: RunWriter, tables: dict[str, Any]) -> None:
+    _APPEND(self, {name: rows for name, rows in tables.items() if name != "stage_outputs"})
+
+
+def _without_failures(self: RunWriter, tables: dict[str, Any]) -> None:
+    kept = dict(tables)
+    if "samples" in kept:
+        kept["samples"] = kept["samples"].filter(pc.equal(kept["samples"]["status"], "ok"))
+    _APPEND(self, kept)
+
+
+def _table_by_table(self: RunWriter, tables: dict[str, Any]) -> None:
+    for name, rows in tables.items():
+        _APPEND(self, {name: rows})
+        self.flush()
+
+
+def _with_a_leak(self: RunWriter, tables: dict[str, Any]) -> None:
+    os.open(os.devnull, os.O_RDONLY)
+    _APPEND(self, tables)
+
+
+def _unexplained(*_: object) -> StoreError:
+    return StoreError("Something could not be written.")
+
+
+def _unguarded(self: ResilientLoader, batches: Any, workers: int | None = None) -> Iterator[Any]:
+    return iter(self._loader(batches, self.worker_count(len(batches)) if workers is None else workers))
+
+
+_APPENDING = "audit.store.write.writer.RunWriter.append"
+_FLUSHING = "audit.store.write.writer.RunWriter.flush"
+_WRITE_ERROR = "audit.store.local_filesystem._write_error"
+
+PLANTED: dict[str, Planted] = {
+    "writer_kills": Planted(_FLUSHING, lambda _: None, 25, slow=True),
+    "engine_kills": Planted(_APPENDING, _without_stages, 4, slow=True),
+    "bucket_kills": Planted(_FLUSHING, lambda _: None, 40, slow=True),
+    "errnos": Planted(_WRITE_ERROR, lambda _, __, error: error, 12),
+    "power_cuts": Planted("audit.store.local_filesystem._flush_directory", lambda _: None, 12),
+    "damage": Planted("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
+    "sql_escapes": Planted("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
+    "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: {}["raw"], 12),
+    "full_disk": Planted(_WRITE_ERROR, _unexplained, 2, slow=True),
+    "full_places": Planted("audit.engines.resilient_loader.ResilientLoader._make_iterator", _unguarded, 60, slow=True),
+    "memory_kills": Planted(_APPENDING, _without_failures, 4, slow=True),
+    "clock": Planted("audit.store.write.writer.read_manifests", lambda _: ([], []), 15),
+    "readers": Planted(_APPENDING, _table_by_table, 30, slow=True),
+    "many_samples": Planted(_APPENDING, _with_a_leak, 14_000, slow=True),
+}
+
+
+def finds_fault(member: str, folder: Path, seconds: float = 120.0) -> bool:
+    """Run a member of the campaign with its fault in place; return whether it found anything bad."""
+    planted = PLANTED[member]
+    trial = Trial(_SEED, seconds, planted.tries, folder)
+    with warnings.catch_warnings(), _replaced(planted.place, planted.fault), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        importlib.import_module(f"bench.campaign.{member}").run(trial)
+    return trial.bad > 0
+
+
+@contextlib.contextmanager
+def _replaced(place: str, fault: Any) -> Iterator[None]:
+    holder_name, _, name = place.rpartition(".")
+    holder = pkgutil.resolve_name(holder_name)
+    before = getattr(holder, name)
+    setattr(holder, name, fault)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)
+
+
+def main() -> int:
+    """Look for the fault of each member that is named, or of all."""
+    missed = 0
+    for member in sys.argv[1:] or PLANTED:
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="audit-campaign-") as folder:
+            found = finds_fault(member, Path(folder))
+        print(f"{member}: {'found' if found else 'NOT FOUND'} in {time.monotonic() - begun:.0f} s", flush=True)
+        missed += not found
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
