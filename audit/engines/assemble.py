@@ -10,9 +10,6 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any
 
-from torchvision import transforms as v1
-from torchvision.transforms import v2
-
 from audit.engines.request import RunRequest
 from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError, UsageError
 from audit.models import LoadedModel, compare_classes, load
@@ -223,8 +220,13 @@ def _convert_first(dataset: Any) -> None:
     pictures = isinstance(dataset, FileDataset) and not dataset.texts and not isinstance(dataset, HuggingFaceItems)
     if pictures and not _chooses_mode(dataset.transform):
         first = dataset.transform
-        plain = type(first) in (Chain, v1.Compose, v2.Compose) and isinstance(first.transforms, list)
+        plain = (type(first) is Chain or _is_compose(first)) and isinstance(first.transforms, list)
         dataset.transform = Chain([ConvertRGB(), *(first.transforms if plain else [first])])
+
+
+def _is_compose(stage: Any) -> bool:
+    """Return whether it is a Compose of torchvision, by name: importing torchvision takes seconds, and a pipeline may do without."""
+    return type(stage).__name__ == "Compose" and type(stage).__module__.startswith("torchvision.transforms.")
 
 
 def _chooses_mode(stage: Any) -> bool:
