@@ -16,7 +16,7 @@ _ERROR = r"""
 """
 
 _VISITS = """
-    SELECT index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label, label_name,
+    SELECT run_id, epoch, index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label, label_name,
            status = 'failed' AS failed, {error} AS error, {nth} AS nth
     FROM samples WHERE {rows}
 """
@@ -28,7 +28,9 @@ _FACED = """
            x.error AS error_a, y.error AS error_b,
            x.source_digest IS NOT NULL AND y.source_digest IS NOT NULL AS comparable,
            x.source_digest <> y.source_digest AS other_bytes,
-           CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest
+           CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest,
+           CASE WHEN x.index IS NULL THEN y.run_id WHEN y.index IS NULL THEN x.run_id END AS run_id,
+           CASE WHEN x.index IS NULL THEN y.epoch WHEN y.index IS NULL THEN x.epoch END AS epoch
     FROM ({a}) x FULL OUTER JOIN ({b}) y ON x.source = y.source AND x.nth = y.nth
 """
 
@@ -59,7 +61,19 @@ _MET = """
     FROM g JOIN c USING ({key}, nth)
 """
 
-# `alike` is made by who compares the pictures: it has the visits that show the same one.
+#: More unmatched samples than this on one side are another dataset, and their pictures are not compared.
+_MOST = 4_000
+# One more than the most, so that DuckDB does not list a million keys to count them.
+_KEYS = """
+    SELECT list({{'run_id': run_id, 'epoch': epoch, 'index': index, 'visit': visit}} ORDER BY index, visit) AS keys
+    FROM (FROM {rows} LIMIT {limit})
+"""
+# A function of ours, for no SQL decodes a picture. It reads the previews itself, and only if there is something to compare:
+# a join with `payloads` would read all of them, because DuckDB cannot know how few keys there are.
+_SEEN = """
+    SELECT unnest(match_pictures(a.keys, b.keys), recursive := true) FROM keys_gone a, keys_come b
+    WHERE len(a.keys) <= {most} AND len(b.keys) <= {most}
+"""
 _ALIKE = """
     SELECT g.index_a, g.visit_a, c.index_b, c.visit_b, g.source, c.source AS renamed_to, 'alike' AS how, g.label_a,
            c.label_b, g.label_name_a, c.label_name_b, g.failed_a, c.failed_b, g.error_a, c.error_b,
@@ -69,9 +83,10 @@ _ALIKE = """
 """
 
 _PAIRS = """
-    SELECT * EXCLUDE (digest), NULL::VARCHAR AS renamed_to, 'source' AS how
+    SELECT * EXCLUDE (digest, run_id, epoch), NULL::VARCHAR AS renamed_to, 'source' AS how
     FROM faced WHERE index_a IS NOT NULL AND index_b IS NOT NULL
-    UNION ALL BY NAME FROM same_bytes UNION ALL BY NAME FROM same_value UNION ALL BY NAME FROM same_name
+    UNION ALL BY NAME FROM same_bytes UNION ALL BY NAME FROM same_value UNION ALL BY NAME FROM same_look
+    UNION ALL BY NAME FROM same_name
 """
 
 _ALONE = """
@@ -84,12 +99,12 @@ _ALONE = """
 """
 
 
-def matching_queries(a: str, b: str, *, nth: str = NTH, looks: bool = False) -> dict[str, str]:
+def matching_queries(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
     """Queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
 
     `a` and `b` are the conditions that a row belongs to the run and the epoch. A visit without a partner of the same
-    source is matched by its bytes (`how` is `renamed`), then by the value that was loaded, then by its name without
-    the extension (`reencoded`). With `looks`, the table `alike` is read before names are compared (`alike`).
+    source is matched by its bytes (`how` is `renamed`), then by the value that was loaded (`reencoded`), then by the
+    stored previews (`alike`, see store/read/lookalikes.py), then by its name without the extension (`reencoded`).
     """
     visits = [_VISITS.format(rows=rows, nth=nth, error=_ERROR) for rows in (a, b)]
     tables = {"faced": _FACED.format(a=visits[0], b=visits[1]), "gone": _GONE, "come": _COME}
@@ -98,16 +113,18 @@ def matching_queries(a: str, b: str, *, nth: str = NTH, looks: bool = False) -> 
     loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
     tables["same_value"] = _MET.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
     tables |= _left("gone1", "come1", "same_value", "2")
-    left = "2"
-    if looks:
-        tables["same_look"] = _ALIKE
-        tables |= _left("gone2", "come2", "same_look", "3")
-        left = "3"
-    stems = [_STEM.format(rows=rows) for rows in (f"gone{left}", f"come{left}")]
+    tables |= _looks()
+    tables |= _left("gone2", "come2", "same_look", "3")
+    stems = [_STEM.format(rows=rows) for rows in ("gone3", "come3")]
     tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
-    gone, come = _left(f"gone{left}", f"come{left}", "same_name", "").values()
-    pairs = f"{_PAIRS} UNION ALL BY NAME FROM same_look" if looks else _PAIRS
-    return tables | {"pairs": pairs, "alone": _ALONE.format(gone=gone, come=come)}
+    gone, come = _left("gone3", "come3", "same_name", "").values()
+    return tables | {"pairs": _PAIRS, "alone": _ALONE.format(gone=gone, come=come)}
+
+
+def _looks() -> dict[str, str]:
+    """Queries that pair what is left by its pictures."""
+    keys = {f"keys_{side}": _KEYS.format(rows=f"{side}2", limit=_MOST + 1) for side in ("gone", "come")}
+    return keys | {"alike": _SEEN.format(most=_MOST), "same_look": _ALIKE}
 
 
 def _left(gone: str, come: str, met: str, number: str) -> dict[str, str]:

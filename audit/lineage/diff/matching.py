@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from audit.errors import NotFound
-from audit.lineage.diff.lookalikes import Visit, find_lookalikes
 from audit.records import Run, Stage
 from audit.store.comparison import matching_queries
 from audit.store.read.rows import field_names
@@ -57,23 +56,12 @@ class MatchedVisits:
 def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     """Match the visits of both sides, and return the temporary tables that hold them."""
     once = all(_sources_are_unique(scratch, side) for side in (a, b))
-    tables = matching_queries(a.rows, b.rows, **({"nth": "1"} if once else {}), looks=True)
-    kept: dict[str, TempTable] = {}
-    for name, query in tables.items():
-        if name == "same_look":
-            pairs = find_lookalikes(scratch, ("gone2", a.rows), ("come2", b.rows))
-            kept["alike"] = scratch.keep("alike", _as_query(pairs))
-        kept[name] = scratch.keep(name, query)
+    tables = matching_queries(a.rows, b.rows, **({"nth": "1"} if once else {}))
+    kept = {name: scratch.keep(name, query) for name, query in tables.items()}
     found = MatchedVisits(kept.pop("pairs"), kept.pop("alone"))
     for table in kept.values():
         scratch.drop(table)
     return found
-
-
-def _as_query(pairs: list[tuple[Visit, Visit]]) -> str:
-    """Return pairs of visits as a query."""
-    rows = ", ".join(f"({a[0]}, {a[1]}, {b[0]}, {b[1]})" for a, b in pairs) or "(NULL, NULL, NULL, NULL)"
-    return f"SELECT * FROM (VALUES {rows}) AS t (index_a, visit_a, index_b, visit_b)"
 
 
 def _sources_are_unique(scratch: Scratch, side: Side) -> bool:

@@ -5,6 +5,7 @@ It holds views alone, no table: what is to be read is in files that `parts.PartF
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.manifest import Manifest
 from audit.store.plain_arrays import array_of
+from audit.store.read import lookalikes
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, older_version
 from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, schema_at
@@ -72,6 +74,8 @@ class Session:
     lookup: IndexLookup
     #: The statement that makes each table, view and macro, by its name. Those that were made are gone from it.
     _definitions: dict[str, str]
+    #: Whether queries can compare pictures.
+    has_function: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _process: int = field(default_factory=os.getpid)
 
@@ -90,17 +94,29 @@ class Session:
             if asked is None or any(word in asked for word in _LISTINGS):
                 wanted = list(self._definitions)
             else:
-                wanted = [name for name in _words(asked) if name in self._definitions]
+                wanted = [name for name in _words(asked) if name in self._definitions or name == lookalikes.FUNCTION]
             for name in wanted:
                 self._define(name)
 
     def _define(self, name: str) -> None:
+        if name == lookalikes.FUNCTION and not self.has_function:
+            self._define("payloads")
+            self.has_function = True
+            lookalikes.register(self.connection, partial(_ask, weakref.ref(self)))
         statement = self._definitions.pop(name, None)
         if statement is None:
             return
         for needed in _words(statement):
             self._define(needed)
         self.connection.execute(statement)
+
+
+def _ask(session: weakref.ref[Session], query: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    """Return the answer to a query that a function of ours asks while another query calls it."""
+    held = session()
+    assert held is not None, "a query of this session is running"
+    with held.connection.cursor() as cursor:
+        return cursor.execute(query, parameters).fetchall()
 
 
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -113,6 +129,14 @@ def _keep_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_keep_inherited)
+
+
+@atexit.register
+def _close_open() -> None:
+    """Close what the user left open: DuckDB complains at the end of a process about a function that is still registered."""
+    for session in list(_OPEN):
+        if session.has_function:
+            session.close()
 
 
 @lru_cache(maxsize=512)

@@ -74,6 +74,7 @@ def main() -> None:
 _IMPORTED_LATE = (
     *("pytz", "uuid", "decimal", "zoneinfo", "encodings.idna"),
     *("pyarrow.dataset", "pyarrow.pandas_compat", "pyarrow.parquet", "pyarrow.compute"),
+    *("PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.WebPImagePlugin"),
 )
 
 

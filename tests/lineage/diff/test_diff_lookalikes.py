@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ from diff_material import Recorder, pipeline_text
 from PIL import Image
 
 import audit
-from audit.lineage.diff.lookalikes import match_thumbnails
+from audit.store.read.lookalikes import match_thumbnails
+from audit.store.sandbox.sandbox import Sandbox
 
 COUNT = 5
 
@@ -39,6 +42,16 @@ def test_stored_again_and_renamed(tmp_path: Path, capture: str) -> None:
     assert [row["source"] for row in found.removed] == ["cat/gone.png"]
     assert [row["source"] for row in found.added] == ["cat/new.jpg"]
     assert any("matched by their stored previews" in note for note in found.notes)
+    # The macros of a user's query, here and in the process of untrusted ones, match the same.
+    query = "SELECT source_a, source_b, how FROM matches('{}', '{}') WHERE how IS NOT NULL".format(*runs)
+    with audit.open(record.store) as opened:
+        assert {row[:2] for row in opened.sql(query).fetchall()} == pairs
+    with Sandbox(str(record.store)) as sandbox:
+        assert {(a, b) for a, b, how in sandbox.query(query).rows if how == "alike"} == pairs
+    # A store that its user leaves open says nothing at the end of the process.
+    code = f"import audit; store = audit.open({str(record.store)!r}); print(len(store.sql({query!r}).fetchall()))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == (f"{COUNT}\n", "")
 
 
 def test_what_is_in_doubt_is_not_matched() -> None:
