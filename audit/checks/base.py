@@ -77,11 +77,16 @@ class Check(ABC):
     follows: ClassVar[tuple[str, ...]] = ()
     #: Whether it runs when the configuration chooses nothing.
     default: ClassVar[bool] = True
+    #: Whether it imports torch: it then runs in a process of its own, beside the others, unless torch is imported already.
+    imports_torch: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         place = cls.__module__.split(".")
         if place[:2] == ["audit", "checks"] and len(place) == 4 and "name" not in cls.__dict__:
             cls.group, cls.name = place[2:]
+
+    def prepare(self, context: Context) -> None:  # noqa: B027
+        """Raise `Skip` if there is nothing to check, before torch is imported. Only for a check that imports it."""
 
     @abstractmethod
     def run(self, context: Context) -> Iterable[Finding]:

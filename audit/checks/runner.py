@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from audit.checks import own_process
 from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
 from audit.checks.baseline import Baseline, open_baseline
 from audit.checks.config import Configuration, Setting, load_configuration
@@ -70,11 +71,7 @@ def _run(
     facts = RunFacts(
         reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust, probe=probe
     )
-    outcomes = []
-    for number, setting in enumerate(settings):
-        if progress is not None:
-            progress(Progress(number, len(settings), doing=setting.name))
-        outcomes.append(_judge(facts, setting, configuration.max_findings))
+    outcomes = _judge_all(facts, settings, configuration.max_findings, progress)
     _mark_consequences(outcomes, settings)
     report = Report(
         run_id=run.run_id,
@@ -92,6 +89,24 @@ def _run(
     if record:
         _record(reader, report)
     return report
+
+
+def _judge_all(
+    facts: RunFacts, settings: list[Setting], max_findings: int, progress: Callable[[Progress], None] | None
+) -> list[CheckOutcome]:
+    """Return the outcomes in the order of the settings; what runs in a process of its own is waited for at the end."""
+    outcomes: dict[str, CheckOutcome] = {}
+    beside = own_process.start(facts, settings, max_findings)
+    try:
+        for setting in sorted(settings, key=lambda setting: setting.name in beside):
+            if progress is not None:
+                progress(Progress(len(outcomes), len(settings), doing=setting.name))
+            outcome = beside[setting.name].outcome() if setting.name in beside else None
+            outcomes[setting.name] = outcome or judge(facts, setting, max_findings)
+    finally:
+        for child in beside.values():
+            child.stop()
+    return [outcomes[setting.name] for setting in settings]
 
 
 def _baseline(reader: Reader, run_id: str, wanted: str | os.PathLike[str] | None) -> Baseline | None:
@@ -151,7 +166,7 @@ class _Verdict:
     severity: Severity
 
 
-def _judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome:
+def judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome:
     """Run one check, and return its outcome with at most `max_findings` findings."""
     begun = time.perf_counter()
     context = Context(facts, setting.options, setting.narrowing)

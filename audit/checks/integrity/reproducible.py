@@ -16,16 +16,19 @@ class Reproducible(Check):
     """Run the pipeline again on a few visits spread over the run. The only check that needs torch."""
 
     description = "Replaying a few visits from their sources gives exactly the recorded stage outputs."
+    imports_torch = True
     options = settings(visits=Option(3, "Replay this many samples, evenly chosen."))
 
-    def run(self, context: Context) -> Iterable[Finding]:
+    def prepare(self, context: Context) -> None:
         self._look_for_parts(context)
-        trust = context.facts.trust
-        if not is_derivable(context.run, trust):
+        if not is_derivable(context.run, context.facts.trust):
             raise Skip(
                 "replaying would execute code that this machine did not record, or that has changed since; "
                 "pass --trust to allow it, or run `audit replay`"
             )
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        self.prepare(context)
         indices = self._choose(context)
         if not indices:
             raise Skip("no visit succeeded")
@@ -34,7 +37,9 @@ class Reproducible(Check):
 
         try:
             replayed = replay(
-                context.reader, context.run.run_id, wanted=ReplayOptions(indices=indices, workers=0, trust=trust)
+                context.reader,
+                context.run.run_id,
+                wanted=ReplayOptions(indices=indices, workers=0, trust=context.facts.trust),
             )
         except (UsageError, DatasetError, PipelineError, ModelError) as error:
             raise Skip(f"the pipeline cannot be rebuilt: {error.message}") from error
