@@ -15,10 +15,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from audit.checks.data.shortcuts import _assign_bins, _predict
 from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.model.label_issues import _listed
 from audit.checks.shared import distance
+from audit.checks.shared.label_guess import bins_of, predict
 from audit.checks.shared.label_noise import fit_noise
 from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
@@ -120,7 +120,7 @@ def shortcuts(rng: np.random.Generator, n: int, fault: bool) -> bool:
     """The brightness of each of 3 classes differs by four standard deviations."""
     labels = rng.integers(0, 3, n).tolist()
     values = [float(rng.normal(4 * label if fault else 0.0)) for label in labels]
-    right, guessed = _predict(_assign_bins(values), labels, [number % 2 == 0 for number in range(n)])
+    right, guessed = predict(bins_of(values), np.array(labels), np.arange(n) % 2 == 0)
     spread = 3 * math.sqrt(right * (1 - right) / n)
     return (right - spread - guessed) / (1 - guessed) >= 0.5
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
+from audit.checks.shared.headers import headers
 from audit.sources.decode import open_picture
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ class AlphaDropped(Check):
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
         plain = f"index IN (SELECT index FROM {context.sources_decoded} WHERE mode IN ('RGB', 'L'))"
         files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
-        loaded = self._find_loaded(context, files)
-        for file, found in opened(files):
+        hiding = [file for file, header in headers(context, files) if header is None or header.transparent]
+        loaded = self._find_loaded(context, hiding)
+        for file, found in opened(hiding):
             if (file.index, file.source) not in reported and (mode := _find_dropped(found, loaded.get(file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 

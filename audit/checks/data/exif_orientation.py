@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, opened
+from audit.checks.shared.files import SourceFile, chosen_files
+from audit.checks.shared.headers import headers
 from audit.sources.decode import open_picture
 from audit.tables import StageOutputRow
 
-_ORIENTATION = 0x0112
 _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "turned left", 7: "transversed",
           8: "turned right"}  # fmt: skip
 
@@ -30,13 +29,11 @@ class ExifOrientation(Check):
         if not files:
             raise Skip("no file has a format that can hold EXIF data")
         unread = 0
-        for file, found in opened(files):
+        for file, header in headers(context, files):
+            turn = 1 if header is None else header.orientation
+            unread += header is None
             try:
-                if isinstance(found, OSError):
-                    raise found
-                with found, open_picture(found) as image:
-                    turn = image.getexif().get(_ORIENTATION, 1)
-                    ignored = turn in _TURNS and self._is_ignored(context, file.index, image)
+                ignored = turn in _TURNS and self._is_ignored(context, file)
             except Exception:
                 unread += 1
                 continue
@@ -54,10 +51,11 @@ class ExifOrientation(Check):
         if unread:
             context.note(f"{unread:,} files could not be opened")
 
-    def _is_ignored(self, context: Context, index: int, image: Any) -> bool:
+    def _is_ignored(self, context: Context, file: SourceFile) -> bool:
         from audit import values
 
-        rows = context.reader.rows(StageOutputRow, context.run.run_id, index=index, where="stage = 0")
+        rows = context.reader.rows(StageOutputRow, context.run.run_id, index=file.index, where="stage = 0")
         made = {row["mode"]: row["digest"] for row in rows if row["mode"]}
-        with values.following_digests(context.run.digest_version):
+        following = values.following_digests(context.run.digest_version)
+        with following, file.open() as found, open_picture(found) as image:
             return any(values.digest(image.convert(mode)) == digest for mode, digest in made.items())

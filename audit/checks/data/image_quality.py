@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.pictures import SIDE, pictures
+from audit.checks.shared.picture_measures import Measures
+from audit.checks.shared.signatures import exact_measures
+from audit.store.read.rows import QueryRow
 
 _COLOUR = "('RGB', 'RGBA', 'RGBX', 'CMYK', 'YCbCr', 'HSV', 'LAB', 'RGBa')"
 _GREY = "('L', 'LA', 'La', '1', 'I;16', 'I', 'F')"
-#: A picture whose levels vary less than this has no edges, so sharpness is not measured.
-_FAINT = 10.0
 #: Modes whose statistics are brightness levels; the numbers of a palette are not.
 _LEVELS = "('L', 'RGB')"
 
@@ -34,116 +34,91 @@ class ImageQuality(Check):
             12.0, "Sharpness (variance of the Laplacian) below this, and below a tenth of the median, is blurry."
         ),
         grey_share=Option(0.1, "Report grey pictures only if at most this share of all pictures is grey."),
-        pictures=Option(1_000, "Measure the sharpness of at most this many pictures; 0 measures all."),
+        pictures=Option(
+            1_000, "Where previews are compressed, measure the sharpness of at most this many pictures; 0 measures all."
+        ),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        stage = (
-            "SELECT epoch, index, visit, shape[2] AS width, shape[1] AS height, mode, mean, std, min, max "
-            f"FROM {context.sources_decoded} WHERE kind = 'image'"
-        )
-        yield from self._brightness(context, stage)
-        yield from self._sizes(context, stage)
-        yield from self._grey(context, stage)
+        rows = context.offenders(self._query(context))
+        yield from self._brightness(context, [row for row in rows if row["unusual_levels"]])
+        yield from self._sizes(context, [row for row in rows if row["unusual_size"]])
+        for row in rows:
+            if row["unusual_mode"]:
+                place = (row["index"], row["source"])
+                yield _finding(context, place, "is grey among coloured pictures", f"mode {row['mode']}", None, None)
         yield from self._looked_at(context)
 
-    def _brightness(self, context: Context, stage: str) -> Iterable[Finding]:
+    def _query(self, context: Context) -> str:
+        """Return one query for the pictures that are unusual by their statistics; it reads them once."""
         options = context.options
-        query = (
-            f"SELECT *, CASE WHEN mean + 3 * std < {options['dark']} THEN 'dark' "
-            f"WHEN mean - 3 * std > {options['bright']} THEN 'bright' ELSE 'low information' END AS problem FROM ({stage}) "
-            f"WHERE mode IN {_LEVELS} AND min < max AND (mean + 3 * std < {options['dark']} "
-            f"OR mean - 3 * std > {options['bright']} OR std < {options['low_information']})"
-        )
-        for row in context.offenders(query):
-            key = str(row["problem"]).replace(" ", "_")
-            value = row["std"] if key == "low_information" else row["mean"]
-            said = f"{'has' if key == 'low_information' else 'is'} {row['problem']}"
-            why = f"mean {row['mean']:.4g}, standard deviation {row['std']:.3g}"
-            yield _finding(context, (row["index"], row["source"]), said, why, value, options[key])
-
-    def _sizes(self, context: Context, stage: str) -> Iterable[Finding]:
-        factor, aspect = context.options["size_ratio"], context.options["aspect_ratio"]
-        usual = context.rows(
-            "SELECT approx_quantile(sqrt(width * height), 0.5) AS side, "
-            "approx_quantile(greatest(width / height, height / width), 0.5) AS aspect, "
-            f"count(*) AS pictures FROM ({stage}) WHERE width > 0 AND height > 0"
-        )[0]
-        if usual["pictures"] < 10:
-            return
-        query = (
-            f"SELECT *, sqrt(width * height) / {usual['side']} AS size, "
-            f"greatest(width / height, height / width) AS aspect FROM ({stage}) WHERE width > 0 AND height > 0"
-        )
-        limit = max(aspect, 2 * usual["aspect"])
-        query = f"FROM ({query}) WHERE size > {factor} OR size < {1 / factor} OR aspect > {limit}"
-        for row in context.offenders(query):
-            shown = f"{row['width']}×{row['height']}"
-            if row["aspect"] > limit:
-                yield _finding(context, (row["index"], row["source"]), "has an odd aspect", shown, row["aspect"], limit)
-            else:
-                yield _finding(context, (row["index"], row["source"]), "has an odd size", f"{shown}, usual is a side of {usual['side']:.0f}",
-                               row["size"], factor)  # fmt: skip
-
-    def _grey(self, context: Context, stage: str) -> Iterable[Finding]:
         counted = [r for r in context.profile if r["stage"] == 0 and r["kind"] == "image"]
         grey = sum(r["visits"] for r in counted if f"'{r['mode']}'" in _GREY)
         colour = sum(r["visits"] for r in counted if f"'{r['mode']}'" in _COLOUR)
-        if not grey or grey > context.options["grey_share"] * (grey + colour):
-            return
-        for row in context.offenders(f"FROM ({stage}) WHERE mode IN {_GREY}"):
-            yield _finding(
-                context,
-                (row["index"], row["source"]),
-                "is grey among coloured pictures",
-                f"mode {row['mode']}",
-                None,
-                None,
-            )
+        few_grey = 0 < grey <= options["grey_share"] * (grey + colour)
+        factor = options["size_ratio"]
+        return (
+            "WITH stage AS MATERIALIZED (SELECT epoch, index, visit, shape[2] AS width, shape[1] AS height, mode, mean, std, min, "
+            f"max FROM {context.sources_decoded} WHERE kind = 'image'), "
+            "sized AS (SELECT *, sqrt(width * height) AS side, greatest(width / height, height / width) AS aspect FROM stage), "
+            "usual AS (SELECT approx_quantile(side, 0.5) AS usual_side, approx_quantile(aspect, 0.5) AS usual_aspect, "
+            "count(*) AS pictures FROM sized WHERE width > 0 AND height > 0), "
+            f"judged AS (SELECT *, greatest({options['aspect_ratio']}, 2 * usual_aspect) AS aspect_limit, "
+            f"coalesce(mode IN {_LEVELS} AND min < max AND (mean + 3 * std < {options['dark']} "
+            f"OR mean - 3 * std > {options['bright']} OR std < {options['low_information']}), false) AS unusual_levels, "
+            "coalesce(pictures >= 10 AND width > 0 AND height > 0 AND (side > usual_side * "
+            f"{factor} OR side < usual_side / {factor} OR aspect > aspect_limit), false) AS unusual_size, "
+            f"coalesce(mode IN {_GREY if few_grey else '(NULL)'}, false) AS unusual_mode FROM sized, usual) "
+            "FROM judged WHERE unusual_levels OR unusual_size OR unusual_mode"
+        )
+
+    def _brightness(self, context: Context, rows: Sequence[QueryRow]) -> Iterable[Finding]:
+        options = context.options
+        for row in rows:
+            mean, std = row["mean"], row["std"]
+            if mean + 3 * std < options["dark"]:
+                said, value, limit = "is dark", mean, options["dark"]
+            elif mean - 3 * std > options["bright"]:
+                said, value, limit = "is bright", mean, options["bright"]
+            else:
+                said, value, limit = "has low information", std, options["low_information"]
+            why = f"mean {mean:.4g}, standard deviation {std:.3g}"
+            yield _finding(context, (row["index"], row["source"]), said, why, value, limit)
+
+    def _sizes(self, context: Context, rows: Sequence[QueryRow]) -> Iterable[Finding]:
+        for row in rows:
+            place, shown = (row["index"], row["source"]), f"{row['width']}×{row['height']}"
+            if row["aspect"] > row["aspect_limit"]:
+                yield _finding(context, place, "has an odd aspect", shown, row["aspect"], row["aspect_limit"])
+            else:
+                why = f"{shown}, usual is a side of {row['usual_side']:.0f}"
+                size, limit = row["side"] / row["usual_side"], context.options["size_ratio"]
+                yield _finding(context, place, "has an odd size", why, size, limit)
 
     def _looked_at(self, context: Context) -> Iterable[Finding]:
-        import numpy as np
-
-        seen: list[tuple[tuple[int, str | None], float, bool, bool]] = []
+        seen: list[Measures] = []
         try:
-            seen += [
-                ((found.index, found.source), *_judge(np, found.image))
-                for found in pictures(context, context.options["pictures"], exact=True)
-                if min(found.image.size) >= 32
-            ]
+            seen = [one for one in exact_measures(context, context.options["pictures"]) if one.side >= 32]
         except Skip as skipped:
             # The checks on recorded statistics have already reported these.
             context.note(f"sharpness was not measured: {skipped}")
-        sharp = [score for _, score, _, _ in seen if score > 0]
-        usual = float(np.median(sharp)) if len(sharp) >= 10 else 0.0
-        coloured = [grey for _, _, colour, grey in seen if colour]
+        sharp = [one.sharpness for one in seen if one.sharpness > 0]
+        usual = statistics.median(sharp) if len(sharp) >= 10 else 0.0
+        coloured = [one.grey for one in seen if one.colour]
         odd_grey = 0 < sum(coloured) <= context.options["grey_share"] * len(coloured)
         least = min(context.options["blur"], 0.1 * usual)
-        for place, score, _, grey in seen:
+        for one in seen:
+            place, score = (one.picture.index, one.picture.source), one.sharpness
             if 0 < score < least:
                 yield _finding(
                     context, place, "is blurry", f"sharpness {score:.3g}, usual is {usual:.3g}", score, least
                 )
-            if odd_grey and grey:
+            if odd_grey and one.grey:
                 # Among photographs a few grey ones are usual, and they are stored as coloured ones.
                 found = _finding(
                     context, place, "is grey among coloured pictures", "its channels are equal", None, None
                 )
                 yield replace(found, severity="info")
-
-
-def _judge(np: Any, image: Any) -> tuple[float, bool, bool]:
-    """Return the sharpness (variance of the Laplacian), whether the mode has colour, and whether all pixels are grey."""
-    if max(image.size) > SIDE:
-        image = image.reduce(-(-max(image.size) // SIDE)) if image.mode in ("L", "RGB", "RGBA") else image
-    colour = image.mode == "RGB"
-    pixels = np.asarray(image, dtype=np.int16) if colour else None
-    grey = bool(colour and pixels is not None and np.ptp(pixels, axis=2).max() <= 3)
-    level = np.asarray(image.convert("L"), dtype=np.float32)
-    edges = 4 * level[1:-1, 1:-1] - level[:-2, 1:-1] - level[2:, 1:-1] - level[1:-1, :-2] - level[1:-1, 2:]
-    # With almost no contrast, sharpness and colour are meaningless; brightness was checked before.
-    faint = float(level.std()) < _FAINT
-    return 0.0 if faint else float(edges.var()), colour and not faint, grey and not faint
 
 
 def _finding(

@@ -10,7 +10,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.copies import signatures
+from audit.checks.shared.signatures import signatures
 
 Array = np.ndarray[Any, Any]
 
@@ -118,18 +118,26 @@ def _sharpness(grey: Array) -> tuple[Array, Array]:
 
 def _texture(grey: Array) -> list[Array]:
     """Return the share of each band of spatial frequencies, and how much more of it is vertical than horizontal."""
-    power = np.abs(np.fft.fft2(grey - grey.mean(axis=(1, 2), keepdims=True))) ** 2
-    down, across = (np.abs(np.fft.fftfreq(side)) * side for side in grey.shape[1:])
+    height, width = grey.shape[1:]
+    spectrum = np.fft.rfft2(grey - grey.mean(axis=(1, 2), keepdims=True))
+    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    # A real picture's other half of the spectrum is the mirror image of this one.
+    power[:, :, 1 : (width + 1) // 2] *= 2
+    power = power.reshape(len(grey), -1)
+    down, across = np.abs(np.fft.fftfreq(height)) * height, np.fft.rfftfreq(width) * width
     radius = np.hypot(down[:, None], across[None])
-    whole = power.sum(axis=(1, 2)) + 1e-3
-    bands = [power[:, (radius >= low) & (radius < high)].sum(axis=1) / whole for low, high in _BANDS]
-    ways = [power[:, down[:, None] > across[None]].sum(axis=1), power[:, down[:, None] < across[None]].sum(axis=1)]
-    return [*(np.log(band + 1e-4) for band in bands), np.log(ways[0] + 1) - np.log(ways[1] + 1)]
+    parts = [(radius >= low) & (radius < high) for low, high in _BANDS]
+    parts += [down[:, None] > across[None], down[:, None] < across[None]]
+    # One product instead of a copy of the spectrum for each part.
+    *bands, vertical, horizontal = (power @ np.stack(parts).reshape(len(parts), -1).T.astype(np.float32)).T
+    whole = power.sum(axis=1) + 1e-3
+    return [*(np.log(band / whole + 1e-4) for band in bands), np.log(vertical + 1) - np.log(horizontal + 1)]
 
 
 def _palette(thumbnails: Array) -> list[Array]:
     """Return how evenly 32 grey levels are used (entropy), and the share of the commonest."""
-    counts = np.stack([np.bincount(one.ravel() >> 3, minlength=32) for one in thumbnails])
+    bins = (thumbnails.reshape(len(thumbnails), -1) >> 3) + 32 * np.arange(len(thumbnails))[:, None]
+    counts = np.bincount(bins.ravel(), minlength=32 * len(thumbnails)).reshape(-1, 32)
     share = counts / counts.sum(axis=1, keepdims=True)
     return [-(share * np.log(share + 1e-9)).sum(axis=1), np.sqrt(share.max(axis=1))]
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any
+
+import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.data.outliers import details
-from audit.checks.shared.copies import signatures
-from audit.checks.shared.files import chosen_files, evenly, opened
-from audit.checks.shared.statistics import wilson
-from audit.sources.decode import open_picture
+from audit.checks.shared.files import chosen_files, evenly
+from audit.checks.shared.headers import headers
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, set_apart
+from audit.checks.shared.signatures import signatures
 from audit.store.read.rows import QueryRow
 
 #: For each property its values, one for each sample, and words for messages.
@@ -47,14 +48,6 @@ _LOOKS = (
 )  # fmt: skip
 #: A property betrays one class if it names at least this share of its samples, and is right at least so often (intervals).
 _NAMED, _RIGHT = 0.75, 0.85
-_BINS = 10
-
-
-class FileHeader(TypedDict):
-    """What the header of a picture's file says."""
-
-    quality: int | None
-    metadata: tuple[object, ...]
 
 
 class Shortcuts(Check):
@@ -82,9 +75,9 @@ class Shortcuts(Check):
         labels = [row["label"] for row in rows]
         if len(set(labels)) < 2:
             raise Skip("all samples have one label")
-        halves = [_half(row["index"]) for row in rows]
+        indices = [row["index"] for row in rows]
         facts: Facts = {name: ([row[name] for row in rows], called) for name, (_, called) in _FACTS.items()}
-        found = [*self._judge(context, facts, labels, halves, query), *self._judge_pictures(context, rows, query)]
+        found = [*self._judge(context, facts, labels, indices, query), *self._judge_pictures(context, rows, query)]
         if not found:
             return
         # Properties that go together have one cause.
@@ -95,11 +88,12 @@ class Shortcuts(Check):
         yield replace(best, message=best.message + beneath)
 
     def _judge(
-        self, context: Context, facts: Facts, labels: list[int], halves: list[bool], query: str
+        self, context: Context, facts: Facts, labels: list[int], indices: list[int], query: str
     ) -> Iterable[Shortcut]:
+        truth, halves = np.array(labels), np.array([_half(index) for index in indices])
         for name, (values, called) in facts.items():
-            bins = _assign_bins(values)
-            right, guessed = _predict(bins, labels, halves)
+            bins = bins_of(values)
+            right, guessed = predict(bins, truth, halves)
             # Wider than one interval, because there are many properties.
             spread = 3 * math.sqrt(right * (1 - right) / len(labels))
             explained = (right - spread - guessed) / (1 - guessed) if guessed < 1 else 0.0
@@ -115,7 +109,7 @@ class Shortcuts(Check):
                         sql=_evidence(name, query),
                     ),
                 )
-            elif betrayed := _betrayed_class(_set_apart(values, bins), labels, halves):
+            elif betrayed := betrayed_class(set_apart(values, bins), truth, halves, _NAMED, _RIGHT):
                 label, hits, named, samples = betrayed
                 classes = context.run.classes or []
                 shown = classes[label] if 0 <= label < len(classes) else label
@@ -148,15 +142,16 @@ class Shortcuts(Check):
             looks[called] = (column.tolist(), called)
         yield from self._judge_some(context, looks, indices, label_of, query)
         if context.facts.root is not None:
-            headers = _headers(context, context.options["files"])
-            read: Facts = {
-                "quality": ([one["quality"] for one in headers.values()], "the compression quality"),
+            files = chosen_files(context, context.options["files"], "status = 'ok' AND label IS NOT NULL")
+            read = [(file.index, header) for file, header in headers(context, files) if header is not None]
+            facts: Facts = {
+                "quality": ([header.quality for _, header in read], "the compression quality"),
                 "metadata": (
-                    [one["metadata"] for one in headers.values()],
+                    [header.metadata for _, header in read],
                     "the metadata (camera, software, colour profile)",
                 ),
             }
-            yield from self._judge_some(context, read, list(headers), label_of, query)
+            yield from self._judge_some(context, facts, [index for index, _ in read], label_of, query)
 
     def _judge_some(
         self, context: Context, facts: Facts, indices: list[int], label_of: dict[int, int], query: str
@@ -165,9 +160,8 @@ class Shortcuts(Check):
         if len(known) < context.options["samples"]:
             return
         labels = [label_of[indices[place]] for place in known]
-        halves = [_half(indices[place]) for place in known]
         chosen: Facts = {name: ([values[place] for place in known], called) for name, (values, called) in facts.items()}
-        yield from self._judge(context, chosen, labels, halves, query)
+        yield from self._judge(context, chosen, labels, [indices[place] for place in known], query)
 
     def _query(self, context: Context) -> str:
         facts = ", ".join(f"{sql} AS {name}" for name, (sql, _) in _FACTS.items())
@@ -192,89 +186,3 @@ def _evidence(name: str, query: str) -> str:
     if name in _FACTS:
         return f"SELECT label, avg({name}), min({name}), max({name}) FROM ({query}) GROUP BY label ORDER BY label"
     return f"SELECT label, index FROM ({query}) ORDER BY ALL"
-
-
-def _headers(context: Context, most: int) -> dict[int, FileHeader]:
-    """Return quality and metadata of some files, from their headers alone."""
-    found: dict[int, FileHeader] = {}
-    for file, handle in opened(chosen_files(context, most, "status = 'ok' AND label IS NOT NULL")):
-        if isinstance(handle, OSError):
-            continue
-        try:
-            with handle, open_picture(handle) as image:
-                tables = getattr(image, "quantization", None)
-                exif = image.getexif()
-                camera = tuple(str(exif[tag]) for tag in (271, 272, 305) if tag in exif)
-                about = (camera, "icc_profile" in image.info, str(image.info.get("dpi")), "comment" in image.info)
-                quality = sum(map(sum, tables.values())) if tables else None
-        except Exception:
-            continue
-        found[file.index] = {"quality": quality, "metadata": about}
-    return found
-
-
-def _assign_bins(values: list[Any]) -> list[Any]:
-    """Return numbers with many distinct values as deciles; other values unchanged."""
-    known = sorted({value for value in values if isinstance(value, (int, float)) and value == value})
-    if len(known) <= _BINS or not all(isinstance(value, (int, float)) or value is None for value in values):
-        return values
-    ranked = sorted(value for value in values if value is not None and value == value)
-    edges = [ranked[len(ranked) * n // _BINS] for n in range(1, _BINS)]
-    return [None if value is None else sum(value >= edge for edge in edges) for value in values]
-
-
-def _set_apart(values: list[Any], bins: list[Any]) -> list[Any]:
-    """Return the bins, but with numbers that many samples share, within 1 % of the range, in bins of their own."""
-    numbers = [value for value in values if isinstance(value, (int, float)) and value == value]
-    if bins is values or not numbers or (width := (max(numbers) - min(numbers)) / 100) == 0:
-        return bins
-    rounded = [None if value is None or value != value else round(value / width) for value in values]
-    counts = Counter(rounded)
-    most = max(5, 0.03 * len(values))
-    return [
-        ("=", near) if near is not None and counts[near] >= most else usual
-        for near, usual in zip(rounded, bins, strict=True)
-    ]
-
-
-def _predict(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[float, float]:
-    """Return the accuracy of each value's commonest label, learned on the other half, and of the commonest label."""
-    right = guessed = 0
-    for learn in (True, False):
-        counts: dict[Any, dict[int, int]] = {}
-        overall: dict[int, int] = {}
-        for value, label, half in zip(values, labels, halves, strict=True):
-            if half == learn:
-                of_value = counts.setdefault(value, {})
-                of_value[label] = of_value.get(label, 0) + 1
-                overall[label] = overall.get(label, 0) + 1
-        common = max(overall, key=lambda label: (overall[label], -label), default=None)
-        best = {value: max(found, key=lambda label: (found[label], -label)) for value, found in counts.items()}
-        for value, label, half in zip(values, labels, halves, strict=True):
-            if half != learn:
-                right += best.get(value, common) == label
-                guessed += common == label
-    return right / len(labels), guessed / len(labels)
-
-
-def _betrayed_class(values: list[Any], labels: list[int], halves: list[bool]) -> tuple[int, int, int, int] | None:
-    """Return the class that single values name, learned on the other half: label, hits, names, samples; None if none."""
-    hits: dict[int, int] = {}
-    named: dict[int, int] = {}
-    for learn in (True, False):
-        counts: dict[Any, dict[int, int]] = {}
-        for value, label, half in zip(values, labels, halves, strict=True):
-            if half == learn and value is not None:
-                of_value = counts.setdefault(value, {})
-                of_value[label] = of_value.get(label, 0) + 1
-        best = {value: max(found, key=lambda one: (found[one], -one)) for value, found in counts.items()}
-        pure = {v: n for v, n in best.items() if counts[v][n] >= 5 and counts[v][n] >= 0.8 * sum(counts[v].values())}
-        for value, label, half in zip(values, labels, halves, strict=True):
-            if half != learn and value in pure:
-                named[pure[value]] = named.get(pure[value], 0) + 1
-                hits[label] = hits.get(label, 0) + (pure[value] == label)
-    for label, right in sorted(hits.items(), key=lambda pair: -pair[1]):
-        samples = labels.count(label)
-        if right and wilson(right, samples, 3)[0] >= _NAMED and wilson(right, named[label])[0] >= _RIGHT:
-            return label, right, named[label], samples
-    return None

@@ -12,7 +12,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.data.outliers import details
 from audit.checks.shared import distance
-from audit.checks.shared.copies import signatures
+from audit.checks.shared.signatures import signatures
 from audit.checks.shared.statistics import holm
 
 #: The quantiles that describe a distribution.

@@ -38,7 +38,7 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
         rows = slice(start, start + _ROWS)
         one, two = even[rows] @ even[start:].T, odd[rows] @ odd[start:].T
         for mirrored, table in ((False, one + two), (True, one - two)):
-            i, j = np.nonzero(table >= _CORRELATION)
+            i, j = np.divmod(np.flatnonzero(table >= _CORRELATION), table.shape[1])
             later = j > i
             found[mirrored].append(search.best(i[later] + start, j[later] + start, mirrored))
     return np.concatenate(found[False]), np.concatenate(found[True])

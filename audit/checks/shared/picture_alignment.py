@@ -46,14 +46,20 @@ def _unexplained(first: Array, second: Array) -> Array:
     sharper = (_detail(a) > _detail(b))[:, None, None]
     variants = [(np.where(sharper, _blurred(a, s), a), np.where(sharper, b, _blurred(b, s))) for s in _BLURS]
     variants += [(_levels_of(a, b), b), (a, _levels_of(b, a))]
+    resampling = _resampling(moved)
     for one, two in variants:
-        best = np.minimum(best, _align(one, two, moved, 2)[0])
+        best = np.minimum(best, _align(one, two, moved, 2, resampling)[0])
     left[promising] = best
     return left
 
 
-def _align(a: Array, b: Array, start: Array, steps: int) -> tuple[Array, Array]:
-    """Return what a leaves of each b unexplained, and the best shift and scale (Gauss–Newton)."""
+def _align(
+    a: Array, b: Array, start: Array, steps: int, resampling: tuple[Array, Array] | None = None
+) -> tuple[Array, Array]:
+    """Return what a leaves of each b unexplained, and the best shift and scale (Gauss–Newton).
+
+    `resampling` are the matrices of `start`; None where it moves nothing.
+    """
     left, best = np.ones(len(a), np.float32), start.copy()
     moved, active = start.copy(), np.arange(len(a))
     wanted = pooled(b, COMPARED).reshape(len(b), -1)
@@ -61,7 +67,9 @@ def _align(a: Array, b: Array, start: Array, steps: int) -> tuple[Array, Array]:
     unit = unit_vectors(wanted)
     for step in range(steps):
         now = moved[active]
-        warped = _weights(now[:, 1], now[:, 3]) @ a[active] @ _weights(now[:, 0], now[:, 2]).transpose(0, 2, 1)
+        if step:
+            resampling = _resampling(now)
+        warped = a[active] if resampling is None else resampling[0] @ a[active] @ resampling[1]
         explained = np.maximum((unit_vectors(pooled(warped, COMPARED)) * unit[active]).sum(axis=1), 0) ** 2
         better = 1 - explained < left[active]
         left[active[better]], best[active[better]] = 1 - explained[better], now[better]
@@ -74,6 +82,11 @@ def _align(a: Array, b: Array, start: Array, steps: int) -> tuple[Array, Array]:
             break
         moved[active] = np.clip(now + _step(warped, wanted[active]), -_LIMIT, _LIMIT)
     return left, best
+
+
+def _resampling(moved: Array) -> tuple[Array, Array]:
+    """Return the matrices that move and scale pictures: one from the left, down; one from the right, across."""
+    return _weights(moved[:, 1], moved[:, 3]), _weights(moved[:, 0], moved[:, 2]).transpose(0, 2, 1)
 
 
 def _step(warped: Array, wanted: Array) -> Array:

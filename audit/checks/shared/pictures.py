@@ -13,9 +13,14 @@ from audit.checks.base import Skip
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, evenly, opened
 from audit.sources.decode import open_picture
+from audit.store.read.rows import QueryRow
 
 #: Larger pictures are scaled down to this: enough for the checks, and cheap for JPEG.
 SIDE = 256
+#: Whole pictures with no longer side than this are read instead of their previews, which are compressed.
+SMALL_SIDE = 64
+#: The encoding of previews that have the pixels of the picture, and those of whole pictures that take long to decode.
+_LOSSLESS, _SLOW = "image/png", ("bits",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +31,37 @@ class Picture:
     source: str
     digest: str | None
     image: Any
+    #: Whether the pixels are those that were loaded: not those of a preview that was scaled or compressed.
+    exact: bool = True
 
 
 def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Picture]:
     """Yield at most `most` pictures of the items, evenly chosen (0: all). `exact` excludes previews, which are lossy."""
     forms = {
-        row["form"]: row["pictures"]
+        row["form"]: row
         for row in context.cached(
-            f"SELECT form, count(*) AS pictures FROM payloads WHERE run_id = {context.run_literal} AND stage = 0 "
-            f"AND kind = 'image'{context.of_items} GROUP BY form"
+            "SELECT form, count(*) AS pictures, mode(encoding) AS encoding FROM payloads WHERE "
+            f"run_id = {context.run_literal} AND stage = 0 AND kind = 'image'{context.of_items} GROUP BY form"
         )
     }
-    order = ("full",) if exact else ("preview", "full")
-    form = next((form for form in order if forms.get(form)), None)
+    form = _best_form(context, forms, exact)
     if form is not None:
-        yield from _stored(context, form, forms[form], most)
+        yield from _stored(context, form, forms[form]["pictures"], most)
     elif context.facts.root is not None:
         yield from _from_files(context, most)
     else:
         raise Skip("no picture was stored, and the source files do not exist here")
+
+
+def _best_form(context: Context, forms: dict[str, QueryRow], exact: bool) -> str | None:
+    """Return which stored form to read: previews, unless they must be exact or whole pictures are as quick to decode."""
+    if not exact and "preview" in forms:
+        if "full" not in forms or forms["preview"]["encoding"] == _LOSSLESS or forms["full"]["encoding"] in _SLOW:
+            return "preview"
+        side = context.value(f"SELECT max(list_max(shape)) FROM {context.sources_decoded} WHERE kind = 'image'")
+        if side > SMALL_SIDE:
+            return "preview"
+    return "full" if "full" in forms else None
 
 
 def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Picture]:
@@ -60,7 +77,8 @@ def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Pict
     for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(256):
         for index, source, digest, kind, encoding, data in rows:
             try:
-                yield Picture(index, source, digest, _decoded(form, kind, encoding, data))
+                exact = form == "full" or encoding == _LOSSLESS
+                yield Picture(index, source, digest, _decoded(form, kind, encoding, data), exact)
             except Exception:
                 failed += 1
     _say_failed(context, failed)

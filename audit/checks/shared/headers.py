@@ -1,0 +1,60 @@
+"""What the headers of picture files say: each file is opened once for all checks that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from audit.checks.context import Context
+from audit.checks.shared.files import SourceFile, opened
+from audit.sources.decode import open_picture
+
+_ORIENTATION = 0x0112
+#: EXIF's maker, model and software.
+_CAMERA = (271, 272, 305)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What the header of a picture's file says."""
+
+    #: Whether some pixels may be transparent.
+    transparent: bool
+    #: EXIF's number, 1 for upright.
+    orientation: int
+    #: The sum of the quantization tables of a JPEG: the lower, the better.
+    quality: int | None
+    #: Camera and software, and whether there are a colour profile, a resolution and a comment.
+    metadata: tuple[object, ...]
+
+
+def headers(context: Context, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileHeader | None]]:
+    """Yield each file with its header; None if it cannot be read."""
+    known: dict[tuple[int, str], FileHeader | None] = context.facts.cache.setdefault("headers", {})
+    unread = [file for file in files if (file.index, file.source) not in known]
+    for file, found in opened(unread):
+        header = None
+        if not isinstance(found, OSError):
+            try:
+                with found, open_picture(found) as image:
+                    header = _header(image)
+            except Exception:
+                header = None
+        known[file.index, file.source] = header
+    yield from ((file, known[file.index, file.source]) for file in files)
+
+
+def _header(image: object) -> FileHeader:
+    from PIL.Image import Image
+
+    assert isinstance(image, Image)
+    tables = getattr(image, "quantization", None)
+    exif = image.getexif()
+    camera = tuple(str(exif[tag]) for tag in _CAMERA if tag in exif)
+    orientation = exif.get(_ORIENTATION, 1)
+    return FileHeader(
+        image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info,
+        orientation if isinstance(orientation, int) else 1,
+        sum(map(sum, tables.values())) if tables else None,
+        (camera, "icc_profile" in image.info, str(image.info.get("dpi")), "comment" in image.info),
+    )

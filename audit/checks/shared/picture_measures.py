@@ -1,0 +1,179 @@
+"""Measure decoded pictures, many of one size at a time: thumbnails, colours, sharpness and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from audit.checks.shared.hashes import Array
+from audit.checks.shared.lookalikes import thumbnail
+from audit.checks.shared.picture_alignment import SIDE
+from audit.checks.shared.pictures import SIDE as MEASURED_SIDE
+from audit.checks.shared.pictures import Picture
+
+#: The side of the small coloured pictures.
+SMALL = 16
+#: Pictures with sides in this range are scaled together; of larger ones Pillow scales each faster, and very narrow ones differ.
+_TOGETHER = range(8, 97)
+#: How many decoded pictures are kept at a time.
+_BATCH = 512
+#: A picture whose levels vary less than this has no edges, so sharpness is not measured.
+_FAINT = 10.0
+#: Noise is measured where a picture is flattest: this share of its pixels. Of normal noise they lie within so many deviations.
+_FLAT, _DEVIATIONS = 0.2, 0.2533
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """One picture without its pixels, and what was measured of it."""
+
+    picture: Picture
+    #: 32×32 grey levels, and 16×16 colours.
+    thumbnail: Array
+    colours: Array
+    #: The shorter side, in pixels.
+    side: int
+    #: The variance of the Laplacian, 0 where there is almost no contrast; whether the mode has colour; whether all pixels are grey.
+    sharpness: float
+    colour: bool
+    grey: bool
+    #: The standard deviation of noise, in levels.
+    noise: float
+
+
+def measured(found: Iterable[Picture]) -> Iterator[Measures]:
+    """Yield the measures of each picture; the order is not that of the pictures."""
+    remaining = iter(found)
+    while some := list(islice(remaining, _BATCH)):
+        groups: dict[tuple[str, tuple[int, int]], list[Picture]] = {}
+        for picture in some:
+            groups.setdefault((picture.image.mode, picture.image.size), []).append(picture)
+        for (mode, size), group in groups.items():
+            if not _is_small(size) or mode not in ("L", "RGB"):
+                for picture in group:
+                    yield from _measure([picture], [_reduced(picture.image)])
+            else:
+                yield from _measure(group, [picture.image for picture in group])
+
+
+def _measure(group: list[Picture], images: list[Any]) -> Iterator[Measures]:
+    """Yield the measures of pictures whose images have one size, in the modes L or RGB."""
+    pixels = np.stack([np.asarray(image) for image in images])
+    grey = _grey(pixels)
+    levels = grey.astype(np.float32)
+    faint = levels.std(axis=(1, 2)) < _FAINT
+    if not _is_small(group[0].image.size):
+        thumbs, colours = thumbnail(group[0].image)[None], _colours(group[0].image)[None]
+    else:
+        thumbs, colours = _thumbnails(grey), _small_colours(pixels)
+    sharpness, noise = np.where(faint, 0.0, _sharpness(levels)), _noise(levels)
+    coloured = pixels.ndim == 4 and group[0].image.mode == "RGB"
+    equal = _is_grey(pixels) if coloured else np.zeros(len(group), bool)
+    for n, picture in enumerate(group):
+        yield Measures(
+            Picture(picture.index, picture.source, picture.digest, None, picture.exact),
+            thumbs[n],
+            colours[n],
+            min(picture.image.size),
+            float(sharpness[n]),
+            bool(coloured and not faint[n]),
+            bool(equal[n] and not faint[n]),
+            float(noise[n]),
+        )
+
+
+def _is_small(size: tuple[int, int]) -> bool:
+    """Return whether pictures of this size are scaled together."""
+    return size[0] in _TOGETHER and size[1] in _TOGETHER
+
+
+def _reduced(image: Any) -> Any:
+    """Return a picture in the mode L or RGB, scaled down to a side that suffices to measure sharpness."""
+    if max(image.size) > MEASURED_SIDE and image.mode in ("L", "RGB", "RGBA"):
+        image = image.reduce(-(-max(image.size) // MEASURED_SIDE))
+    return image if image.mode in ("L", "RGB") else image.convert("L")
+
+
+def _colours(image: Any) -> Array:
+    from PIL import Image
+
+    return np.asarray(image.convert("RGB").resize((SMALL, SMALL), Image.Resampling.BOX))
+
+
+def _grey(pixels: Array) -> Array:
+    """Return grey levels as Pillow's conversion to L gives them."""
+    if pixels.ndim == 3:
+        return pixels
+    weights = np.array([19595, 38470, 7471], np.uint32)
+    red, green, blue = (pixels[..., n].astype(np.uint32) * weights[n] for n in range(3))
+    grey: Array = ((red + green + blue + 0x8000) >> 16).astype(np.uint8)
+    return grey
+
+
+def _is_grey(pixels: Array) -> Array:
+    """Return whether the channels of each picture differ by at most 3 levels."""
+    # One channel after the other: a reduction over the short last axis takes ten times as long.
+    red, green, blue = (pixels[..., n] for n in range(3))
+    apart = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
+    equal: Array = apart.reshape(len(pixels), -1).max(axis=1) <= 3
+    return equal
+
+
+def _thumbnails(grey: Array) -> Array:
+    from PIL import Image
+
+    smooth = Image.Resampling.BILINEAR if min(grey.shape[1:]) >= SIDE else Image.Resampling.BICUBIC
+    return _resized(grey, SIDE, int(smooth))
+
+
+def _small_colours(pixels: Array) -> Array:
+    """Return 16×16 colours of each, each the mean of its part."""
+    from PIL import Image
+
+    box = int(Image.Resampling.BOX)
+    if pixels.ndim == 3:
+        return np.repeat(_resized(pixels, SMALL, box)[..., None], 3, axis=3)
+    return np.stack([_resized(pixels[..., n], SMALL, box) for n in range(3)], axis=3)
+
+
+def _resized(levels: Array, side: int, method: int) -> Array:
+    """Return n pictures scaled as Pillow does it: first across, then down, rounded after each."""
+    across = np.rint(levels.astype(np.float32) @ _weights(levels.shape[2], side, method).T).clip(0, 255)
+    down: Array = np.rint(_weights(levels.shape[1], side, method) @ across).clip(0, 255).astype(np.uint8)
+    return down
+
+
+@lru_cache(maxsize=256)
+def _weights(length: int, side: int, method: int) -> Array:
+    """Return the matrix by which Pillow scales one axis: what becomes of each unit vector."""
+    from PIL import Image
+
+    unit = Image.fromarray(np.eye(length, dtype=np.float32))
+    return np.asarray(unit.resize((length, side), Image.Resampling(method)))
+
+
+def _sharpness(levels: Array) -> Array:
+    """Return the variance of the Laplacian of each picture."""
+    if min(levels.shape[1:]) < 3:
+        return np.zeros(len(levels), np.float32)
+    middle = 4 * levels[:, 1:-1, 1:-1]
+    edges = middle - levels[:, :-2, 1:-1] - levels[:, 2:, 1:-1] - levels[:, 1:-1, :-2] - levels[:, 1:-1, 2:]
+    variance: Array = edges.reshape(len(levels), -1).var(axis=1)
+    return variance
+
+
+def _noise(levels: Array) -> Array:
+    """Return the standard deviation of noise in the flattest parts, by a mask that edges and gradients do not change."""
+    if min(levels.shape[1:]) < 3:
+        return np.zeros(len(levels), np.float32)
+    across = levels[:, :, :-2] - 2 * levels[:, :, 1:-1] + levels[:, :, 2:]
+    mask = np.abs(across[:, :-2] - 2 * across[:, 1:-1] + across[:, 2:]).reshape(len(levels), -1)
+    place = int(_FLAT * mask.shape[1])
+    # The mask's weights have a norm of 6.
+    noise: Array = np.partition(mask, place, axis=1)[:, place] / (6 * _DEVIATIONS)
+    return noise

@@ -1,0 +1,106 @@
+"""What checks know of the pictures of a run without their pixels: measured in one pass for all checks that ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from audit.checks.base import Skip
+from audit.checks.context import Context
+from audit.checks.shared.hashes import Array, dhash
+from audit.checks.shared.lookalikes import MOST_IN_PAIRS
+from audit.checks.shared.picture_alignment import SIDE
+from audit.checks.shared.picture_measures import SMALL, Measures, measured
+from audit.checks.shared.pictures import Picture, pictures
+
+#: A picture whose levels vary less than this has no detail to compare.
+_FAINT = 6.0
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """Pictures with enough detail to compare, without their pixels, and a thumbnail of each."""
+
+    pictures: list[Picture]
+    thumbnails: Array
+    #: Of each: how much red and blue exceed green, the level and the variation of the border, and the colours of the corners.
+    looks: Array
+    #: The shorter side of each, in pixels.
+    sides: Array
+
+    @cached_property
+    def hashes(self) -> Array | None:
+        """Return the perceptual hash of each; None if there are so few pictures that all pairs are compared."""
+        return hashes_of(self.thumbnails) if len(self.pictures) > MOST_IN_PAIRS else None
+
+
+def signatures(context: Context, most: int) -> Signatures:
+    """Return the signatures of at most `most` pictures (0: all), in order of index."""
+    seen = _measures(context, most)
+    key = ("signatures", most, context.narrowing)
+    if key not in context.facts.cache:
+        context.facts.cache[key] = _signatures(seen)
+    found: Signatures = context.facts.cache[key]
+    return found
+
+
+def exact_measures(context: Context, few: int, most: int = 10_000) -> list[Measures]:
+    """Return the measures of undistorted pictures, in order of index.
+
+    These are the pictures that all checks share (`most`) if previews did not distort them; else `few` that are read
+    again. Raise Skip if no undistorted picture is there.
+    """
+    shared = _measures(context, most)
+    if shared and all(one.picture.exact for one in shared):
+        return shared
+    return _measures(context, few, exact=True)
+
+
+def _measures(context: Context, most: int, *, exact: bool = False) -> list[Measures]:
+    """Return the measures of at most `most` pictures in order of index, read once; each check that asks gets the notes."""
+    key = ("measures", most, exact, context.narrowing)
+    if key not in context.facts.cache:
+        before, context.notes = context.notes, []
+        try:
+            found = sorted(measured(pictures(context, most, exact=exact)), key=lambda one: one.picture.index)
+        except Skip as skipped:
+            context.facts.cache[key] = skipped
+        else:
+            context.facts.cache[key] = found, context.notes
+        finally:
+            context.notes = before
+    known: Skip | tuple[list[Measures], list[str]] = context.facts.cache[key]
+    if isinstance(known, Skip):
+        raise Skip(str(known))
+    for note in known[1]:
+        if note not in context.notes:
+            context.note(note)
+    return known[0]
+
+
+def _signatures(seen: list[Measures]) -> Signatures:
+    """Return the signatures of those pictures that have some detail."""
+    thumbs = np.stack([one.thumbnail for one in seen]) if seen else np.empty((0, SIDE, SIDE), np.uint8)
+    detailed = np.flatnonzero(thumbs.reshape(len(seen), -1).std(axis=1) >= _FAINT) if seen else np.empty(0, np.int64)
+    small = np.stack([seen[n].colours for n in detailed]) if len(detailed) else np.empty((0, SMALL, SMALL, 3), np.uint8)
+    sides = np.array([seen[n].side for n in detailed], dtype=np.int64)
+    return Signatures([seen[n].picture for n in detailed], thumbs[detailed], _looks(small), sides)
+
+
+def _looks(small: Array) -> Array:
+    """Return for each picture (n×16×16×3) the balance of its colours, its border, and the colours of its corners."""
+    means = small.mean(axis=(1, 2), dtype=np.float32)
+    border = np.concatenate([small[:, 0], small[:, -1], small[:, 1:-1, 0], small[:, 1:-1, -1]], axis=1)
+    border = border.reshape(len(small), -1).astype(np.float32)
+    corners = small[:, [0, 0, -1, -1], [0, -1, 0, -1]].reshape(len(small), 12)
+    shown = (means[:, 0] - means[:, 1], means[:, 2] - means[:, 1], border.mean(axis=1), border.std(axis=1))
+    return np.column_stack([*shown, corners]).astype(np.float32)
+
+
+def hashes_of(thumbnails: Array) -> Array:
+    """Return the perceptual hash of each thumbnail."""
+    from PIL import Image
+
+    return np.array([dhash(Image.fromarray(thumb)) for thumb in thumbnails], dtype=np.uint64)

@@ -1,0 +1,109 @@
+"""Measures of many pictures at once equal those of one picture; so do predictions from a property."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, set_apart
+from audit.checks.shared.lookalikes import thumbnail
+from audit.checks.shared.picture_measures import Measures, measured
+from audit.checks.shared.pictures import Picture
+
+
+def _measured(images: list[Image.Image]) -> list[Measures]:
+    found = measured(Picture(n, f"{n}.png", None, image) for n, image in enumerate(images))
+    return sorted(found, key=lambda one: one.picture.index)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("size", [(8, 8), (28, 28), (32, 32), (61, 47), (96, 30), (2, 40)])
+def test_thumbnails_and_colours_are_those_of_pillow(mode: str, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    shape = (*size[::-1], 3) if mode == "RGB" else size[::-1]
+    images = [Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(7)]
+    for one, image in zip(_measured(images), images, strict=True):
+        small = np.asarray(image.convert("RGB").resize((16, 16), Image.Resampling.BOX))
+        assert np.abs(one.thumbnail.astype(int) - thumbnail(image)).max() <= 1
+        assert np.abs(one.colours.astype(int) - small).max() <= 1
+        assert one.side == min(size)
+
+
+def test_large_and_unusual_pictures_are_measured_too() -> None:
+    plain = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 200, 3), dtype=np.uint8))
+    images = [plain, plain.convert("RGBA"), plain.convert("P"), plain.convert("1"), plain.convert("L")]
+    found = _measured(images)
+    assert [one.colour for one in found] == [True, False, False, False, False]
+    for one, image in zip(found, images, strict=True):
+        assert (one.thumbnail == thumbnail(image)).all()
+        assert one.picture.image is None
+
+
+@pytest.mark.parametrize("deviation", [0.0, 3.0, 10.0])
+def test_noise_is_measured_whatever_the_picture_shows(deviation: float) -> None:
+    rng = np.random.default_rng(0)
+    x = np.linspace(0, 1, 64)
+    images = []
+    for n in range(20):
+        shown = 128 + 60 * np.sin(2 * np.pi * (n / 4 * x[:, None] + x)) + 40 * (x[None] > n / 20)
+        images.append(Image.fromarray((shown + rng.normal(0, deviation, (64, 64))).clip(0, 255).astype(np.uint8)))
+    noise = np.median([one.noise for one in _measured(images)])
+    assert abs(noise - deviation) <= 0.6 + 0.2 * deviation
+
+
+Values = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.sampled_from([1, 2, 3]), st.floats(-5, 5), st.just("name")),
+        st.integers(0, 3),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def _expected(bins: list[int], labels: list[int], halves: list[bool]) -> tuple[float, float]:
+    """The definition, sample by sample."""
+    right = guessed = 0
+    for learn in (True, False):
+        known = [(b, label) for b, label, half in zip(bins, labels, halves, strict=True) if half == learn]
+        if not known:
+            continue
+        common = _most(Counter(label for _, label in known))
+        for b, label, half in zip(bins, labels, halves, strict=True):
+            if half != learn:
+                own = Counter(other for c, other in known if c == b)
+                right += (_most(own) if own else common) == label
+                guessed += common == label
+    return right / len(labels), guessed / len(labels)
+
+
+def _most(counts: Counter[int]) -> int:
+    return max(counts, key=lambda label: (counts[label], -label))
+
+
+@settings(max_examples=examples(60))
+@given(Values)
+def test_labels_are_predicted_by_the_commonest_of_each_bin(rows: list[tuple[Any, int, bool]]) -> None:
+    values, labels, halves = ([row[n] for row in rows] for n in range(3))
+    bins = bins_of(values)
+    assert predict(bins, np.array(labels), np.array(halves)) == _expected(bins.tolist(), labels, halves)
+    assert [b == -1 for b in bins.tolist()] == [value is None for value in values]
+    assert len(set_apart(values, bins)) == len(values)
+
+
+def test_a_number_that_one_class_shares_betrays_it() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 800)
+    values = np.where(labels == 2, 0.5, rng.random(800)).tolist()
+    found = betrayed_class(set_apart(values, bins_of(values)), labels, rng.random(800) < 0.5, 0.75, 0.85)
+    assert found is not None
+    assert found[0] == 2
+    assert betrayed_class(bins_of(rng.random(800).tolist()), labels, rng.random(800) < 0.5, 0.75, 0.85) is None
