@@ -112,7 +112,8 @@ class Forward:
             output = self._call(value)
             for head, reader in self.readers.items():
                 task = reader.read_task(output, count, wanted[head].items[first : first + count])
-                parts[head].append(task if task is not None else reader.values(output, count).float().cpu())
+                targets = wanted[head].values
+                parts[head].append(task if task is not None else reader.values(output, count, targets).float().cpu())
             add_ports(ports, output, range(count), count, first)
         made = [self._output(fetched, head, parts[head], wanted[head], level) for head in self.readers]
         first_task = made[0].task

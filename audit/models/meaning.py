@@ -6,7 +6,7 @@ user gets a message that explains how to declare it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -21,6 +21,13 @@ DOUBT = (
     "every value lies between 0 and 1, but nothing shows that they are probabilities. They are graded as logits. "
     "Say what they are with output (--output): sigmoid, probabilities, logits, regression or embedding."
 )
+#: What is said of targets that the output cannot be graded against.
+_MISFIT = (
+    "{targets}, and the model gives {width} for each sample: what they mean is not evident. They are recorded as {kind} and "
+    "not graded. Say what they are with output (--output): multilabel, regression, sigmoid, logits or embedding."
+)
+#: The most numbers of one sample that are stored as its prediction.
+MOST_NUMBERS = 4096
 #: Fewer logits may lie between 0 and 1 by chance.
 _ENOUGH = 32
 
@@ -59,7 +66,29 @@ def find_meaning(
     if declared is not None:
         return OutputMeaning(declared, "It was declared.")
     values = values.detach().float().cpu()
-    return _from_targets(values, labels or [], targets) or _from_values(values, module)
+    found = _from_targets(values, labels or [], targets) or _from_values(values, module)
+    return replace(found, doubt=found.doubt or doubt_targets(found, values.shape[1], labels or [], targets))
+
+
+def doubt_targets(
+    meaning: OutputMeaning, width: int, labels: list[int | None], targets: torch.Tensor | None
+) -> str | None:
+    """Return what is said where an output that was taken for that of a classifier has targets of another kind."""
+    is_graded = any(label is not None for label in labels)
+    if meaning.task != "classification" or is_graded or targets is None or not targets.numel():
+        return None
+    wide = targets.reshape(len(targets), -1).float()
+    is_binary = bool(((wide == 0) | (wide == 1)).all())
+    sums_to_one = bool((wide >= 0).all()) and bool(((wide.sum(1) - 1).abs() < _NEAR).all())
+    if wide.shape[1] == width and (is_binary if width == 1 else sums_to_one):
+        return None
+    if wide.shape[1] == width and is_binary:
+        found = "the targets are rows of 0 and 1, of which some have no 1 or several"
+    else:
+        what = "a real number" if targets.is_floating_point() else "a whole number"
+        count = wide.shape[1]
+        found = f"each target is {what}" if count == 1 else f"each target is {count} numbers"
+    return _MISFIT.format(targets=found, width=f"{width} numbers" if width > 1 else "one number", kind=meaning.kind)
 
 
 def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch.Tensor | None) -> OutputMeaning | None:

@@ -14,9 +14,11 @@ import torch
 from audit.errors import UnclearOutput
 
 _HINT = (
-    "Wrap it in a module that returns one (N, C) tensor of logits; "
-    "with `audit run`, pass a function that builds it as --model FILE.py:function."
+    "Say what it is with output= (--output): tokens for (N, T, V), masks for (N, C, H, W), regression or embedding. "
+    "Pick one of several outputs with logits= (--output KEY=KIND). Wrap it in a module that returns one (N, C) tensor of "
+    "logits, if neither fits."
 )
+_NOTHING = "Wrap it in a module that returns one (N, C) tensor of logits, or several tensors in a dict or a tuple."
 
 
 def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:
@@ -35,7 +37,7 @@ def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:
     elif isinstance(output, tuple | list):
         entries = {f"[{position}]": value for position, value in enumerate(output)}
     else:
-        raise UnclearOutput(f"The model returned {_kind(output)}, in which no logits can be found.", hint=_HINT)
+        raise UnclearOutput(f"The model returned {_kind(output)}, in which no logits can be found.", hint=_NOTHING)
     return _only_candidate(entries, _kind(output), batch)
 
 

@@ -76,3 +76,39 @@ def test_a_segmentation_network_on_a_folder_of_masks(tmp_path: Path) -> None:
         assert opened.sql(pixels).fetchall() == [(520 * 780,)], "the mask was resized with its picture"
         assert opened.replay().different == []
         assert tmp_path / "out" / "overlay.png" in opened.trace(index=2).export(tmp_path / "out")
+
+
+LATE = """
+import torch
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, index):
+        x = torch.randn(6, generator=torch.Generator().manual_seed(index))
+        return x, index % 2 if self.whole else float(index % 2)
+
+class Labels(Items): whole = True
+class Numbers(Items): whole = False
+
+class Share(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(6, 1)
+    def forward(self, x): return torch.sigmoid(self.last(x))
+
+def labels(): return Labels()
+def numbers(): return Numbers()
+def share(): return Share().eval()
+"""
+
+
+@pytest.mark.parametrize("dataset", ["labels", "numbers"])
+def test_a_doubt_that_comes_after_several_batches_is_a_warning(tmp_path: Path, dataset: str) -> None:
+    code = tmp_path / "late.py"
+    code.write_text(LATE)
+    options = {"model": f"{code}:share", "trust": True, "workers": 0, "batch_size": 4}
+    run = audit.run(f"{code}:{dataset}", store=tmp_path / "x", **options)
+    assert len([one for one in run.warnings if "nothing shows that they are probabilities" in one]) == 1
+    sure = audit.run(f"{code}:{dataset}", store=tmp_path / "x", output="sigmoid", **options)
+    assert sure.graded == 60
+    assert not [one for one in sure.warnings if "probabilities" in one]

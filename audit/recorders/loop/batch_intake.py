@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from audit.models.meaning import MOST_NUMBERS
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
 from audit.recorders.envelope import BatchLayout, RecordedBatch
 from audit.recorders.loop.capture_plan import CapturePlan
@@ -86,7 +87,7 @@ class BatchIntake:
             positions=places if number is not None else [None] * envelope.count,
             loose=number is None,
             origin=weakref.ref(iteration) if iteration is not None else None,
-            targets=_ordered_targets(_batch_targets(envelope.data, len(envelope.ok)), envelope.layout),
+            targets=order_targets(_batch_targets(envelope.data, len(envelope.ok)), envelope.layout),
         )
 
     def take_stages(self, *, rest: bool = False) -> list[BatchRows]:
@@ -140,14 +141,15 @@ def _in_order(labels: list[int | None], layout: BatchLayout | None) -> list[int 
     return [found.get(place) for place in range(len(labels))]
 
 
-def _ordered_targets(targets: torch.Tensor | None, layout: BatchLayout | None) -> torch.Tensor | None:
-    """Return targets by place; None where a collate function leaves open which is which."""
+def order_targets(targets: Any, layout: BatchLayout | None) -> Any:
+    """Return targets, a tensor or a list, by place; None where a collate function leaves open which is which."""
     if targets is None or layout is None:
         return targets
     places = layout.input_places or ()
     if sorted(places) != list(range(len(targets))):
         return None
-    return targets[torch.tensor(places).argsort()]
+    order = torch.tensor(places).argsort()
+    return targets[order] if isinstance(targets, torch.Tensor) else [targets[int(row)] for row in order]
 
 
 def _second(data: Any) -> Any:
@@ -165,8 +167,10 @@ def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
     if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2, 3, 4) or found.shape[0] != count:
         return None
     is_float = found.is_floating_point()
+    if is_float and found.dim() > 2:  # points, small maps
+        return found.detach().to("cpu", copy=True) if found[0].numel() <= MOST_NUMBERS else None
     if found.dim() == 4:  # masks (N, 1, H, W)
-        return found[:, 0].detach().to("cpu", copy=True) if found.shape[1] == 1 and not is_float else None
+        return found[:, 0].detach().to("cpu", copy=True) if found.shape[1] == 1 else None
     # As they are now: the loop may change them.
     is_target = found.dim() == 2 or is_float == (found.dim() == 1)
     return found.detach().to("cpu", copy=True) if is_target else None

@@ -6,7 +6,7 @@ import warnings
 
 from audit.recorders.activity import Activity
 from audit.recorders.envelope import RecordedBatch
-from audit.recorders.loop.batch_intake import BatchIntake
+from audit.recorders.loop.batch_intake import BatchIntake, order_targets
 from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
 from audit.recorders.loop.loader_recording import Iteration, LoaderRecording
 from audit.recorders.loop.state import RecordingState
@@ -61,7 +61,8 @@ class BatchReceiver:
             if envelope.mixed is not None:
                 self._state.write(self._mixes.rows_of(batch, envelope.mixed))
             batch.head_targets = {
-                (model, head.name): head.read_target(envelope.data, len(batch.ok)) for model, head in self._state.heads
+                (model, head.name): order_targets(head.read_target(envelope.data, len(batch.ok)), envelope.layout)
+                for model, head in self._state.heads
             }
             if envelope.error is not None:
                 self._state.write([batch.take_rows()])

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -246,6 +247,11 @@ class Recording:
         self._require_open()
         if not isinstance(model, nn.Module):
             raise UsageError(f"run.model takes a torch module, not a {type(model).__name__}.")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise UsageError(
+                "run.model takes no TorchScript module: torch lets nobody observe its calls.",
+                hint="Put it into a module and call that: model = run.model(torch.nn.Sequential(model)).",
+            )
         if any(watched.model is model for watched in self._recorder.models):
             raise UsageError("This model is recorded already.", hint="Call run.model once, with all its layers.")
         policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen_samples(indices), when, budget)

@@ -192,7 +192,7 @@ class CallRecorder:
             if reader is watched.first_reader:
                 add_ports(ports, output, step.inputs, step.size)
             return self._read_task(watched, reader, step, given, task, wanted, ports)
-        given_values = reader.values(output, step.size)
+        given_values = reader.values(output, step.size, wanted.values)
         if watched is self._models[0]:
             # The same weights give other logits in another precision or on another device: a diff names them.
             self._run.recipe.setdefault("output_dtype", str(given_values.dtype).removeprefix("torch."))

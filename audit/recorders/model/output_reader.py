@@ -10,7 +10,16 @@ import torch
 from torch import nn
 
 from audit.errors import UnclearOutput, UsageError
-from audit.models.meaning import DOUBT, OutputMeaning, check_kind, find_meaning, is_enough, lies_inside
+from audit.models.meaning import (
+    DOUBT,
+    MOST_NUMBERS,
+    OutputMeaning,
+    check_kind,
+    doubt_targets,
+    find_meaning,
+    is_enough,
+    lies_inside,
+)
 from audit.models.outputs import logits_of
 from audit.models.task_outputs import (
     TASK_KINDS,
@@ -88,9 +97,9 @@ class OutputReader:
             self.meaning = OutputMeaning(kind, "It was declared." if self._declared is not None else TASK_KINDS[kind])
         return self.meaning, is_new
 
-    def values(self, output: Any, size: int) -> torch.Tensor:
-        """Return the values (N, C) that are recorded."""
-        tensor = logits_of(self._picked(output), batch=size).detach()
+    def values(self, output: Any, size: int, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the values (N, C) that are recorded; `targets` show whether an output of more axes is measured values."""
+        tensor = logits_of(self._flatten(self._picked(output), size, targets), batch=size).detach()
         if self._width is not None and tensor.shape[1] != self._width:
             was, now = self._width, tensor.shape[1]
             raise UnclearOutput(
@@ -99,6 +108,20 @@ class OutputReader:
             )
         self._width = tensor.shape[1]
         return tensor
+
+    def _flatten(self, picked: Any, size: int, targets: torch.Tensor | None) -> Any:
+        """Return an output of measured values as (N, C), where it has more axes; any other as it is."""
+        if not isinstance(picked, torch.Tensor) or picked.dim() < 3 or picked.shape[0] != size:
+            return picked
+        is_alike = targets is not None and targets.is_floating_point() and targets.shape[1:] == picked.shape[1:]
+        if self._declared not in ("regression", "embedding") and not (self._declared is None and is_alike):
+            return picked
+        if (count := picked[0].numel()) > MOST_NUMBERS:
+            raise UnclearOutput(
+                f"The model {self.name} gave {count:,} numbers for each sample: more than {MOST_NUMBERS:,} are not recorded.",
+                hint="Pick a part of them with logits=: a key, a position or a function.",
+            )
+        return picked.flatten(1)
 
     def _picked(self, output: Any) -> Any:
         pick = self._pick
@@ -123,6 +146,10 @@ class OutputReader:
             self.meaning = find_meaning(
                 values, declared=self._declared, module=self._module, labels=labels, targets=targets
             )
+        elif self._declared is None and self.meaning.doubt is None:
+            doubt = doubt_targets(self.meaning, values.shape[1], labels, targets)
+            if doubt is not None:
+                self.meaning, is_new = replace(self.meaning, doubt=doubt), True
         return self._doubted(self.meaning, values, is_new=is_new)
 
     def _doubted(self, meaning: OutputMeaning, values: torch.Tensor, *, is_new: bool) -> tuple[OutputMeaning, bool]:

@@ -40,9 +40,20 @@ def prediction_columns(
         return _multilabel(values, labels, classes, targets)
     wanted = None if targets is None else _class_targets(targets, values.shape)
     labels = [None if label == IGNORED_LABEL else label for label in labels]
+    if targets is not None and values.shape[1] == 1 and targets.numel() == len(values):
+        labels = _binary_labels(labels, targets)
     if wanted is None:
         return _classified(values, labels, classes, kind)
     return _compare_with_targets(values, labels, classes, kind, wanted)
+
+
+def _binary_labels(labels: Sequence[int | None], targets: torch.Tensor) -> list[int | None]:
+    """Return the classes of targets that are 0.0 or 1.0, as losses for a single output want them."""
+    numbers = targets.flatten().tolist()
+    return [
+        int(number) if label is None and number in (0, 1) else label
+        for label, number in zip(labels, numbers, strict=True)
+    ]
 
 
 def _class_targets(targets: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
