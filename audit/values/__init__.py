@@ -25,6 +25,7 @@ from audit.values.dispatch import (
     row_digests,
 )
 from audit.values.hashing import following as following_digests
+from audit.values.hashing import version as digest_version
 from audit.values.image import ImageKind
 from audit.values.joint import describe_target
 from audit.values.mapping import MappingKind
@@ -38,7 +39,7 @@ from audit.values.tv import as_form
 
 __all__ = [
     "DIGEST_VERSION", "KINDS", "Encoded", "Facts", "Preview", "Reading", "ValueKind",
-    "as_form", "decode", "derive", "describe_target", "digest", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "load_kinds",
+    "as_form", "decode", "derive", "describe_target", "digest", "digest_version", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "load_kinds",
     "observe", "preview", "row_digests", "source_digest",
 ]  # fmt: skip
 

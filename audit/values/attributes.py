@@ -1,6 +1,6 @@
-"""What an object of a user's own class carries beside its content: the attributes of a list, a mapping, a dataclass or a tensor.
+"""What an object of a user's own class carries beside its content: the attributes of a list, a mapping or a dataclass.
 
-Attributes that are objects (a tokenizer, the dataset) are not content of the value, and neither are cached properties.
+Attributes of tensors are not looked at: most operations drop them, and so does collating. Attributes that are objects (a tokenizer, the dataset) are not content of the value, and neither are cached properties.
 """
 
 from __future__ import annotations
@@ -38,12 +38,6 @@ def digest_of_public(value: Any, content: Collection[str] = ()) -> str:
         and _is_data(one)
     }
     return (dispatch.digest(kept) or "") if kept else ""
-
-
-def digest_of_all(value: Any, content: Collection[str] = ()) -> str | None:
-    """Return the digest of all attributes of a tensor; an empty text where it has none, None where one has no digest."""
-    kept = {name: one for name, one in getattr(value, "__dict__", {}).items() if name not in content}
-    return dispatch.digest(kept) if kept else ""
 
 
 def _is_content(value: Any, name: str, one: Any) -> bool:

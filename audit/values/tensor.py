@@ -59,11 +59,9 @@ class TensorKind(ValueKind):
         raw: Any,
         metadata: dict[str, Any] | None,
         own_class: dict[str, Any] | None,
-    ) -> str | None:
+    ) -> str:
         if metadata is None and own_class is None:
             return hashing.of(self.name, dtype, shape, raw)
-        if own_class is not None and own_class.get("attributes", "") is None and hashing.version() >= 3:
-            return None
         return hashing.of(self.name, dtype, shape, raw, tv.meaning(metadata), tv.meaning(own_class, 3))
 
     def observe(self, value: Any) -> Facts:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from audit.values import attributes, hashing
+from audit.values import hashing
 from audit.values.base import damaged
 
 _KEPT = ("canvas_size", "clamping_mode", "format")
@@ -52,10 +52,7 @@ def _is_tv_tensor(value: Any) -> bool:
 
 
 def class_of(value: Any) -> dict[str, Any] | None:
-    """What tells a tensor of another class from a plain one, as JSON; None for a plain one and for torchvision's own classes.
-
-    `attributes` is the digest of its attributes, and null where one of them has none.
-    """
+    """What tells a tensor of another class from a plain one, as JSON; None for a plain one and for torchvision's own classes."""
     torch: Any = sys.modules["torch"]
     own = type(value)
     if own is torch.Tensor or own.__module__.startswith(_MODULE):
@@ -63,9 +60,6 @@ def class_of(value: Any) -> dict[str, Any] | None:
     kept: dict[str, Any] = {"type": f"{own.__module__}.{own.__qualname__}"}
     if _is_tv_tensor(value):
         kept |= _kept(value)
-    found = attributes.digest_of_all(value, kept)
-    if found != "":
-        kept["attributes"] = found
     return kept
 
 

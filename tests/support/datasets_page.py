@@ -24,7 +24,8 @@ not stages: operators (`x / 255`), methods of the value (`image.convert`), and f
 calls directly (`torch.from_numpy`). To record such a step, put it into a function or method, or use `audit.stage`.
 
 In each process the first item is made with a profile function and a torch function mode, which see operators, assignments to items and
-functions in C; what the code does in later items is seen as far as it changes what a stage returned.
+functions in C. What it gives counts as loaded if the dataset holds it (or what it is a row or window of), if a function of a library returned it, or if a function in C may
+have read it and nothing changed it since; all else is reported. What the code does in later items is seen as far as it changes what a stage returned.
 
 audit reports every change that it did not see as a stage, with the function, file and line: in `runs.unrecorded`, in a
 warning at the end of the run, and in the check `stage_coverage`. Run `audit doctor FILE.py:dataset` to see this before a

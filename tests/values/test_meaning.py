@@ -70,7 +70,6 @@ DIFFERENT: dict[str, list[Any]] = {
     "colour picture": [picture("RGB"), picture("RGB", (0, 0, 0)), picture("RGB", (1, 0, 0))],
     "two colours": [picture("1"), picture("1", 0)],
     "tensor class": [torch.ones(1, 4), torch.nn.Parameter(torch.ones(1, 4)), heat()],
-    "tensor attributes": [heat(), heat(scale=1), heat(scale=2), heat(_meta={"affine": torch.eye(2)})],
     "boxes of one's own": [corners("XYXY"), corners("XYWH"), corners("XYXY", (9, 8)), torch.ones(1, 4)],
     "list attributes": [Words("ab"), with_attributes(Words("ab"), lang="en"), with_attributes(Words("ab"), lang="de")],
     "dict attributes": [with_attributes(Settings(a=1), k=1), with_attributes(Settings(a=1), k=2), Settings(a=1)],

@@ -9,28 +9,25 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy as np
-import torch
-
+from audit.recorders.calls.c_functions import (
+    NO_CHANGES,
+    PACKAGES,
+    changes_text,
+    changes_values,
+    is_simple_queue,
+    makes_values,
+    name_of_c,
+)
 from audit.recorders.calls.callables import is_a, is_library_file, is_own_file
-from audit.recorders.calls.data_values import carries_data, is_picture, parts_in
+from audit.recorders.calls.data_values import carries_data, is_picture
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.calls.operators import Change, carries_numbers, changes_in, is_held, is_new_array
+from audit.recorders.calls.operators import Change, carries_numbers, changes_in
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
 
-#: Packages whose C functions change values.
-_PACKAGES = {"numpy", "torch", "cv2", "PIL", "scipy", "skimage"}
-#: Functions that make a value out of none, or ask about one.
-_NO_CHANGES = {
-    *("arange", "default_rng", "empty", "eye", "full", "get_rng_state", "imread", "is_tensor", "linspace", "load"),
-    *("manual_seed", "normal", "ones", "open", "rand", "randint", "randn", "randperm", "seed", "tensor", "zeros"),
-    *("dim", "item", "numel", "size", "tolist", "tobytes", "data_ptr", "getpixel", "close", "verify", "any", "all"),
-    *("load_prepare", "getbands", "getbbox"),
-}
 #: Functions that hand over what another thread or process made, where no call is seen.
 _WAITS = {
     *(
@@ -54,10 +51,10 @@ _WAITING_MODULES = {
     "base_events.py",
     "runners.py",
 }
-#: Methods of a text that make another of it.
-_TEXT_CHANGES = {
-    *("capitalize", "casefold", "expandtabs", "join", "lower", "lstrip", "removeprefix", "removesuffix", "replace"),
-    *("rstrip", "split", "splitlines", "strip", "swapcase", "title", "translate", "upper", "zfill"),
+#: Names of functions in Cython that make values: a profile function does not see such calls.
+_CYTHON = {
+    *("as_py", "choice", "integers", "permutation", "poisson", "rand", "randint", "randn", "random", "random_sample"),
+    *("normal", "standard_normal", "to_numpy", "to_pylist", "uniform"),
 }
 _MOST_CALLS = 12
 
@@ -74,16 +71,19 @@ class CallProfile:
         self._later_changes: dict[CodeType, list[Change]] = {}
         self._after_load: set[int] = set()
         #: Values that functions of libraries returned to the user's own code, by identity.
-        self._returned: dict[int, Any] = {}
+        self.returned: dict[int, Any] = {}
         #: Where the user's own code was when a function in C last made a value, whose result is not seen.
         self._maker: dict[CodeType, int] | None = None
         #: Where it was when stage 0 was recorded: what comes after is not before the first stage.
         self._load: dict[CodeType, int] | None = None
+        self._is_cython = False
+        #: Whether code of the user's own ran.
+        self.has_users_code = False
         #: Code that has run since.
         self._later: set[CodeType] = set()
         #: Methods of texts that were called, as `calls`. They matter only where the value is a text.
-        self._text_calls: list[tuple[CodeType, str]] = []
-        self._torch = TorchCalls()
+        self.text_calls: list[tuple[CodeType, str]] = []
+        self.torch = TorchCalls()
         #: Whether another profiler kept this one from running.
         self.is_blocked = False
 
@@ -91,11 +91,11 @@ class CallProfile:
         """Return what `make` returns; its calls are listed. Another profiler that is active is left alone."""
         if sys.getprofile() is not None:
             self.is_blocked = True
-            with self._torch:
+            with self.torch:
                 return make()
         sys.setprofile(self._event)
         try:
-            with self._torch:
+            with self.torch:
                 return make()
         finally:
             sys.setprofile(None)
@@ -105,14 +105,15 @@ class CallProfile:
             self._load = _places(frame, through=True)
         if event == "c_call":
             if not is_library_file(frame.f_code.co_filename):
-                if _changes_values(function):
-                    self._add(frame, _name_of(function))
-                elif _is_simple_queue(function):
+                if changes_values(function):
+                    self._add(frame, name_of_c(function))
+                elif is_simple_queue(function):
                     self._add(frame, "SimpleQueue.get, which waits for another thread")
-                elif _makes_values(function):
+                elif changes_text(function) and not is_load_noted():
+                    self.text_calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
+                elif makes_values(function):
                     self._maker, self._later = _places(frame), set()
-                elif _changes_text(function) and not is_load_noted():
-                    self._text_calls.append((frame.f_code, f"str.{function.__name__} (line {frame.f_lineno})"))
+                    self.text_calls = []
         elif event == "return":
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
@@ -126,8 +127,9 @@ class CallProfile:
                 and not is_library_file(frame.f_back.f_code.co_filename)
                 and not is_own_file(code.co_filename)
                 and not _is_observed(code)
-                and code.co_name not in _NO_CHANGES
-                and not code.co_name.startswith("__")
+                and code.co_name not in NO_CHANGES
+                and _has_name(frame, code)
+                and _is_called_by_name(frame.f_back, frame, code)
                 and _is_given_data(frame, code)
             ):
                 self._add(frame.f_back, _name_of_code(frame, code))
@@ -135,6 +137,7 @@ class CallProfile:
     def _return(self, frame: FrameType, value: Any) -> None:
         code = frame.f_code
         if not is_library_file(code.co_filename):
+            self.has_users_code = True
             is_after_load = id(frame) in self._after_load
             self._after_load.discard(id(frame))
             if carries_numbers(value) and not _is_observed(code):
@@ -142,35 +145,22 @@ class CallProfile:
                 found = changes_in(code, frame.f_globals, frame.f_locals)
                 changes[code] = sorted({*changes.get(code, ()), *found})
                 self._later.add(code)
+                self._is_cython = self._is_cython or not _CYTHON.isdisjoint(code.co_names)
         elif (
             frame.f_back is not None
             and not is_own_file(code.co_filename)
             and not is_library_file(frame.f_back.f_code.co_filename)
-            and carries_data(value)
+            and (carries_data(value) or is_a(value, (str, bytes, list, tuple, dict)))
         ):
-            self._returned[id(value)] = value
+            self.returned[id(value)] = value
 
-    def is_changed(self, value: Any, dataset: Any) -> bool:
-        """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
-        if is_a(value, (list, tuple, Mapping)) and not is_held(value, dataset):
-            return any(self.is_changed(part, dataset) for part in parts_in(value))
-        if is_a(value, torch.Tensor) and id(value) in self._torch.changed:
-            return True
-        if id(value) in self._torch.lists:
-            listed = self._torch.lists[id(value)][1]
-            return not is_held(listed, dataset)
-        if self.is_blocked or id(value) in self._returned:
-            return False
-        if is_a(value, str):
-            return bool(self._text_calls) and not is_held(value, dataset)
-        if is_a(value, np.ndarray) and any(change.is_in_place for change in self._changes_of_arrays()):
-            return True
-        if is_a(value, (np.ndarray, np.generic)) and is_new_array(value):
-            return bool(self._changes_of_arrays()) and not is_held(value, dataset)
-        return False
+    @property
+    def has_maker(self) -> bool:
+        """Whether a function in C or Cython was called that may have made the value."""
+        return self._maker is not None or self._is_cython
 
-    def _changes_of_arrays(self) -> list[Change]:
-        """Return what may have changed an array since a function in C made it."""
+    def changes_since_made(self) -> list[Change]:
+        """Return what may have changed a value since a function in C made it."""
         load = self._load or {}
         found = {
             code: [change for change in changes if change.offset < load.get(code, sys.maxsize)]
@@ -187,8 +177,8 @@ class CallProfile:
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""
-        self._returned = {}
-        self._torch.forget_values()
+        self.returned = {}
+        self.torch.forget_values()
 
     def _add(self, caller: FrameType, name: str) -> None:
         code = caller.f_code
@@ -200,7 +190,7 @@ class CallProfile:
     def describe(self) -> list[str]:
         """Return a sentence part for each function of the user's that changes values, with its file and line."""
         found = {key: list(calls) for key, calls in self.calls.items()}
-        for code, call in self._text_calls[:_MOST_CALLS]:
+        for code, call in self.text_calls[:_MOST_CALLS]:
             found.setdefault(_key_of(code), []).append(call)
         for code, changes in (*self._changes.items(), *self._later_changes.items()):
             lines: dict[str, dict[int, None]] = {}
@@ -229,57 +219,39 @@ def _places(frame: FrameType | None, *, through: bool = False) -> dict[CodeType,
     return found
 
 
-def _changes_text(function: Any) -> bool:
-    return isinstance(getattr(function, "__self__", None), str) and function.__name__ in _TEXT_CHANGES
-
-
-def _makes_values(function: Any) -> bool:
-    """Return whether a function in C makes a value out of none."""
-    owner = getattr(function, "__self__", None)
-    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
-    package = str(module).lstrip("_").partition(".")[0]
-    return getattr(function, "__name__", "") in _NO_CHANGES and package in _PACKAGES
-
-
-def _changes_values(function: Any) -> bool:
-    name = getattr(function, "__name__", "")
-    if name in _NO_CHANGES or name.startswith("__"):
-        return False
-    owner = getattr(function, "__self__", None)
-    if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
-        return not isinstance(owner, (str, list, tuple, dict)) and carries_data(owner)
-    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
-    return isinstance(module, str) and module.lstrip("_").partition(".")[0] in _PACKAGES
-
-
-def _name_of(function: Any) -> str:
-    owner = getattr(function, "__self__", None)
-    if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
-        return f"{type(owner).__name__}.{function.__name__}"
-    module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
-    return f"{str(module).lstrip('_').partition('.')[0]}.{function.__name__}"
-
-
 def _is_wait(code: CodeType) -> bool:
     return code.co_qualname in _WAITS and os.path.basename(code.co_filename) in _WAITING_MODULES
-
-
-def _is_simple_queue(function: Any) -> bool:
-    return (
-        getattr(function, "__name__", "") == "get"
-        and type(getattr(function, "__self__", None)).__name__ == "SimpleQueue"
-    )
 
 
 def _is_observed(code: CodeType) -> bool:
     return any(isinstance(constant, FunctionSlot) for constant in code.co_consts)
 
 
+def _has_name(frame: FrameType, code: CodeType) -> bool:
+    """Return whether a function has a name of its own; of the others, calls of objects and numpy's `r_` and `c_` change values."""
+    if not code.co_name.startswith("__") or code.co_name == "__call__":
+        return True
+    return code.co_name == "__getitem__" and _package_of(frame) == "numpy"
+
+
+def _is_called_by_name(caller: FrameType, frame: FrameType, code: CodeType) -> bool:
+    """Return whether the user's own code names a function of numpy's: what Cython code calls seems to be called there, too."""
+    names = caller.f_code.co_names
+    if _package_of(frame) != "numpy" or code.co_name in names or code.co_name.startswith("_"):
+        return True
+    return any(getattr(caller.f_globals.get(name), "__name__", None) == code.co_name for name in names)
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 def _is_given_data(frame: FrameType, code: CodeType) -> bool:
     values, flags = frame.f_locals, code.co_flags
     further = bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + further]
-    if any(carries_data(values.get(name)) for name in names):
+    is_given = carries_numbers if _package_of(frame) in PACKAGES else carries_data
+    if any(is_given(values.get(name)) for name in names):
         return True
     # An object of a library that holds a picture, as those of Pillow's ImageEnhance do.
     owner = values.get(names[0]) if names else None

@@ -7,16 +7,13 @@ held by the dataset, and the user's own code that ran has such operations.
 from __future__ import annotations
 
 import dis
-import itertools
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from audit.recorders.calls.callables import held_values, is_a, is_users
+from audit.recorders.calls.callables import is_a
 from audit.recorders.calls.data_values import carries_data
 
 #: The remainder is left out: it is how an index becomes a label.
@@ -27,7 +24,11 @@ _ARITHMETIC = frozenset(
 )
 _UNARY = frozenset(["UNARY_NEGATIVE", "UNARY_INVERT"])
 _STORES = frozenset(["STORE_FAST", "STORE_NAME", "STORE_DEREF"])
-_MOST_HELD = 100_000
+#: Instructions that make a text of its parts.
+_TEXT_PARTS = frozenset(["BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"])
+_COMPREHENSIONS = frozenset(["LIST_APPEND", "SET_ADD", "MAP_ADD"])
+#: Kinds of changes that count only for some values: any code has them.
+SLICING, TEXT_PARTS, COMPREHENSION = "slices and lists of indices", "text made of parts", "comprehensions"
 
 
 class Change(NamedTuple):
@@ -36,6 +37,16 @@ class Change(NamedTuple):
     offset: int
     line: int
     name: str
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether it is evidence that an array was changed."""
+        return self.name not in (SLICING, TEXT_PARTS, COMPREHENSION)
+
+    @property
+    def is_of_text(self) -> bool:
+        """Whether it is evidence that a text was changed."""
+        return self.name in (SLICING, TEXT_PARTS, "operators")
 
     @property
     def is_in_place(self) -> bool:
@@ -69,6 +80,12 @@ def _change_of(
         if container is None or container.opname != "LOAD_FAST":
             return None
         return "assignment to items" if carries_numbers(variables.get(container.argval)) else None
+    if one.opname in _TEXT_PARTS or (one.argrepr.strip() == "%" and _has_format(instructions[:place])):
+        return TEXT_PARTS
+    if one.opname in _COMPREHENSIONS:
+        return COMPREHENSION
+    if one.opname == "BINARY_SLICE" or (one.opname == "BINARY_SUBSCR" and _is_cut(instructions[place - 1])):
+        return SLICING
     if one.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD"):
         function = _resolve(instructions, place, names)
         return f"numpy.{function.__name__}" if is_a(function, np.ufunc) else None
@@ -81,6 +98,17 @@ def _change_of(
     if is_comparison and "JUMP" in after.opname:
         return None
     return "operators in place" if one.opname == "BINARY_OP" and one.argrepr.endswith("=") else "operators"
+
+
+def _has_format(instructions: Sequence[dis.Instruction]) -> bool:
+    return any(one.opname == "LOAD_CONST" and is_a(one.argval, str) and "%" in one.argval for one in instructions)
+
+
+def _is_cut(before: dis.Instruction) -> bool:
+    """Return whether a subscript, made by this instruction, takes more than one element or row."""
+    return before.opname in ("BUILD_SLICE", "BUILD_LIST", "LIST_EXTEND") or (
+        before.opname == "LOAD_CONST" and is_a(before.argval, slice)
+    )
 
 
 def _before_value(instructions: Sequence[dis.Instruction], place: int) -> dis.Instruction | None:
@@ -109,33 +137,10 @@ def _resolve(instructions: Sequence[dis.Instruction], place: int, names: Mapping
 
 
 def carries_numbers(value: Any) -> bool:
-    """Return whether a value is a number of numpy's, or an array, a tensor, a picture or a text, or holds one."""
-    return is_a(value, np.generic) or carries_data(value)
+    """Return whether a value is a number of numpy's, or an array, a tensor, a picture or a text, or holds one; or a list of numbers."""
+    return is_a(value, np.generic) or is_listed(value) or carries_data(value)
 
 
-def is_new_array(value: Any) -> bool:
-    """Return whether a value is an array with memory of its own: no view of another."""
-    if is_a(value, np.generic):
-        return True
-    return is_a(value, np.ndarray) and bool(value.ndim) and value.base is None
-
-
-def is_held(value: Any, dataset: Any) -> bool:
-    """Return whether a dataset, or what it wraps, holds this very object."""
-    seen = 0
-    waiting: deque[tuple[Any, int]] = deque((held, 5) for _, held in held_values(dataset))
-    while waiting and seen < _MOST_HELD:
-        held, depth = waiting.popleft()
-        seen += 1
-        if held is value:
-            return True
-        if depth and not is_a(held, (str, bytes, torch.Tensor, np.ndarray, type)):
-            waiting.extend((part, depth - 1) for part in _parts_of(held))
-    return False
-
-
-def _parts_of(held: Any) -> Iterator[Any]:
-    if is_a(held, (list, tuple, dict)):
-        yield from itertools.islice(held.values() if is_a(held, dict) else held, _MOST_HELD)
-    elif is_users(held) or hasattr(type(held), "__getitem__"):
-        yield from (part for _, part in held_values(held))
+def is_listed(value: Any) -> bool:
+    """Return whether a value is a list or tuple of numbers or texts, such as tokens."""
+    return is_a(value, (list, tuple)) and len(value) > 0 and is_a(value[0], (int, float, str, np.generic))

@@ -35,10 +35,10 @@ class TorchCalls(TorchFunctionMode):
         super().__init__()
         #: By identity, tensors that were changed, or made of other values. They are kept so that no other takes its identity.
         self.changed: dict[int, Any] = {}
-        #: Tensors that were made of a list, by identity, with the list.
-        self.lists: dict[int, tuple[Any, Any]] = {}
+        #: Tensors that were made of a list, an array or a number, by identity, with what they were made of.
+        self.sources: dict[int, tuple[Any, Any]] = {}
         #: Tensors that were made of no other value.
-        self._generated: dict[int, Any] = {}
+        self.generated: dict[int, Any] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -53,12 +53,12 @@ class TorchCalls(TorchFunctionMode):
 
     def _keep_generated(self, result: Any) -> None:
         if is_a(result, torch.Tensor):
-            self._generated[id(result)] = result
+            self.generated[id(result)] = result
 
     def _is_generated(self, values: Iterable[Any]) -> bool:
         """Return whether an operation was given no tensors but those made out of nothing, such as `torch.arange`."""
         tensors = [value for value in values if is_a(value, torch.Tensor)]
-        return bool(tensors) and all(id(tensor) in self._generated for tensor in tensors)
+        return bool(tensors) and all(id(tensor) in self.generated for tensor in tensors)
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._is_generated((*args, *kwargs.values())):
@@ -67,8 +67,8 @@ class TorchCalls(TorchFunctionMode):
         if name == "__getitem__" and not is_a(args[1], (torch.Tensor, list)):
             return
         if name in _OF_LISTS:
-            if args and is_a(args[0], (list, tuple)):
-                self.lists[id(result)] = result, args[0]
+            if args:
+                self.sources[id(result)] = result, args[0]
             return
         is_in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
         changed = [args[0]] if is_in_place and args else [result, kwargs.get("out")]
@@ -79,7 +79,7 @@ class TorchCalls(TorchFunctionMode):
 
     def forget_values(self) -> None:
         """Let go of the values."""
-        self.changed, self.lists, self._generated = {}, {}, {}
+        self.changed, self.sources, self.generated = {}, {}, {}
 
 
 def is_load_noted() -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import find_in_class, is_library_file, unwrap
+from audit.recorders.calls.changed_values import ChangedValues
 from audit.records import Stage
 
 _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
@@ -65,7 +66,11 @@ class UnseenChanges:
 
     def add_gap(self, after: str, before: str) -> None:
         """Note that the value changed between two stages."""
-        if before == "item":
+        if not after:
+            # `load` is then a row without a value.
+            hint = f'name it: audit.stage("{before}", given)'
+            self._gaps.setdefault(f" {before}", f"what the stage {before} was given was not seen; {hint}")
+        elif before == "item":
             self._gaps.setdefault(after, f"the value changes between {after} and the item")
         else:
             self._gaps.setdefault(f"{after} {before}", f"the value changes between {after} and {before}")
@@ -84,7 +89,7 @@ class UnseenChanges:
         if self._profile is None or self.is_load_checked:
             return
         self.is_load_checked = True
-        if self._profile.is_changed(value, self._dataset):
+        if ChangedValues(self._profile, self._dataset).is_changed(value):
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
             self._gaps.setdefault("" if is_load_only else "load", text)
         elif self._profile.is_blocked and self._own_entry() is not None:

@@ -1,6 +1,6 @@
 """`audit.stage`: record a stage from inside a dataset that does its own preprocessing.
 
-    with audit.stage("tokenise") as s:
+    with audit.stage("tokenise", text) as s:
         tokens = s.out(tokenise(text))
 
     @audit.stage
@@ -28,8 +28,11 @@ _NOTHING = object()
 class InsideStage:
     """One stage as a block of code; `out` says what came out of it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, given: Any = None, *, is_function: bool = False) -> None:
         self._name = name
+        #: Whether it is the whole of a function, all of whose arguments are seen.
+        self._is_function = is_function
+        self._given = given
         self._begun = 0
         self._output: Any = _NOTHING
         self._spent = 0
@@ -43,6 +46,8 @@ class InsideStage:
     def __enter__(self) -> InsideStage:
         self._output = _NOTHING
         visit = current_visit()
+        if visit is not None and self._given is not None:
+            visit.note_given((self._given,), is_sole=True)
         if visit is not None and visit.calls is not None:
             # What the block calls is part of this stage.
             visit.calls.enter(self, self._name)
@@ -58,7 +63,7 @@ class InsideStage:
         if error is not None:
             visit.fail(self._name, error)
         elif self._output is not _NOTHING:
-            visit.note_stage(self._name, self._output, self._spent)
+            visit.note_stage(self._name, self._output, self._spent, is_function=self._is_function)
 
     def __call__(self, function: F) -> F:
         """Decorate a function, with a name: `@audit.stage("name")`."""
@@ -66,17 +71,18 @@ class InsideStage:
 
 
 @overload
-def stage(what: str) -> InsideStage: ...
+def stage(what: str, given: Any = ...) -> InsideStage: ...
 @overload
 def stage(what: F) -> F: ...
-def stage(what: Any) -> Any:
+def stage(what: Any, given: Any = None) -> Any:
     """Mark a block of code, or a function, as a stage of a dataset that does its own preprocessing.
 
-    `with audit.stage("tokenise") as s: tokens = s.out(tokenise(text))`, or `@audit.stage` above a function. Outside
-    a recording both do nothing at all. Above a collate function it says that row n of the batch is sample n.
+    `with audit.stage("tokenise", text) as s: tokens = s.out(tokenise(text))`, or `@audit.stage` above a function. Outside
+    a recording both do nothing at all. Above a collate function it says that row n of the batch is sample n. What the first
+    block of a dataset is given is stage 0, `load`; if the block does not name it, `load` is a row without a value.
     """
     if isinstance(what, str):
-        return InsideStage(what)
+        return InsideStage(what, given)
     if not callable(what):
         raise UsageError(f"audit.stage was given {what!r}.", hint="Give a stage's name, or a function.")
     return _decorate(what, getattr(what, "__name__", type(what).__name__))
@@ -89,7 +95,7 @@ def _decorate(function: F, name: str) -> F:
         if visit is None:
             return function(*args, **kwargs)
         visit.note_given((*args, *kwargs.values()))
-        with InsideStage(name) as inside:
+        with InsideStage(name, is_function=True) as inside:
             return inside.out(function(*args, **kwargs))
 
     observed._audit_stage = True  # type: ignore[attr-defined]

@@ -28,7 +28,8 @@ class CalledStages(VisitSource):
     # What most visits leave as it is.
     _stages: VisitStages | None = None
     _pipeline: Pipeline
-    #: Pairs of stages between which the first one's output was changed in place.
+    #: Pairs of stages between which the first one's output was changed in place; ("", name) where `name` is the first
+    #: stage, and what it was given was not seen.
     changed_in_place: list[tuple[str, str]]
 
     @property

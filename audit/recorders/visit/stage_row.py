@@ -56,3 +56,8 @@ class Row:
         if self.full is not None:
             kind, exact = self.full
             payloads.append(_PAYLOAD, (index, position, stage, "full", kind, exact.encoding, exact.data))
+
+
+def unseen_row() -> Row:
+    """Return a row that says that there was a value, and nothing of it."""
+    return Row(values.Facts("other", mode="not seen"), None, None, 0.0)

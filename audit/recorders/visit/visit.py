@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from audit import values
 from audit.recorders.activity import Activity
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall
@@ -21,6 +22,7 @@ from audit.recorders.stages.drawn_parameters import Listener
 from audit.recorders.visit.called_stages import CalledStages
 from audit.recorders.visit.passed_over import fill_passed_over
 from audit.recorders.visit.planned_stage import PlannedStage
+from audit.recorders.visit.stage_row import unseen_row
 from audit.recorders.visit.target_stages import mark_repeated_targets
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
 from audit.recorders.visit.visit_stages import INSIDE
@@ -150,17 +152,21 @@ class Visit(CalledStages):
         found = self.calls.unseen_changes(item) if self.calls is not None else []
         return [*found, *self.changed_in_place]
 
-    def note_given(self, values: Sequence[Any]) -> None:
-        """Note what the first stage is given, where that is a function under `audit.stage`."""
-        if 0 not in self.rows and (given := next(filter(carries_data, values), None)) is not None:
-            self.note_loaded(given)
+    def note_given(self, given: Sequence[Any], *, is_sole: bool = False) -> None:
+        """Note what the first stage is given, where that is under `audit.stage`; of several values the first that is data."""
+        if 0 not in self.rows and (first := next((v for v in given if is_sole or carries_data(v)), None)) is not None:
+            self.note_loaded(first)
 
-    def note_stage(self, name: str, value: Any, nanoseconds: int) -> None:
+    def note_stage(self, name: str, value: Any, nanoseconds: int, *, is_function: bool = False) -> None:
         """Note a stage that the dataset's own code names with `audit.stage`."""
         if 0 not in self.rows:
-            # What a block of code was given is not known.
-            self.note_loaded(value)
-            self._load = None
+            if is_function or values.digest_version() < 3:
+                # A function that was given no value made it. Earlier versions, of which this may be a replay, said so of blocks too.
+                self.note_loaded(value)
+                self._load = None
+            else:
+                self.rows[0] = unseen_row()
+                self.changed_in_place.append(("", name))
         self._note(self.stages.add_named(name), value, self._digest, nanoseconds, None)
 
     def settle_calls(self, item_input: Any, others: Any) -> None:

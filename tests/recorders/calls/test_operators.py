@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import array
+import pickle
 import queue
+import re
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import audit
+
+VOWELS = re.compile("[aeiou]")
 
 
 class Rows(Dataset):  # type: ignore[type-arg]
@@ -118,8 +123,10 @@ class Made(Rows):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.how = how
+        self.grid = torch.arange(48.0).reshape(4, 3, 4)
         self.lists = self.array.tolist()
         self.records = [{"values": row} for row in self.lists]
+        self.pickles = [pickle.dumps(row) for row in self.array]
         self.texts = [f"Some words, number {n}" for n in range(4)]
         self.pictures = [Image.new("RGB", (6, 6), (n * 20, 9, 9)) for n in range(4)]
 
@@ -148,6 +155,11 @@ def add_in_place(dataset: Any, index: int) -> Any:
     x = dataset.array[index]
     x += 1
     return x
+
+
+def first_line() -> str:
+    with Path(f"{Path(__file__).parent}/{Path(__file__).name}").open() as file:
+        return file.readline()
 
 
 def fill_by_hand() -> Any:
@@ -179,6 +191,28 @@ WAYS: dict[str, Any] = {
     "where": lambda self, n: np.where(self.array[n] > 3, 0, self.array[n]),
     "enhanced picture": lambda self, n: ImageEnhance.Brightness(self.pictures[n]).enhance(2.0),
     "nested": lambda self, n: {"a": self.rows[n], "b": [torch.tensor(self.lists[n]) * 2]},
+    "stacked numbers": lambda self, n: np.stack([v * 2 for v in self.array[n]]),
+    "joined by r_": lambda self, n: np.r_[self.array[n], 1.0],
+    "vectorised": lambda self, n: np.vectorize(lambda v: v * 2)(self.array[n]),
+    "constructor of a tensor": lambda self, n: torch.Tensor([v * 2 for v in self.lists[n]]),
+    "tensor of a new array": lambda self, n: torch.tensor(self.array[n] * 2),
+    "tensor of an array of Python": lambda self, n: torch.tensor(array.array("f", [v * 2 for v in self.lists[n]])),
+    "list of numbers": lambda self, n: [v * 2 for v in self.lists[n]],
+    "mapped list": lambda self, n: list(map(float.hex, self.lists[n])),
+    "list of an array": lambda self, n: (self.array[n] * 2).tolist(),
+    "list of codes": lambda self, n: [ord(letter) for letter in self.texts[n]],
+    "list of codes of a file": lambda self, n: [ord(letter) for letter in first_line()],
+    "dict of tokens": lambda self, n: {"ids": [len(word) for word in self.texts[n].split()]},
+    "chosen by a list": lambda self, n: self.array[n][[3, 2, 1]],
+    "turned by a slice": lambda self, n: self.array[n][::-1],
+    "cut by slices": lambda self, n: self.grid[n, 1:, 1:],
+    "text of parts": lambda self, n: f"a photo of {self.texts[n]}",
+    "text by percent": lambda self, n: "a photo of %s" % self.texts[n],  # noqa: UP031
+    "text by format": lambda self, n: "a photo of {}".format(self.texts[n]),  # noqa: UP032
+    "joined texts": lambda self, n: self.texts[n] + " and more",
+    "part of a text": lambda self, n: self.texts[n][::-1],
+    "text by a pattern": lambda self, n: VOWELS.sub("_", self.texts[n]),
+    "bytes of a text": lambda self, n: self.texts[n].encode(),
 }
 
 
@@ -188,7 +222,7 @@ def test_values_that_the_items_code_makes_are_told(how: str, tmp_path: Path) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with audit.record(tmp_path, strict=True) as run:
-            list(run.loader(DataLoader(dataset, batch_size=None)))
+            list(run.loader(DataLoader(dataset, batch_size=None, collate_fn=lambda item: item)))
     (text,) = run.run.unrecorded or [""]
     assert "`load` is the finished item" in text
     assert "test_operators.py" in text
@@ -212,6 +246,17 @@ RAW: dict[str, Any] = {
     "text": lambda self, n: self.texts[n],
     "picture": lambda self, n: self.pictures[n],
     "dict": lambda self, n: {"a": self.rows[n], "b": self.texts[n]},
+    "list": lambda self, n: self.lists[n],
+    "listed columns": lambda self, n: [self.lists[n][0], self.lists[n][2]],
+    "row": lambda self, n: self.array[n],
+    "window": lambda self, n: self.array[:, n : n + 3],
+    "window of a tensor": lambda self, n: self.rows[n : n + 2],
+    "column": lambda self, n: self.grid[:, n % 3, 1],
+    "line of a file": lambda self, n: first_line(),
+    "random array": lambda self, n: np.random.rand(3),
+    "random generator": lambda self, n: np.random.default_rng(n).normal(size=3),
+    "pickled array": lambda self, n: pickle.loads(self.pickles[n]),
+    "names beside a picture": lambda self, n: {"x": self.pictures[n], "name": f"{n}.png", "size": [6, 6]},
 }
 
 

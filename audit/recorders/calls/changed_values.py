@@ -1,0 +1,100 @@
+"""Whether the value that became stage 0 had been changed before, by what the profile of one visit shows.
+
+A value is as it was loaded if the dataset holds it, or a whole that it is a row or window of; if a function of a library
+returned it; or if a function in C may have made it and nothing changed it since. All else is the work of the user's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from audit.recorders.calls.call_profile import CallProfile
+from audit.recorders.calls.callables import is_a
+from audit.recorders.calls.data_values import carries_data, parts_in
+from audit.recorders.calls.held_values import HeldValues, is_selected, is_view
+from audit.recorders.calls.operators import is_listed
+
+
+class ChangedValues:
+    """Judges values of the visit that a profile saw."""
+
+    def __init__(self, profile: CallProfile, dataset: Any) -> None:
+        self._profile = profile
+        self._held = HeldValues(dataset)
+
+    def is_changed(self, value: Any, *, is_part: bool = False) -> bool:
+        """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
+        if is_a(value, torch.Tensor):
+            return self._is_changed_tensor(value)
+        if is_a(value, (list, tuple, Mapping)):
+            return not self._held.holds(value) and self._is_changed_container(value, is_part)
+        if self._profile.is_blocked or not self._profile.has_users_code or id(value) in self._profile.returned:
+            return False
+        if is_a(value, (str, bytes)):
+            # A name or a path beside the value does not matter.
+            return (not is_part or carries_data(value)) and self._is_changed_text(value)
+        if is_a(value, np.generic):
+            return self._is_worked_on() and not self._held.holds(value)
+        return is_a(value, np.ndarray) and bool(value.ndim) and self._is_changed_array(value)
+
+    def _is_changed_container(self, value: Any, is_part: bool) -> bool:
+        if is_listed(value) and not is_a(value[0], np.generic):
+            return not is_part and self._is_made_list(value)
+        lists_matter = not is_part and is_a(value, Mapping) and not carries_data(value)
+        return any(self.is_changed(part, is_part=not (lists_matter and is_listed(part))) for part in parts_in(value))
+
+    def _is_made_list(self, value: Any) -> bool:
+        profile = self._profile
+        if profile.is_blocked or not profile.has_users_code or id(value) in profile.returned:
+            return False
+        if profile.has_maker:
+            return bool(profile.changes_since_made())
+        return not all(self._held.holds(part) for part in parts_in(value))
+
+    def _is_changed_tensor(self, value: torch.Tensor) -> bool:
+        profile = self._profile
+        if id(value) in profile.torch.changed:
+            return True
+        if id(value) in profile.torch.sources:
+            return self._is_changed_source(profile.torch.sources[id(value)][1])
+        if self._held.holds(value) or id(value) in profile.torch.generated:
+            return False
+        if is_view(value):
+            whole = self._held.whole_of(value)
+            return whole is not None and not is_selected(value, whole)
+        if profile.is_blocked or not profile.has_users_code or id(value) in profile.returned:
+            return False
+        return not profile.has_maker and bool(value.ndim)
+
+    def _is_changed_source(self, source: Any) -> bool:
+        """Return whether what a tensor was made of is new: a list of numbers, an array."""
+        if is_a(source, (np.ndarray, np.generic, torch.Tensor)):
+            return self.is_changed(source)
+        return not is_a(source, (int, float, complex)) and not self._held.holds(source)
+
+    def _is_changed_array(self, value: Any) -> bool:
+        if any(change.is_in_place for change in self._profile.changes_since_made()):
+            return True
+        if self._held.holds(value):
+            return False
+        whole = self._held.whole_of(value) if is_view(value) else None
+        if whole is not None:
+            return not is_selected(value, whole)
+        if is_view(value):
+            return self._is_worked_on()
+        if value.base is not None:
+            return False  # the memory of something else: a file, or bytes
+        return self._is_worked_on() or not self._profile.has_maker
+
+    def _is_worked_on(self) -> bool:
+        return any(change.is_of_numbers for change in self._profile.changes_since_made())
+
+    def _is_changed_text(self, value: Any) -> bool:
+        profile = self._profile
+        if not profile.text_calls and not any(change.is_of_text for change in profile.changes_since_made()):
+            return False
+        return not self._held.holds(value)
