@@ -96,7 +96,7 @@ def _causes(
         if not ready:
             continue
         # said[model][input][flip]: what each model makes of the inputs of either run.
-        said = [[_predict(model, [values[n] for n in ready]) for values in inputs] for model in models]
+        said = [[model.predict([values[n] for n in ready]) for values in inputs] for model in models]
         for at, n in enumerate(ready):
             yield some[n], _cause(a, b, some[n], [[said[m][i][at] for i in (0, 1)] for m in (0, 1)])
 
@@ -134,11 +134,6 @@ def _model(reader: Reader, side: Side, trust: bool) -> ReplayModel:
     if model.digest != side.run.model_digest:
         raise AuditError(f"the checkpoint of the run {side.run.run_id} has changed since it was recorded")
     return model
-
-
-def _predict(model: ReplayModel, inputs: list[Any]) -> list[int]:
-    rows = model.logits(inputs)
-    return [int(row[0] > 0) if len(row) == 1 else max(range(len(row)), key=row.__getitem__) for row in rows]
 
 
 class _Inputs:

@@ -139,8 +139,7 @@ class _Prober:
         _count(counted, right, [p == one.label for p, one in zip(predicted, graded, strict=True)])
 
     def _predict(self, inputs: torch.Tensor) -> list[int]:
-        rows = self._model.logits(list(inputs))
-        return [int(row[0] > 0) if len(row) == 1 else max(range(len(row)), key=row.__getitem__) for row in rows]
+        return self._model.predict(list(inputs))
 
 
 def _count(into: Counterfactual, before: Sequence[bool], after: Sequence[bool]) -> None:

@@ -42,6 +42,7 @@ class ReplayModel:
         # Of several graded outputs the first counts for the run.
         pick = request.heads[0].key if request.heads else None
         self._reader = OutputReader(self._model.module, self._model.name, None, pick)
+        self._least = 0.5 if run.output in ("sigmoid", "probabilities") else 0.0
 
     @contextmanager
     def watching(self, layer: str) -> Iterator[list[Any]]:
@@ -70,6 +71,13 @@ class ReplayModel:
                 if len(inputs) == 1:
                     raise
             return [self._call(torch.utils.data.default_collate([value]), 1)[0] for value in inputs]
+
+    def predict(self, inputs: list[Any]) -> list[int]:
+        """Return the class of each input, as the run grades it: of one number, class 1 if it is a logit or a share that says so."""
+        return [
+            int(row[0] > self._least) if len(row) == 1 else max(range(len(row)), key=row.__getitem__)
+            for row in self.logits(inputs)
+        ]
 
     def _call(self, batch: Any, count: int) -> list[list[float]]:
         moved = batch.to(self._device) if isinstance(batch, torch.Tensor) else batch
