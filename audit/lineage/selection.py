@@ -7,12 +7,13 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from audit import plainjson
-from audit.errors import UsageError
+from audit.errors import NotFound, UsageError
 from audit.lineage.queries.overview import last_epoch
 from audit.output_file import FORMULA, replace_file, writing
 from audit.records import Run
@@ -133,8 +134,9 @@ def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{target} exists and is not empty.", hint="Name a new folder, or a .csv or .jsonl file.")
     linked = 0
+    links = _links(rows)
     with writing(target, "Choose another folder with -o."):
-        for name, path in _links(rows):
+        for name, path in links:
             link = folder / name
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
@@ -154,13 +156,35 @@ def as_links(rows: Sequence[SelectedSample]) -> bytes:
     return out.getvalue()
 
 
-def _links(rows: Sequence[SelectedSample]) -> Iterator[tuple[str, str]]:
-    """Yield the name of a link in its folder, and the file that it leads to; sources that are not files have none."""
-    for row in rows:
-        if row["path"] is None or "://" in row["path"] or not os.path.exists(row["path"]):
-            continue
-        label = str(row["label_name"] if row["label_name"] is not None else "unlabelled")
-        label = label.replace(os.sep, "_").replace("\0", "_")
-        if label in ("", ".", ".."):
-            label = "_"  # a class may have any name, and its folder must stay inside
-        yield f"{label}/{row['index']}-{os.path.basename(row['path'])}", os.path.abspath(row["path"])
+class UnlinkedWarning(UserWarning):
+    """Warn that some of the selected samples have no file that a link could lead to."""
+
+
+def _links(rows: Sequence[SelectedSample]) -> list[tuple[str, str]]:
+    """Return the name of each link in its folder, and the file that it leads to. Raise if samples were selected and none
+    has a file; warn if some have none."""
+    found = [row for row in rows if _is_file(row["path"])]
+    if len(found) < len(rows):
+        gone = next(row for row in rows if not _is_file(row["path"]))
+        why = f"sample {gone['index']} is {gone['path'] or 'not a file'}"
+        if not found:
+            raise NotFound(
+                f"None of the {len(rows):,} selected samples has a file on this machine to link to: {why}.",
+                hint="Write a list of them instead, to FILE.csv or FILE.jsonl.",
+            )
+        count = len(rows) - len(found)
+        text = f"audit: {count:,} of {len(rows):,} selected samples have no file on this machine to link to: {why}."
+        warnings.warn(text, UnlinkedWarning, stacklevel=4)
+    return [_link(row, str(row["path"])) for row in found]
+
+
+def _is_file(path: str | None) -> bool:
+    return path is not None and "://" not in path and os.path.exists(path)
+
+
+def _link(row: SelectedSample, path: str) -> tuple[str, str]:
+    label = str(row["label_name"] if row["label_name"] is not None else "unlabelled")
+    label = label.replace(os.sep, "_").replace("\0", "_")
+    if label in ("", ".", ".."):
+        label = "_"  # a class may have any name, and its folder must stay inside
+    return f"{label}/{row['index']}-{os.path.basename(path)}", os.path.abspath(path)

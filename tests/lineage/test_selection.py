@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
 from places import DIGITS, PIPELINE
 
 import audit
+from audit.cli.main import cli
 from audit.errors import QueryError
-from audit.lineage.selection import _COLUMNS, SelectedSample, as_text, write_selection
+from audit.lineage.selection import _COLUMNS, SelectedSample, UnlinkedWarning, as_text, write_selection
 
 
 def row(**given: object) -> SelectedSample:
@@ -68,3 +72,26 @@ def test_names_that_are_not_text_are_read_back(tmp_path: Path, pictures: Callabl
             again = audit.run(tmp_path / f"chosen.{form}", pipeline=PIPELINE, store=tmp_path / "again", workers=0)
             assert (again.samples, again.failed) == (5, 0)
         assert store.select(str(tmp_path / "links")) == 5
+
+
+def test_a_folder_of_links_needs_files(tmp_path: Path) -> None:
+    torch.save({"x": torch.zeros(3, 2), "y": torch.tensor([0, 1, 0])}, tmp_path / "data.pt")
+    audit.run(tmp_path / "data.pt", store=tmp_path / "lineage", workers=0)
+    command = ["select", "-o", str(tmp_path / "links"), "--store", str(tmp_path / "lineage")]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1
+    assert (
+        "None of the 3 selected samples has a file on this machine to link to: sample 0 is dataset://0." in done.output
+    )
+    assert "FILE.csv" in done.output
+    assert not (tmp_path / "links").exists()
+
+
+def test_samples_without_a_file_are_counted(tmp_path: Path) -> None:
+    for number in range(3):
+        Image.new("L", (4, 4), number).save(tmp_path / f"{number}.png")
+    (tmp_path / "list.csv").write_text("path\n0.png\n1.png\n2.png\n")
+    audit.run(tmp_path / "list.csv", store=tmp_path / "lineage", workers=0)
+    (tmp_path / "1.png").unlink()
+    with audit.open(tmp_path / "lineage") as store, pytest.warns(UnlinkedWarning, match="1 of 3 selected samples"):
+        assert store.select(str(tmp_path / "links")) == 2
