@@ -20,23 +20,29 @@ import audit
 from audit.recorders.problems import RecordingWarning
 from audit.records import Progress
 
+#: Without torchvision: each spawned worker would import it, for seconds.
 HANGS = """
 import os, signal, time
+import numpy as np
+import torch
 def slow(value):
-    value = transforms.functional.pil_to_tensor(value)
+    value = torch.from_numpy(np.array(value)).permute(2, 0, 1)
     if int(value[0, 0, 0]) == PIXEL:
         ACTION
     return value
+mode = "keep"
 transform = [slow]
 """
 
 
-def hanging_pipeline(write: Callable[..., Path], images: Path, action: str) -> Path:
+def hanging_pipeline(images: Path, action: str) -> Path:
     """A pipeline that does something bad at the eighth picture."""
     victim = sorted(images.rglob("*.png"))[7]
     with Image.open(victim) as picture:
         pixel = int(np.asarray(picture)[0, 0, 0])
-    return write(HANGS.replace("PIXEL", str(pixel)).replace("ACTION", action))
+    file = images.parent / f"hanging_{images.parent.name.replace('-', '_')}.py"
+    file.write_text(HANGS.replace("PIXEL", str(pixel)).replace("ACTION", action))
+    return file
 
 
 def failures(store: Path) -> list[dict[str, Any]]:
@@ -48,13 +54,13 @@ def failures(store: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("action", ["time.sleep(10_000)", "os.kill(os.getpid(), signal.SIGSTOP)"])
 def test_a_worker_that_hangs_costs_one_sample(
-    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, method: str, action: str
+    pictures: Callable[..., Path], tmp_path: Path, method: str, action: str
 ) -> None:
     images = pictures(count=12)
     told: list[Progress] = []
     recorded = audit.run(
         images,
-        pipeline=hanging_pipeline(write_pipeline, images, action),
+        pipeline=hanging_pipeline(images, action),
         store=tmp_path / "lineage",
         workers=2,
         batch_size=3,
@@ -75,9 +81,7 @@ def test_a_worker_that_hangs_costs_one_sample(
 
 
 @pytest.mark.workers
-def test_a_worker_that_is_stopped_from_outside_costs_nothing(
-    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_worker_that_is_stopped_from_outside_costs_nothing(pictures: Callable[..., Path], tmp_path: Path) -> None:
     """Stopped once, at any place: its batch is made again."""
     marker = tmp_path / "stopped"
     action = f"""
@@ -85,7 +89,7 @@ def test_a_worker_that_is_stopped_from_outside_costs_nothing(
             open({str(marker)!r}, "w").close()
             os.kill(os.getpid(), signal.SIGSTOP)"""
     images = pictures(count=12)
-    pipeline = hanging_pipeline(write_pipeline, images, action.strip())
+    pipeline = hanging_pipeline(images, action.strip())
     recorded = audit.run(
         images, pipeline=pipeline, store=tmp_path / "lineage", workers=2, batch_size=3, stall_timeout=2
     )
@@ -125,11 +129,9 @@ def test_an_idle_worker_that_is_stopped_does_not_hang_the_run(
     assert (recorded.status, recorded.samples, recorded.failed) == ("complete", 24, 0)
 
 
-def test_without_workers_the_sample_is_interrupted(
-    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_without_workers_the_sample_is_interrupted(pictures: Callable[..., Path], tmp_path: Path) -> None:
     images = pictures(count=12)
-    pipeline = hanging_pipeline(write_pipeline, images, "time.sleep(10_000)")
+    pipeline = hanging_pipeline(images, "time.sleep(10_000)")
     before = signal.getsignal(signal.SIGALRM)
     recorded = audit.run(images, pipeline=pipeline, store=tmp_path / "lineage", workers=0, stall_timeout=1)
     rows = failures(tmp_path / "lineage")
@@ -143,7 +145,7 @@ def test_a_slow_sample_within_the_limit_is_a_sample_like_any_other(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:
     images = pictures(count=12)
-    pipeline = hanging_pipeline(write_pipeline, images, "time.sleep(1.5)")
+    pipeline = hanging_pipeline(images, "time.sleep(1.5)")
     recorded = audit.run(images, pipeline=pipeline, store=tmp_path / "lineage", workers=1, stall_timeout=60)
     assert (recorded.failed, recorded.warnings) == (0, [])
 
