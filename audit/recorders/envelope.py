@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import get_worker_info
 from audit.records import Columns, Stage
 from audit.store import wire as batch
 
+Packed = torch.Tensor | bytes | bytearray
 #: For each place of a batch, the places it was mixed from with their weights.
 Weights = list[list[tuple[int, float]]]
 
@@ -53,8 +55,8 @@ class RecordedBatch:
     #: Empty for an iterable dataset in a recorded loader, whose items are numbered as they arrive.
     indices: list[int]
     count: int
-    #: The rows, packed (see store/wire.py): one tensor crosses processes through shared memory.
-    records: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.uint8))
+    #: The rows, packed (see store/wire.py): a tensor crosses processes through shared memory, bytes through a pipe.
+    records: Packed = b""
     #: The rows as Arrow tables, where they never leave the process; then nothing is packed.
     local_rows: Mapping[str, Any] | None = None
     #: Places whose sample did not fail.
@@ -97,13 +99,15 @@ class RecordedBatch:
 
     def rows(self) -> Mapping[str, Any]:
         """Return the rows as Arrow tables, by the name of their table."""
-        return self.local_rows if self.local_rows is not None else batch.unpack(self.records.numpy())
+        if self.local_rows is not None:
+            return self.local_rows
+        return batch.unpack(self.records.numpy() if isinstance(self.records, torch.Tensor) else self.records)
 
     @property
     def row_bytes(self) -> int:
         """How much memory the rows take."""
         if self.local_rows is None:
-            return self.records.numel()
+            return len(self.records)
         return sum(int(table.nbytes) for table in self.local_rows.values())
 
     def of_ok(self, by_place: list[Any]) -> list[Any]:
@@ -124,33 +128,29 @@ class RecordedBatch:
         return self
 
 
-def no_records() -> torch.Tensor:
-    """Return what stands for the packed rows of a batch that has none. Not one for all: sending a tensor moves its memory."""
-    return torch.zeros(1, dtype=torch.uint8)
-
-
-def pack_rows(
-    tables: Mapping[str, Columns], *, by_loader: bool = True
-) -> tuple[torch.Tensor, Mapping[str, Any] | None]:
-    """Return the rows packed into one tensor of bytes, and as Arrow tables where they never leave the process: one of both.
+def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple[Packed, Mapping[str, Any] | None]:
+    """Return the rows packed into bytes, and as Arrow tables where they never leave the process: one of both.
 
     `by_loader` says that a loader hands them to the main process. Then a worker packs them straight into memory that both
     share: the loader would copy any other tensor there, and payloads are large, so that each copy of them would cost as
-    much as hashing them.
+    much as hashing them. If shared memory is full, they travel through the loader's pipe.
     """
     if not tables["samples"].rows:
-        return no_records(), None
+        return b"", None
     is_worker = get_worker_info() is not None
     if by_loader and not is_worker:
-        return no_records(), batch.to_tables(tables)
-    made: list[torch.Tensor] = []
+        return b"", batch.to_tables(tables)
+    made: list[Packed] = []
 
     def allocate(size: int) -> Any:
-        tensor = torch.empty(0, dtype=torch.uint8)
-        if by_loader and size and is_worker:
-            tensor.set_(torch.UntypedStorage._new_shared(size, device="cpu"))  # type: ignore[no-untyped-call]
-        made.append(tensor.resize_(size))
-        return tensor.numpy()
+        if by_loader:
+            tensor = torch.empty(0, dtype=torch.uint8)
+            with suppress(RuntimeError):
+                tensor.set_(torch.UntypedStorage._new_shared(size, device="cpu"))  # type: ignore[no-untyped-call]
+                made.append(tensor.resize_(size))
+                return tensor.numpy()
+        made.append(bytearray(size))
+        return made[-1]
 
     batch.pack(tables, allocate)
     return made[0], None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from audit.recorders.activity import Activity
+from audit.recorders.by_value import to_send
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.randomness.visit_randomness import SeededRandomness, VisitRequest
@@ -69,7 +70,8 @@ class RecordedDataset:
                 made = self._recorder.add(request, functools.partial(operator.getitem, self.dataset, index))
                 if self.want_inputs and made.visit.error is None:
                     inputs.append(made.value)
-        return self._recorder.take_batch(_stack(inputs), indexed=True)
+        batch = self._recorder.take_batch(_stack(inputs), indexed=True)
+        return to_send(batch, [batch.data, batch.records, batch.item_targets, batch.item_head_targets])
 
     def give_up(self, index: int, stage: str, error: str) -> None:
         """Record a sample as failed from now on, instead of making it. Workers that are running do not hear of it."""
@@ -94,5 +96,8 @@ def _stack(inputs: list[Any]) -> Any:
         return None
     try:
         return torch.utils.data.default_collate(inputs)
-    except (RuntimeError, TypeError):
+    except TypeError:
         return inputs
+    except RuntimeError:  # other shapes, or a worker that finds shared memory full
+        alike = all(isinstance(one, torch.Tensor) and one.shape == inputs[0].shape for one in inputs)
+        return torch.stack(inputs) if alike else inputs

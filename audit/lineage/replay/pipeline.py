@@ -18,6 +18,7 @@ from audit.errors import DatasetError, PipelineError, UsageError
 from audit.lineage.replay.repeated_calls import last_calls
 from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
+from audit.recorders.by_value import to_send
 from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
@@ -145,7 +146,8 @@ class ReplayPipeline:
 
     def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
         """Several visits; called by a DataLoader in a worker."""
-        return [self.replay_visit(task) for task in tasks]
+        made = [self.replay_visit(task) for task in tasks]
+        return to_send(made, [visit.final for visit in made])
 
     def replay_visit(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""

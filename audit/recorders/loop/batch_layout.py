@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from audit.recorders.batch_tensors import all_tensors, object_references
 from audit.recorders.envelope import BatchLayout, TensorLayout
 from audit.recorders.loop.item_columns import ItemColumn, as_numbers, columns_of, tensors_inside
 from audit.recorders.loop.row_proof import FEWEST_NUMBERS, holds, is_equal, scaled_order
-from audit.recorders.model.batch_tensors import all_tensors, object_references
 from audit.recorders.model.mixing import CollateMixes
 from audit.recorders.visit.collated_values import are_the_items, batch_input, collated_rows
 

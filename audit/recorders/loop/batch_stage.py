@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.loop.state import RecordingState
-from audit.recorders.model.batch_tensors import all_tensors
 from audit.recorders.model.match import BatchMatcher, Unmatched
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import Place

@@ -15,6 +15,7 @@ from typing import Any
 import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
+from audit.recorders.by_value import ByValue
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.fork_safety import DELIVERING
 from audit.recorders.loop.recorded_dataset import StandIn, fetches_batches, record_item, whole_batch
@@ -60,11 +61,10 @@ class Channel:
         if get_worker_info() is None and self._deliver is not None:
             self._deliver(envelope)
             return
-        # As bytes: a shared-memory tensor would vanish with a worker that ends right after.
-        envelope.records = envelope.records.numpy().tobytes()  # type: ignore[assignment]
+        # By value: a shared-memory tensor would vanish with a worker that ends right after.
         # A recording that has ended meanwhile takes nothing; that is not an error of the user's loop.
         with contextlib.suppress(OSError, ValueError):
-            self._pipe.put(envelope)
+            self._pipe.put(ByValue(envelope))
 
     def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
         """While an item is made, what is done to tensors is not a part of the loop."""
@@ -100,7 +100,6 @@ class Channel:
                 if envelope is None:
                     return
                 with DELIVERING:
-                    envelope.records = torch.frombuffer(bytearray(envelope.records), dtype=torch.uint8)
                     assert self._deliver is not None
                     self._deliver(envelope)
             finally:

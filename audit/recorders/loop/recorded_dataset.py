@@ -15,10 +15,10 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, default_convert, get_worker_info
 
+from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.envelope import BatchLayout, RecordedBatch
 from audit.recorders.loop.batch_layout import describe_collation
 from audit.recorders.model import mixing
-from audit.recorders.model.batch_tensors import all_tensors
 from audit.recorders.visit.batch_fetch import BatchFetch, Method
 from audit.recorders.visit.batch_row import describe_batch_stage
 from audit.recorders.visit.error_text import describe_error

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from audit.recorders.model.batch_tensors import all_tensors, is_list_of_tensors, listed_samples, viewed_rows
+from audit.recorders.batch_tensors import all_tensors, is_list_of_tensors, listed_samples, viewed_rows
 from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
 from audit.recorders.model.row_digests import FORMS, digest_row, row_digests
 from audit.recorders.model.row_origins import MixedRow, Row, RowOrigins, mix_rows, parents_of

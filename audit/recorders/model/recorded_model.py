@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from audit.recorders.model.batch_tensors import all_tensors
+from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.graded_targets import GradedHead
 from audit.recorders.model.inert_hook import Hook

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from audit.recorders.batch_tensors import all_tensors, object_references
 from audit.recorders.envelope import RecordedBatch, TensorLayout
 from audit.recorders.model.activations import activation_table
-from audit.recorders.model.batch_tensors import all_tensors, object_references
 from audit.recorders.model.batch_tracker import version_of
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import ModelStep

@@ -13,7 +13,7 @@ from audit import values
 from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
-from audit.recorders.envelope import BatchLayout, RecordedBatch, Weights, no_records, pack_rows
+from audit.recorders.envelope import BatchLayout, Packed, RecordedBatch, Weights, pack_rows
 from audit.recorders.randomness.visit_randomness import VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.error_text import describe_error
@@ -259,7 +259,8 @@ class ItemRecorder:
         by_loader: bool = True,
     ) -> RecordedBatch:
         """Return everything recorded since the last call, beside the batch it belongs to."""
-        records, local_rows = no_records(), None
+        records: Packed = b""
+        local_rows = None
         stages: list[tuple[int, Stage]] = []
         try:
             stages = self.rows.number_stages(self.instrument.pipeline, self._ids)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from audit.recorders.model.batch_tensors import all_tensors
+from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.model.operations.single_sample import follow_single
 from audit.recorders.model.row_origins import Call, Origins, Row, RowOrigins, mix_rows
 
