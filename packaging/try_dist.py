@@ -17,7 +17,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.11", "3.12", "3.13")
-TESTS = ("tests/values", "tests/store", "tests/sources", "tests/models")
+TESTS = ("tests/values", "tests/recorders", "tests/lineage", "tests/store", "tests/sources", "tests/models")
 QUICK = "not ray and not buckets and not browser and not workers and not slow"
 
 
