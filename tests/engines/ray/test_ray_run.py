@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from page_blocks import page_blocks
+from page_sessions import run_session
 from PIL import Image
 from places import REPOSITORY
 from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
@@ -334,19 +335,28 @@ def test_what_goes_wrong_in_a_worker_is_told_with_its_place(
         audit.run(images, strict=True, **options)
 
 
-def test_the_training_of_the_how_to_page(nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank writes a run of its own into one store, with its rank on the rows. The page's script runs on this cluster."""
-    pytest.importorskip("tensorboardX")
-    import ray
+def test_the_commands_of_the_how_to_page(nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank writes a run of its own into one store, with its rank on the rows.
 
-    page = (REPOSITORY / "docs" / "howto" / "ray.md").read_text(encoding="utf-8")
-    (script,) = (block.text for block in page_blocks(page) if block.title == "train_ray.py")
-    monkeypatch.setattr(ray, "init", lambda: None)  # this process is connected already
-    monkeypatch.setattr(sys, "argv", ["train_ray.py", str(tmp_path)])
-    exec(compile(script, "train_ray.py", "exec"), {"__name__": "__main__"})
+    `audit run` starts a cluster of its own, as the page says; the training uses the one that runs here.
+    """
+    pytest.importorskip("tensorboardX")
+    blocks = page_blocks((REPOSITORY / "docs" / "howto" / "ray.md").read_text(encoding="utf-8"))
+    for name in ("fixtures", "pipelines"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    (script,) = (block.text for block in blocks if block.title == "train_ray.py")
+    (tmp_path / "train_ray.py").write_text(script)
+    run, train, listing = (line for block in blocks if block.language == "sh" for line in block.text.splitlines())
+    said, code = run_session(run, tmp_path)
+    assert code == 0, said
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    said, code = run_session(train, tmp_path)
+    assert code == 0, said
+    said, code = run_session(listing, tmp_path)
+    assert all(name in said for name in ("on-ray", "rank-0", "rank-1")), said
     with audit.open(tmp_path / "lineage") as opened:
         runs = sorted((run.name, run.status, run.samples) for run in opened.runs())
-        assert runs == [("rank-0", "complete", 32), ("rank-1", "complete", 32)]
+        assert runs == [("on-ray", "complete", 64), ("rank-0", "complete", 32), ("rank-1", "complete", 32)]
         ranks = opened.sql(
             "SELECT rank, count(*) FROM samples WHERE rank IS NOT NULL GROUP BY rank ORDER BY 1"
         ).fetchall()
