@@ -15,10 +15,11 @@ from statistics import NormalDist
 
 import numpy as np
 
+from audit.checks.data.outliers import outlying
 from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.model.label_issues import _listed
 from audit.checks.shared import distance
-from audit.checks.shared.label_guess import bins_of, predict
+from audit.checks.shared.label_guess import bins_of, predict, raised_class
 from audit.checks.shared.label_noise import fit_noise
 from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
@@ -125,6 +126,26 @@ def shortcuts(rng: np.random.Generator, n: int, fault: bool) -> bool:
     return (right - spread - guessed) / (1 - guessed) >= 0.5
 
 
+def shortcuts_noise(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Noise of 5 levels is added to one of 10 classes, where pictures have 2 in the mean and classes differ by half of that."""
+    labels = np.arange(n) % CLASSES
+    values = rng.exponential(1.5 + 0.1 * labels)
+    if fault:
+        values = np.where(labels == 3, np.hypot(values, 5), values)
+    return raised_class(values.tolist(), labels, 0.5) is not None
+
+
+def outliers(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Three pictures lie 12 standard deviations away in three of the 13 measures; found: two of them are warnings."""
+    if n < 300:
+        return False  # the check is skipped
+    facts = rng.normal(size=(n, 13))
+    if fault:
+        facts[:3, :3] += 12
+    found = np.flatnonzero(outlying(facts)[1] > 1)
+    return int((found < 3).sum()) >= 2 if fault else len(found) > 0
+
+
 def probe(rng: np.random.Generator, n: int, fault: bool) -> bool:
     """Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way."""
     size = min(n, 256)
@@ -157,7 +178,7 @@ TRIALS: dict[str, Trial] = {
     trial.__name__: trial
     for trial in (
         *(augmentation, class_regressions, split_drift, weak_segments, per_class_accuracy, accuracy, losses),
-        *(calibration, class_order, shortcuts, probe, label_issues),
+        *(calibration, class_order, shortcuts, shortcuts_noise, outliers, probe, label_issues),
     )
 }
 

@@ -34,7 +34,7 @@ from audit.checks.runner import run_checks
 #: Checks whose faults need files, payloads or torch, and are planted in their own test file.
 ELSEWHERE = {
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
-    *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers"),
+    *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers", "overflow", "truncated"),
 }
 
 
@@ -93,6 +93,8 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
             "near_duplicates",
             "channel_order",
             "outliers",
+            "overflow",
+            "truncated",
         ),  # no file
         *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode

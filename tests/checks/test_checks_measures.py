@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, set_apart
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
 from audit.checks.shared.lookalikes import thumbnail
 from audit.checks.shared.picture_measures import Measures, measured
 from audit.checks.shared.pictures import Picture
@@ -107,3 +107,15 @@ def test_a_number_that_one_class_shares_betrays_it() -> None:
     assert found is not None
     assert found[0] == 2
     assert betrayed_class(bins_of(rng.random(800).tolist()), labels, rng.random(800) < 0.5, 0.75, 0.85) is None
+
+
+def test_a_class_without_low_values_is_raised_and_one_that_is_high_on_average_is_not() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 400)
+    values = rng.exponential(2, 400)
+    found = raised_class((values + 4 * (labels == 2)).tolist(), labels, 0.5)
+    assert found is not None
+    assert found[0] == 2
+    assert raised_class((values * (1 + 2 * (labels == 2))).tolist(), labels, 0.5) is None
+    assert raised_class(values.tolist(), labels, 0.5) is None
+    assert raised_class([0.0] * 400, labels, 0.5) is None

@@ -41,6 +41,6 @@ def test_noise_and_drawings_among_smooth_pictures_lie_outside() -> None:
     noise = rng.uniform(0, 255, (3, 32, 32))
     lines = np.full((3, 32, 32), 250.0)
     lines[:, 4::7] = 20
-    _, far = outlying(measures(np.concatenate([smooth, noise, lines]).clip(0, 255).astype(np.uint8)), 3.0)
+    _, far = outlying(measures(np.concatenate([smooth, noise, lines]).clip(0, 255).astype(np.uint8)))
     assert (far[400:] > 1).all()
     assert not (far[:400] > 1).any()

@@ -209,6 +209,14 @@ def _(w: World) -> None:
     w.prediction(22).update(probabilities=[1.2, -0.3, 0.1], confidence=1.2)
 
 
+@fault("probabilities", "softmax twice inside of the model", says="applied twice")
+def _(w: World) -> None:
+    w.run.output = "probabilities"
+    for row in w.tables["predictions"]:
+        grade(row, row["label"], [4 * value for value in row["logits"]])
+        grade(row, row["label"], row["probabilities"])
+
+
 @fault("probabilities", "softmax twice", says="second softmax")
 def _(w: World) -> None:
     for row in w.tables["predictions"]:

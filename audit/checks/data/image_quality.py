@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
@@ -16,6 +18,20 @@ _COLOUR = "('RGB', 'RGBA', 'RGBX', 'CMYK', 'YCbCr', 'HSV', 'LAB', 'RGBa')"
 _GREY = "('L', 'LA', 'La', '1', 'I;16', 'I', 'F')"
 #: Modes whose statistics are brightness levels; the numbers of a palette are not.
 _LEVELS = "('L', 'RGB')"
+
+
+#: Of fewer pictures no size is usual.
+_FEWEST = 10
+
+
+class _SizeCount(TypedDict):
+    """The pictures of one size and mode, and how many of them are dark, bright or nearly empty."""
+
+    width: int
+    height: int
+    mode: str | None
+    pictures: int
+    unusual: int
 
 
 class ImageQuality(Check):
@@ -40,7 +56,7 @@ class ImageQuality(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        rows = context.offenders(self._query(context))
+        rows = self._unusual(context)
         yield from self._brightness(context, [row for row in rows if row["unusual_levels"]])
         yield from self._sizes(context, [row for row in rows if row["unusual_size"]])
         for row in rows:
@@ -49,28 +65,45 @@ class ImageQuality(Check):
                 yield _finding(context, place, "is grey among coloured pictures", f"mode {row['mode']}", None, None)
         yield from self._looked_at(context)
 
-    def _query(self, context: Context) -> str:
-        """Return one query for the pictures that are unusual by their statistics; it reads them once."""
+    def _unusual(self, context: Context) -> list[QueryRow]:
+        """Return the pictures that are unusual by their statistics: one pass counts them, another fetches them if there are any."""
         options = context.options
-        counted = [r for r in context.profile if r["stage"] == 0 and r["kind"] == "image"]
-        grey = sum(r["visits"] for r in counted if f"'{r['mode']}'" in _GREY)
-        colour = sum(r["visits"] for r in counted if f"'{r['mode']}'" in _COLOUR)
-        few_grey = 0 < grey <= options["grey_share"] * (grey + colour)
-        factor = options["size_ratio"]
-        return (
-            "WITH stage AS MATERIALIZED (SELECT epoch, index, visit, shape[2] AS width, shape[1] AS height, mode, mean, std, min, "
-            f"max FROM {context.sources_decoded} WHERE kind = 'image'), "
-            "sized AS (SELECT *, sqrt(width * height) AS side, greatest(width / height, height / width) AS aspect FROM stage), "
-            "usual AS (SELECT approx_quantile(side, 0.5) AS usual_side, approx_quantile(aspect, 0.5) AS usual_aspect, "
-            "count(*) AS pictures FROM sized WHERE width > 0 AND height > 0), "
-            f"judged AS (SELECT *, greatest({options['aspect_ratio']}, 2 * usual_aspect) AS aspect_limit, "
+        levels = (
             f"coalesce(mode IN {_LEVELS} AND min < max AND (mean + 3 * std < {options['dark']} "
-            f"OR mean - 3 * std > {options['bright']} OR std < {options['low_information']}), false) AS unusual_levels, "
-            "coalesce(pictures >= 10 AND width > 0 AND height > 0 AND (side > usual_side * "
-            f"{factor} OR side < usual_side / {factor} OR aspect > aspect_limit), false) AS unusual_size, "
-            f"coalesce(mode IN {_GREY if few_grey else '(NULL)'}, false) AS unusual_mode FROM sized, usual) "
-            "FROM judged WHERE unusual_levels OR unusual_size OR unusual_mode"
+            f"OR mean - 3 * std > {options['bright']} OR std < {options['low_information']}), false)"
         )
+        stage = (
+            "SELECT epoch, index, visit, shape[2] AS width, shape[1] AS height, mode, mean, std, "
+            f"{levels} AS unusual_levels FROM {context.sources_decoded} WHERE kind = 'image'"
+        )
+        counted = context.facts.typed_rows(
+            _SizeCount,
+            f"SELECT width, height, mode, count(*) AS pictures, count(*) FILTER (unusual_levels) AS unusual FROM ({stage}) "
+            "GROUP BY width, height, mode",
+        )
+        grey = sum(row["pictures"] for row in counted if f"'{row['mode']}'" in _GREY)
+        colour = sum(row["pictures"] for row in counted if f"'{row['mode']}'" in _COLOUR)
+        few_grey = 0 < grey <= options["grey_share"] * (grey + colour)
+        sized = [row for row in counted if row["width"] and row["height"]]
+        side = _median([(_side(row), row["pictures"]) for row in sized])
+        limit = max(options["aspect_ratio"], 2 * _median([(_aspect(row), row["pictures"]) for row in sized]))
+        factor = options["size_ratio"]
+        odd = {
+            (row["width"], row["height"])
+            for row in sized
+            if not side / factor <= _side(row) <= side * factor or _aspect(row) > limit
+        }
+        if sum(row["pictures"] for row in sized) < _FEWEST:
+            odd = set()
+        if not odd and not few_grey and not any(row["unusual"] for row in counted):
+            return []
+        listed = ", ".join(f"({width}, {height})" for width, height in sorted(odd)) or "(NULL, NULL)"
+        query = (
+            f"SELECT *, coalesce((width, height) IN ({listed}), false) AS unusual_size, "
+            f"coalesce(mode IN {_GREY if few_grey else '(NULL)'}, false) AS unusual_mode, {side} AS usual_side, "
+            f"{limit} AS aspect_limit FROM ({stage})"
+        )
+        return context.offenders(f"FROM ({query}) WHERE unusual_levels OR unusual_size OR unusual_mode")
 
     def _brightness(self, context: Context, rows: Sequence[QueryRow]) -> Iterable[Finding]:
         options = context.options
@@ -88,11 +121,13 @@ class ImageQuality(Check):
     def _sizes(self, context: Context, rows: Sequence[QueryRow]) -> Iterable[Finding]:
         for row in rows:
             place, shown = (row["index"], row["source"]), f"{row['width']}×{row['height']}"
-            if row["aspect"] > row["aspect_limit"]:
-                yield _finding(context, place, "has an odd aspect", shown, row["aspect"], row["aspect_limit"])
+            aspect = max(row["width"] / row["height"], row["height"] / row["width"])
+            if aspect > row["aspect_limit"]:
+                yield _finding(context, place, "has an odd aspect", shown, aspect, row["aspect_limit"])
             else:
                 why = f"{shown}, usual is a side of {row['usual_side']:.0f}"
-                size, limit = row["side"] / row["usual_side"], context.options["size_ratio"]
+                size = math.sqrt(row["width"] * row["height"]) / row["usual_side"]
+                limit = context.options["size_ratio"]
                 yield _finding(context, place, "has an odd size", why, size, limit)
 
     def _looked_at(self, context: Context) -> Iterable[Finding]:
@@ -119,6 +154,24 @@ class ImageQuality(Check):
                     context, place, "is grey among coloured pictures", "its channels are equal", None, None
                 )
                 yield replace(found, severity="info")
+
+
+def _side(row: _SizeCount) -> float:
+    return math.sqrt(row["width"] * row["height"])
+
+
+def _aspect(row: _SizeCount) -> float:
+    return max(row["width"] / row["height"], row["height"] / row["width"])
+
+
+def _median(counted: list[tuple[float, int]]) -> float:
+    """Return the median of values that occur so many times each; 1 if there are none."""
+    half = sum(count for _, count in counted) / 2
+    for value, count in sorted(counted):
+        half -= count
+        if half <= 0:
+            return value
+    return 1.0
 
 
 def _finding(

@@ -43,6 +43,9 @@ class LostBoxes(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        targets = f"SELECT 1 FROM stage_outputs WHERE run_id = {context.run_literal} AND target IS NOT NULL LIMIT 1"
+        if not context.rows(targets):
+            raise Skip("No stage returns a picture together with its boxes.")
         query = _STEPS.format(least=float(context.options["least"]))
         rows = context.rows(
             "SELECT stage, any_value(name) AS name, sum(objects)::BIGINT AS objects, sum(lost)::BIGINT AS lost, "

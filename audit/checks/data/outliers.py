@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 _LEAST = np.array([5.0, 3.0, 0.05, 0.05, 0.05, 0.15, 0.2, 0.2, 0.2, 0.2, 0.3, 0.1, 0.05])
 #: Bands of spatial frequency, in periods over the width of a thumbnail.
 _BANDS = ((0.5, 2), (2, 4), (4, 8), (8, 23))
-#: A picture is surely unlike the others if it lies this many times as far as all but the share that may be outliers.
-_BEYOND_TAIL = 1.75
+#: The tail of the distances is described from the first of these quantiles on, by how far away the second is.
+_TAIL, _FARTHEST = 0.9, 0.98
 #: Of recorded embeddings, the distance to this many neighbours is measured.
 _NEIGHBOURS = 5
 
@@ -33,15 +33,9 @@ class Outliers(Check):
     severity = "warning"
     needs = ("pictures",)
     options = settings(
-        factor=Option(
-            2.5,
-            "Report a picture beyond the median distance by this many times the way to the 95 % quantile (20 % more among 300 or 10,000).",
-        ),
-        share=Option(
-            0.02,
-            "Report nothing if more than this share is far away: they are a group of their own. A picture less than 1.75 times as far "
-            "as the other pictures reach is a note.",
-        ),
+        expected=Option(0.3, "How many pictures of a run may be reported by chance, if there is no other in it."),
+        noted=Option(1.0, "The same for notes, which less distant pictures are."),
+        share=Option(0.02, "Report nothing if more than this share is far away: they are a group of their own."),
         samples=Option(300, "Check only if there are at least this many pictures."),
         pictures=Option(10_000, "Measure at most this many pictures, evenly chosen; 0 measures all."),
     )
@@ -51,10 +45,9 @@ class Outliers(Check):
         count, needed = len(given.pictures), context.options["samples"]
         if count < needed:
             raise Skip(f"the run has {count} pictures with enough detail; at least {needed} are needed")
-        factor = context.options["factor"] * _widening(count)
-        share = context.options["share"]
-        far, sure = outlying(measures(given.thumbnails), factor, share)
-        embedded = _embedded(context, [picture.index for picture in given.pictures], factor, share)
+        share, counts = context.options["share"], (context.options["noted"], context.options["expected"])
+        far, sure = outlying(measures(given.thumbnails), counts)
+        embedded = _embedded(context, [picture.index for picture in given.pictures], counts)
         if embedded is not None:
             far, sure = np.maximum(far, embedded[0]), np.maximum(sure, embedded[1])
         chosen = np.flatnonzero(far > 1)
@@ -74,12 +67,6 @@ class Outliers(Check):
                 sql=context.evidence("stage_outputs", picture.index, "stage = 0"),
                 severity=None if sure[place] > 1 else "info",
             )
-
-
-def _widening(count: int) -> float:
-    """Return how much wider the limit is than among 1,000: of more, more lie far out by chance; of fewer, less is known."""
-    decades = math.log10(count / 1_000)
-    return 1 + (0.2 * decades if decades > 0 else -0.5 * decades)
 
 
 def measures(thumbnails: Array) -> Array:
@@ -142,7 +129,7 @@ def _palette(thumbnails: Array) -> list[Array]:
     return [-(share * np.log(share + 1e-9)).sum(axis=1), np.sqrt(share.max(axis=1))]
 
 
-def _embedded(context: Context, indices: list[int], factor: float, share: float) -> tuple[Array, Array] | None:
+def _embedded(context: Context, indices: list[int], counts: tuple[float, float]) -> tuple[Array, Array] | None:
     """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to both limits."""
     if not context.facts.counts.get("embeddings"):
         return None
@@ -158,11 +145,14 @@ def _embedded(context: Context, indices: list[int], factor: float, share: float)
         table = lengths[start : start + 1_000, None] + lengths - 2 * vectors[start : start + 1_000] @ vectors.T
         distances[start : start + 1_000] = np.partition(table, _NEIGHBOURS, axis=1)[:, _NEIGHBOURS]
     context.note("pictures were also compared by their recorded embedding")
-    return _beyond(np.sqrt(np.maximum(distances, 0)), factor, share)
+    return _beyond(np.sqrt(np.maximum(distances, 0)), counts)
 
 
-def outlying(facts: Array, factor: float, share: float = 0.02) -> tuple[Array, Array]:
-    """Return each row's distance from the centre, relative to the limit of a note and to that of a warning."""
+def outlying(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> tuple[Array, Array]:
+    """Return each row's distance from the centre, relative to the limit of a note and to that of a warning.
+
+    `counts` are the numbers of notes and warnings that are expected by chance.
+    """
     centre = np.median(facts, axis=0)
     scale = np.maximum(np.subtract(*np.percentile(facts, [75, 25], axis=0)) / 1.349, _LEAST)
     standard = (facts - centre) / scale
@@ -170,18 +160,18 @@ def outlying(facts: Array, factor: float, share: float = 0.02) -> tuple[Array, A
     inner = standard[(standard**2).sum(axis=1) <= np.percentile((standard**2).sum(axis=1), 75)]
     shape = np.cov(inner, rowvar=False) + 0.05 * np.eye(standard.shape[1])
     distance = np.sqrt(np.einsum("nd,de,ne->n", standard, np.linalg.inv(shape), standard))
-    return _beyond(distance, factor, share)
+    return _beyond(distance, counts)
 
 
-def _beyond(distance: Array, factor: float, share: float) -> tuple[Array, Array]:
+def _beyond(distance: Array, counts: tuple[float, float]) -> tuple[Array, Array]:
     """Return distances relative to the limit of a note and to that of a warning.
 
-    The first is the median, and `factor` times the way from it to the 95 % quantile. Beyond it lie the last few of a long
-    tail too, so a picture is surely unlike the others only far beyond the farthest of those that are not outliers.
+    The tail is taken for exponential, as that of photographs, clothes and digits is: its scale follows from the 90 % and the
+    98 % quantile, which few outliers do not change. Beyond each limit so many distances are expected by chance.
     """
-    middle, edge, last = np.percentile(distance, [50, 95, 100 * (1 - share)])
-    limit = middle + factor * max(edge - middle, 1e-6)
-    relative: Array = distance / limit
-    # Of few pictures the quantile is uncertain.
-    surely: Array = distance / max(limit, _BEYOND_TAIL * last * _widening(min(len(distance), 1_000)))
-    return relative, surely
+    first, second = np.quantile(distance, [_TAIL, _FARTHEST])
+    scale = max(second - first, 1e-6) / math.log((1 - _TAIL) / (1 - _FARTHEST))
+    # So many distances lie between the quantiles: of few, the scale is uncertain by its standard error.
+    scale *= 1 + 1 / math.sqrt((_FARTHEST - _TAIL) * len(distance))
+    note, warning = (first + scale * math.log(max((1 - _TAIL) * len(distance) / count, 1.0)) for count in counts)
+    return distance / note, distance / max(note, warning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,8 @@ from audit.checks.context import Context
 from audit.checks.data.outliers import details
 from audit.checks.shared.files import chosen_files, evenly
 from audit.checks.shared.headers import headers
-from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, set_apart
-from audit.checks.shared.signatures import signatures
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
+from audit.checks.shared.signatures import exact_measures, signatures
 from audit.store.read.rows import QueryRow
 
 #: For each property its values, one for each sample, and words for messages.
@@ -48,13 +49,19 @@ _LOOKS = (
 )  # fmt: skip
 #: A property betrays one class if it names at least this share of its samples, and is right at least so often (intervals).
 _NAMED, _RIGHT = 0.75, 0.85
+#: The same for detail and sharpness, which also follow from what a class looks like: of handwritten digits, a 1 has the least.
+_OF_SHAPES = (0.9, 0.9)
+#: Noise betrays a class if nearly all of its pictures have more of it than this share of the others (interval).
+_NOISY = 0.5
+#: Of smaller pictures, noise and content look the same.
+_NOISE_SIDE = 16
 
 
 class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, sharpness, border, metadata or name pattern of the files does not predict "
+        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files does not predict "
         "their labels."
     )
     severity = "warning"
@@ -88,7 +95,13 @@ class Shortcuts(Check):
         yield replace(best, message=best.message + beneath)
 
     def _judge(
-        self, context: Context, facts: Facts, labels: list[int], indices: list[int], query: str
+        self,
+        context: Context,
+        facts: Facts,
+        labels: list[int],
+        indices: list[int],
+        query: str,
+        shares: tuple[float, float] = (_NAMED, _RIGHT),
     ) -> Iterable[Shortcut]:
         truth, halves = np.array(labels), np.array([_half(index) for index in indices])
         for name, (values, called) in facts.items():
@@ -109,10 +122,9 @@ class Shortcuts(Check):
                         sql=_evidence(name, query),
                     ),
                 )
-            elif betrayed := betrayed_class(set_apart(values, bins), truth, halves, _NAMED, _RIGHT):
+            elif betrayed := betrayed_class(set_apart(values, bins), truth, halves, *shares):
                 label, hits, named, samples = betrayed
-                classes = context.run.classes or []
-                shown = classes[label] if 0 <= label < len(classes) else label
+                shown = _shown(context, label)
                 yield (
                     called,
                     Finding(
@@ -120,7 +132,7 @@ class Shortcuts(Check):
                         f"and is right in {hits:,} of {named:,} cases: a model may learn that instead of the picture.",
                         stage=0,
                         value=hits / samples,
-                        threshold=_NAMED,
+                        threshold=shares[0],
                         sql=_evidence(name, query),
                     ),
                 )
@@ -138,9 +150,12 @@ class Shortcuts(Check):
         places = [place for place, picture in enumerate(given.pictures) if picture.index in label_of]
         indices = [given.pictures[place].index for place in places]
         looks: Facts = {called: (given.looks[places, n].tolist(), called) for n, called in enumerate(_LOOKS)}
-        for called, column in details(given.thumbnails[places]).items():
-            looks[called] = (column.tolist(), called)
         yield from self._judge_some(context, looks, indices, label_of, query)
+        shapes: Facts = {
+            called: (column.tolist(), called) for called, column in details(given.thumbnails[places]).items()
+        }
+        yield from self._judge_some(context, shapes, indices, label_of, query, _OF_SHAPES)
+        yield from self._judge_noise(context, label_of, query)
         if context.facts.root is not None:
             files = chosen_files(context, context.options["files"], "status = 'ok' AND label IS NOT NULL")
             read = [(file.index, header) for file, header in headers(context, files) if header is not None]
@@ -153,15 +168,51 @@ class Shortcuts(Check):
             }
             yield from self._judge_some(context, facts, [index for index, _ in read], label_of, query)
 
+    def _judge_noise(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
+        """Judge the noise, which what a picture shows does not explain."""
+        try:
+            given = exact_measures(context, context.options["files"], context.options["pictures"])
+        except Skip:
+            return
+        given = [one for one in given if one.picture.index in label_of and one.side >= _NOISE_SIDE]
+        if len(given) < context.options["samples"]:
+            return
+        labels = np.array([label_of[one.picture.index] for one in given])
+        found = raised_class([one.noise for one in given], labels, _NOISY)
+        if found is None:
+            return
+        label, share = found
+        own, other = (
+            statistics.median(one.noise for one, is_own in zip(given, labels == label, strict=True) if is_own == wanted)
+            for wanted in (True, False)
+        )
+        yield (
+            "the noise",
+            Finding(
+                f"Nearly all pictures of the class {_shown(context, label)} have more noise than {share:.0%} of the others (a standard "
+                f"deviation of {own:.2g} levels in the median, others {other:.2g}): a model may learn that instead of the picture.",
+                stage=0,
+                value=share,
+                threshold=_NOISY,
+                sql=_evidence("noise", query),
+            ),
+        )
+
     def _judge_some(
-        self, context: Context, facts: Facts, indices: list[int], label_of: dict[int, int], query: str
+        self,
+        context: Context,
+        facts: Facts,
+        indices: list[int],
+        label_of: dict[int, int],
+        query: str,
+        shares: tuple[float, float] = (_NAMED, _RIGHT),
     ) -> Iterable[Shortcut]:
         known = [place for place, index in enumerate(indices) if index in label_of]
         if len(known) < context.options["samples"]:
             return
         labels = [label_of[indices[place]] for place in known]
         chosen: Facts = {name: ([values[place] for place in known], called) for name, (values, called) in facts.items()}
-        yield from self._judge(context, chosen, labels, [indices[place] for place in known], query)
+        yield from self._judge(context, chosen, labels, [indices[place] for place in known], query, shares)
 
     def _query(self, context: Context) -> str:
         facts = ", ".join(f"{sql} AS {name}" for name, (sql, _) in _FACTS.items())
@@ -173,6 +224,12 @@ class Shortcuts(Check):
             f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
             f"JOIN (FROM {context.sources_decoded} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
         )
+
+
+def _shown(context: Context, label: int) -> str:
+    """Return the name of a class, or its number."""
+    classes = context.run.classes or []
+    return classes[label] if 0 <= label < len(classes) else str(label)
 
 
 def _half(index: int) -> bool:

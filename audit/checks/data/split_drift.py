@@ -12,26 +12,30 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.data.outliers import details
 from audit.checks.shared import distance
-from audit.checks.shared.signatures import signatures
+from audit.checks.shared.hashes import Array
+from audit.checks.shared.pictures import Picture
+from audit.checks.shared.signatures import exact_measures, signatures
 from audit.checks.shared.statistics import holm
 
 #: The quantiles that describe a distribution.
 _QUANTILES = 101
+#: Where previews are compressed, the noise of so many pictures is measured.
+_FEW = 1_000
 
 
 class SplitDrift(Check):
     """Compare each split with the largest one: labels by chi-square, loaded values by Kolmogorov–Smirnov."""
 
-    description = (
-        "Labels, brightness, contrast, detail and sharpness are distributed in every split as in the largest one."
-    )
+    description = "Labels, brightness, contrast, colour balance, detail, sharpness and noise are distributed in every split as in the largest one."
     severity = "warning"
     options = settings(
         ks=Option(0.2, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),
         psi=Option(0.2, "Report labels whose population stability index is at least this."),
         significance=Option(0.001, "The probability of any false finding among all comparisons (Holm)."),
         samples=Option(50, "Compare only splits with at least this many samples."),
-        pictures=Option(10_000, "Measure detail and sharpness of at most this many pictures, evenly chosen."),
+        pictures=Option(
+            10_000, "Measure colour balance, detail, sharpness and noise of at most this many pictures, evenly chosen."
+        ),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -78,18 +82,14 @@ class SplitDrift(Check):
                 )
 
     def _details(self, context: Context, splits: Sequence[str]) -> Iterable[tuple[float, bool, Finding]]:
-        """Compare what only pixels show, such as blur: pictures that were made larger, or compressed more."""
+        """Compare what only pixels show, such as another camera, or pictures that were made larger or compressed more."""
         if not any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
-            return
-        try:
-            given = signatures(context, context.options["pictures"])
-        except Skip:
             return
         query = f"SELECT index, source, split FROM {context.items} WHERE split IS NOT NULL"
         split_of = {(row["index"], row["source"]): row["split"] for row in context.rows(query)}
-        place = np.array([str(split_of.get((one.index, one.source))) for one in given.pictures])
         points = np.linspace(0, 1, _QUANTILES)
-        for called, values in details(given.thumbnails).items():
+        for called, given, values in _measured(context):
+            place = np.array([str(split_of.get((one.index, one.source))) for one in given])
             there = values[place == splits[0]]
             for split in splits[1:]:
                 here = values[place == split]
@@ -103,7 +103,8 @@ class SplitDrift(Check):
                     ks >= context.options["ks"],
                     Finding(
                         f"{called[0].upper()}{called[1:]} of pictures differs between the splits {splits[0]} and {split} "
-                        f"(Kolmogorov–Smirnov {ks:.2f}): they were blurred, sharpened, resized or compressed otherwise.",
+                        f"(Kolmogorov–Smirnov {ks:.2f}): they come from another camera, or were blurred, sharpened, resized or "
+                        "compressed otherwise.",
                         stage=0,
                         value=ks,
                         threshold=context.options["ks"],
@@ -136,3 +137,24 @@ class SplitDrift(Check):
                     sql=query,
                 ),
             )
+
+
+def _measured(context: Context) -> Iterable[tuple[str, list[Picture], Array]]:
+    """Yield what is compared of the pixels, in words; the pictures; and one number of each."""
+    most = context.options["pictures"]
+    try:
+        given = signatures(context, most)
+        exact = exact_measures(context, _FEW, most)
+    except Skip as skipped:
+        context.note(f"the pixels were not compared: {skipped}")
+        return
+    for called, values in details(given.thumbnails).items():
+        yield called, given.pictures, values
+    # How much red and blue exceed green: a white balance is a temperature (red against blue) and a tint.
+    red, blue = given.looks[:, 0], given.looks[:, 1]
+    for called, values in (("the colour temperature", red - blue), ("the tint", red + blue)):
+        if values.any():
+            yield called, given.pictures, values
+    noise = np.array([one.noise for one in exact])
+    if noise.any():
+        yield "the noise", [one.picture for one in exact], noise

@@ -35,6 +35,8 @@ class TargetBoxes(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        if not context.facts.counts.get("boxes"):
+            raise Skip("The run has no target boxes.")
         query = _BOXES.format(slack=float(context.options["slack"]))
         counts = context.rows(
             "SELECT count(*) AS boxes, count(*) FILTER (x2 < x1 OR y2 < y1) AS reversed, "

@@ -12,6 +12,8 @@ from audit.checks.shared.statistics import wilson
 
 #: Numbers with more distinct values than this are put into as many bins of equal size.
 _BINS = 10
+#: A class is raised if all but this share of its values are high; it has at least so many samples.
+_LOWEST, _FEWEST = 0.1, 20
 #: The code of a property that is not known.
 _MISSING = -1
 
@@ -89,6 +91,24 @@ def betrayed_class(
         if wilson(right, samples, 3)[0] >= named_share and wilson(right, named[label])[0] >= right_share:
             return label, right, named[label], samples
     return None
+
+
+def raised_class(values: Sequence[float], labels: Array, share: float) -> tuple[int, float] | None:
+    """Return the class that has no low values, and the share of other samples below nearly all of its own; None if none.
+
+    What classes show makes their values high or low on average. What was added to each sample of one class, such as noise,
+    leaves none of its values low. The share's interval (three standard errors) lies above `share`.
+    """
+    numbers = np.asarray(values)
+    best: tuple[int, float] | None = None
+    for label in np.unique(labels).tolist():
+        own, others = numbers[labels == label], numbers[labels != label]
+        if min(len(own), len(others)) < _FEWEST:
+            continue
+        below = int((others < np.quantile(own, _LOWEST)).sum())
+        if wilson(below, len(others), 3)[0] >= share and (best is None or below / len(others) > best[1]):
+            best = int(label), below / len(others)
+    return best
 
 
 def _commonest(bins: Array, labels: Array) -> tuple[Array, Array, Array, Array]:

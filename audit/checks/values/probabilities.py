@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.checks.shared.files import evenly
+
+#: At most so many predictions are looked at for a second softmax, evenly chosen.
+_LOOKED_AT = 20_000
 
 
 class Probabilities(Check):
@@ -44,8 +49,8 @@ class Probabilities(Check):
                 threshold=threshold,
                 sql=context.evidence("predictions", row["index"]),
             )
-        if context.run.output in (None, "logits"):
-            yield from _twice(context)
+        found = [*_twice(context)] if context.run.output in (None, "logits") else []
+        yield from found or ([] if alone else _squeezed(context))
 
 
 def _twice(context: Context) -> Iterable[Finding]:
@@ -59,5 +64,39 @@ def _twice(context: Context) -> Iterable[Finding]:
             "The model already returns probabilities: each row lies in 0–1 and adds up to 1. A "
             "second softmax flattens them, so every confidence and loss is wrong.",
             value=row["share"],
+            sql=query,
+        )
+
+
+def _squeezed(context: Context) -> Iterable[Finding]:
+    """Report probabilities that look like the softmax of probabilities: no two of a row differ by more than the factor e.
+
+    What went into the softmax can be computed, up to a constant, which follows from a sum of 1: it is then a row of
+    probabilities too. A model that is unsure by itself gives no rows near the limit, or some beyond it.
+    """
+    total = context.facts.counts.get("predictions", 0)
+    chosen = f" AND {evenly(_LOOKED_AT, total)}" if total > _LOOKED_AT else ""
+    query = (
+        "SELECT len(p) AS classes, list_max(p) / list_min(p) AS ratio, "
+        "ln(list_min(p)) + (1 - list_sum(list_transform(p, lambda x: ln(x)))) / len(p) AS least, list_max(p) AS high "
+        f"FROM (SELECT probabilities AS p FROM {context.predictions} WHERE len(probabilities) > 1 "
+        f"AND list_min(probabilities) > 1e-6 AND list_max(probabilities) <= 1{chosen})"
+    )
+    query = (
+        "SELECT count(*) AS rows, max(classes) AS classes, max(high) AS high, "
+        f"avg((ratio <= {math.e * 1.002} AND least >= -0.003)::INT) AS inside, "
+        f"avg((ratio >= {math.e * 0.9})::INT) AS near, avg((ratio >= {math.e * 0.98})::INT) AS nearest FROM ({query})"
+    )
+    row = context.rows(query)[0]
+    if row["rows"] < 20 or row["inside"] < 0.995:
+        return
+    # Two classes leave less to recognise it by.
+    if (row["near"] >= 0.1 and row["classes"] > 2) or row["nearest"] >= 0.3:
+        yield Finding(
+            f"A softmax was applied twice: no probability exceeds {row['high']:.3f}, the largest possible of {row['classes']} classes is "
+            f"{math.e / (math.e + row['classes'] - 1):.3f}, and in {row['near']:.0%} of the rows the largest is 2.4 to 2.7 times the "
+            "smallest. Every confidence and loss is wrong.",
+            value=row["high"],
+            threshold=math.e / (math.e + row["classes"] - 1),
             sql=query,
         )

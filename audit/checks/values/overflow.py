@@ -1,0 +1,144 @@
+"""`overflow`: levels of 8 bits that were raised above 255, or lowered below 0, and came out at the other end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from audit.checks.base import Check, Finding, Option, Skip, settings
+from audit.checks.context import GRIDS, Context
+from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.checks.shared.hashes import Array
+from audit.sources.decode import open_picture
+
+#: Levels wrap around where the output falls from above the second to below the first, within so many levels of the input.
+_LOW, _HIGH, _NEAR = 55, 200, 8
+#: A stage maps levels if so many pixels of one level become one level; elsewhere its output may not fall in more than this share.
+_MAPPED, _FALLING = 0.98, 0.05
+#: So many pixels must have wrapped, at so many levels.
+_PIXELS, _LEVELS = 10, 3
+
+
+class Overflow(Check):
+    """Compare a stage's 8-bit input and output, level by level, where both are stored."""
+
+    description = "8-bit levels wrapped around: a stage, or loading, made bright pixels dark or dark ones bright."
+    options = settings(samples=Option(32, "Compare the pixels of at most this many samples, evenly chosen."))
+
+    def run(self, context: Context) -> Iterable[Finding]:
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        seen = 0
+        for stage, index, before, after in (*self._stored(context), *self._loaded(context)):
+            seen += 1
+            if (wrapped := wrapped_levels(before, after)) is not None:
+                found.setdefault(stage, []).append((index, *wrapped))
+        if not seen:
+            raise Skip("no stage has 8-bit pictures of one size before and after it that were stored whole")
+        for stage, cases in sorted(found.items()):
+            index, level, became = cases[0]
+            yield Finding(
+                f"{context.stage_name(stage)} let 8-bit levels wrap around in {len(cases)} pictures that were compared (index {index}: the "
+                f"level {level} became {became}, though lower levels became brighter). Compute with a wider type, then clip to 0–255.",
+                index=index,
+                stage=stage,
+                value=len(cases),
+                threshold=0,
+                sql=context.evidence("stage_outputs", index, f"stage <= {stage}"),
+            )
+
+    def _stored(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
+        """Yield each stage that maps 8-bit values to 8-bit values of their shape, the sample, and the values before and after."""
+        stages = [row["stage"] for row in context.profile if row["dtype"] == "uint8"]
+        if len(set(stages)) < 2:
+            return
+        total = context.value(f"SELECT count(*) FROM {context.items} WHERE status = 'ok'")
+        most = max(1, context.options["samples"])
+        chosen = f" AND {evenly(most, total)}" if total > most else ""
+        numbers = ", ".join(map(str, sorted(context.stage_numbers)))
+        # A stage that changed nothing has no payload of its own: the one before it counts.
+        query = (
+            f"SELECT epoch, index, visit, stage, kind, encoding, data FROM payloads WHERE run_id = {context.run_literal} "
+            f"AND form = 'full' AND kind IN {GRIDS} AND stage IN ({numbers}){chosen}{context.of_items} ORDER BY ALL"
+        )
+        from audit import values
+
+        last: tuple[object, Array] | None = None
+        for epoch, index, visit, stage, kind, encoding, data in context.reader.sql(
+            query, run=[context.run.run_id]
+        ).fetchall():
+            try:
+                value = np.asarray(values.decode(kind, values.Encoded(encoding, data), numpy_only=True))
+            except Exception:
+                last = None
+                continue
+            if last is not None and last[0] == (epoch, index, visit) and is_comparable(last[1], value):
+                yield stage, index, last[1], value
+            last = (epoch, index, visit), value
+
+    def _loaded(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
+        """Yield the pixels of some files, and what was loaded from them."""
+        if context.facts.root is None or not any(
+            row["stage"] == 0 and row["kind"] == "image" for row in context.profile
+        ):
+            return
+        files = chosen_files(context, max(1, context.options["samples"]), "status = 'ok'")
+        listed = ", ".join(str(file.index) for file in files) or "NULL"
+        query = (
+            f"SELECT index, kind, encoding, data FROM payloads WHERE run_id = {context.run_literal} AND form = 'full' "
+            f"AND stage = 0 AND index IN ({listed}){context.of_items}"
+        )
+        from audit import values
+
+        stored = {row[0]: row[1:] for row in context.reader.sql(query, run=[context.run.run_id]).fetchall()}
+        for file, found in opened([file for file in files if file.index in stored]):
+            kind, encoding, data = stored[file.index]
+            try:
+                if isinstance(found, OSError):
+                    raise found
+                loaded: Any = values.decode(kind, values.Encoded(encoding, data))
+                with found, open_picture(found) as image:
+                    before = np.asarray(image.convert(loaded.mode))
+            except Exception:
+                continue
+            yield 0, file.index, before, np.asarray(loaded)
+
+
+def is_comparable(before: Array, after: Array) -> bool:
+    """Return whether both are bytes of one shape."""
+    return before.shape == after.shape and before.dtype == after.dtype == np.uint8 and before.size > 0
+
+
+def wrapped_levels(before: Array, after: Array) -> tuple[int, int] | None:
+    """Return the first level that came out at the other end, and what it became; None if none did or more was changed."""
+    if not is_comparable(before, after):
+        return None
+    axis = _channel_axis(before.shape)
+    if axis is not None:
+        # Each channel may be mapped in its own way.
+        pairs = zip(np.moveaxis(before, axis, 0), np.moveaxis(after, axis, 0), strict=True)
+        return next((found for one, two in pairs if (found := _wrapped(one, two)) is not None), None)
+    return _wrapped(before, after)
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    if len(shape) != 3:
+        return None
+    return 2 if shape[2] in (2, 3, 4) else 0 if shape[0] in (1, 2, 3, 4) else None
+
+
+def _wrapped(before: Array, after: Array) -> tuple[int, int] | None:
+    table = np.bincount(before.ravel().astype(np.int64) * 256 + after.ravel(), minlength=256 * 256).reshape(256, 256)
+    counts = table.sum(axis=1)
+    if table.max(axis=1).sum() < _MAPPED * before.size:
+        return None
+    levels = np.flatnonzero(counts)
+    became = table.argmax(axis=1)[levels]
+    falls = np.flatnonzero(np.diff(became) < 0)
+    wraps = falls[(became[falls] >= _HIGH) & (became[falls + 1] <= _LOW) & (np.diff(levels)[falls] <= _NEAR)]
+    if not len(wraps) or len(falls) - len(wraps) > _FALLING * len(levels):
+        return None
+    first = int(wraps[0]) + 1
+    enough = (len(part) >= _LEVELS and counts[part].sum() >= _PIXELS for part in (levels[:first], levels[first:]))
+    return (int(levels[first]), int(became[first])) if all(enough) else None

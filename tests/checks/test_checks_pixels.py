@@ -1,0 +1,178 @@
+"""Faults that only pixels show, each with a clean twin: noise on one class, another camera, overflow, files that were cut off."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checks_contracts import check_outcome, outcome_of
+from checks_pictures import picture
+from PIL import Image, ImageFile, ImageOps
+
+from audit.api import run
+from audit.checks.integrity.truncated import has_end
+from audit.checks.values.overflow import wrapped_levels
+
+Array = np.ndarray[Any, Any]
+Change = Callable[[Array, int], Array]
+_PLAIN = "transform = [lambda image: image.resize((16, 16))]\n"
+
+
+@pytest.fixture(scope="module")
+def tiles() -> list[Array]:
+    """480 tiles of the photographs that scikit-learn brings along, in an order that has no meaning."""
+    from sklearn.datasets import load_sample_images
+
+    found = [
+        photograph[top : top + 32, left : left + 32]
+        for photograph in load_sample_images().images
+        for top in range(0, 416, 32)
+        for left in range(0, 640, 32)
+    ]
+    return [found[n] for n in np.random.default_rng(0).permutation(len(found))[:480]]
+
+
+def _record(folder: Path, tiles: list[Array], change: Change, pipeline: str = _PLAIN) -> Path:
+    """A store of the tiles in 4 classes, one in four of them in the split test, changed by `change(pixels, number)`."""
+    rows = ["path,label,split"]
+    (folder / "pictures").mkdir()
+    for number, pixels in enumerate(tiles):
+        made = change(pixels.astype(np.float64), number).round().clip(0, 255).astype(np.uint8)
+        Image.fromarray(made).save(folder / "pictures" / f"{number:03d}.png")
+        rows.append(f"pictures/{number:03d}.png,{'abcd'[number % 4]},{'test' if number // 4 % 4 == 0 else 'train'}")
+    (folder / "data.csv").write_text("\n".join(rows) + "\n")
+    (folder / "pipeline.py").write_text(pipeline)
+    run(folder / "data.csv", pipeline=folder / "pipeline.py", store=folder / "lineage", workers=0, capture="full")
+    return folder / "lineage"
+
+
+def _noise(pixels: Array, number: int, deviation: float) -> Array:
+    return pixels + np.random.default_rng(number).normal(0, deviation, pixels.shape)
+
+
+def _messages(store: Path, check: str) -> list[str]:
+    outcome = outcome_of(store, check)
+    check_outcome(store, outcome)
+    return [finding.message for finding in outcome.findings]
+
+
+def test_photographs_without_a_fault_have_no_finding(tiles: list[Array], tmp_path: Path) -> None:
+    store = _record(tmp_path, tiles, lambda pixels, _: pixels)
+    for check in ("shortcuts", "split_drift", "overflow", "truncated"):
+        assert _messages(store, check) == []
+
+
+def test_noise_on_one_class_is_found(tiles: list[Array], tmp_path: Path) -> None:
+    store = _record(tmp_path, tiles, lambda pixels, n: _noise(pixels, n, 5) if n % 4 == 2 else pixels)
+    (found,) = _messages(store, "shortcuts")
+    assert "pictures of the class c have more noise" in found
+
+
+_CAMERAS: dict[str, tuple[Change, str]] = {
+    "white balance": (lambda pixels, _: pixels * [1.12, 1, 0.88], "The colour temperature"),
+    "noise": (lambda pixels, n: _noise(pixels, n, 4), "The noise"),
+}
+
+
+@pytest.mark.parametrize("camera", _CAMERAS)
+def test_another_camera_for_the_test_pictures_is_found(tiles: list[Array], tmp_path: Path, camera: str) -> None:
+    change, says = _CAMERAS[camera]
+    store = _record(tmp_path, tiles, lambda pixels, n: change(pixels, n) if n // 4 % 4 == 0 else pixels)
+    assert any(says in message for message in _messages(store, "split_drift"))
+
+
+_BRIGHTER = "import numpy as np\nfrom PIL import Image\n"
+
+
+def test_a_stage_that_overflows_is_found(tiles: list[Array], tmp_path: Path) -> None:
+    pipeline = _BRIGHTER + "transform = [lambda image: Image.fromarray(np.asarray(image) + np.uint8(60))]\n"
+    store = _record(tmp_path, tiles[:40], lambda pixels, _: pixels, pipeline)
+    outcome = outcome_of(store, "overflow")
+    check_outcome(store, outcome)
+    assert [(finding.stage, outcome.severity) for finding in outcome.findings] == [(2, "error")]
+    assert "wrap around" in outcome.message
+
+
+def test_loading_that_overflows_is_found(tiles: list[Array], tmp_path: Path) -> None:
+    store = _record(
+        tmp_path,
+        tiles[:40],
+        lambda pixels, _: pixels,
+        _BRIGHTER + "from pathlib import Path\n\n\nclass Bright:\n    def __init__(self, root):\n"
+        "        self.files = sorted(Path(root).parent.glob('pictures/*.png'))\n"
+        "    def __len__(self):\n        return len(self.files)\n"
+        "    def __getitem__(self, index):\n"
+        "        return Image.fromarray(np.asarray(Image.open(self.files[index])) - np.uint8(50)), 0\n\n\n"
+        "dataset = Bright\n",
+    )
+    assert [finding.stage for finding in outcome_of(store, "overflow").findings] == [0]
+
+
+_CLEAN: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "brighter": lambda image: image.point(lambda level: min(255, level + 60)),
+    "darker": lambda image: image.point(lambda level: max(0, level - 60)),
+    "contrast": lambda image: image.point(lambda level: int(min(255, max(0, 2 * level - 128)))),
+    "inverted": ImageOps.invert,
+    "solarized": lambda image: ImageOps.solarize(image, 200),
+    "posterized": lambda image: ImageOps.posterize(image, 2),
+    "equalized": ImageOps.equalize,
+    "unchanged": lambda image: image,
+    "mirrored": ImageOps.mirror,
+    "threshold": lambda image: image.point(lambda level: 255 if level > 100 else 0),
+    "black for white": lambda image: image.point(lambda level: 0 if level == 255 else level),
+}
+
+
+@pytest.mark.parametrize("change", _CLEAN)
+def test_changes_of_levels_are_not_overflow(tiles: list[Array], change: str) -> None:
+    for pixels in tiles[::8]:
+        assert wrapped_levels(pixels, np.asarray(_CLEAN[change](Image.fromarray(pixels)))) is None
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+def test_a_product_that_wraps_is_overflow(tiles: list[Array], factor: float) -> None:
+    ramp = np.tile(np.arange(256, dtype=np.uint8), (8, 1))
+    assert wrapped_levels(ramp, (ramp * factor).astype(np.int64).astype(np.uint8)) is not None
+    # A tile of few levels shows too little; of 32 pictures one suffices.
+    assert sum(wrapped_levels(p, (p * factor).astype(np.int64).astype(np.uint8)) is not None for p in tiles) > 100
+
+
+def _bytes(image: Image.Image, form: str) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_the_end_of_a_file_is_recognised(form: str) -> None:
+    image = picture(0, (64, 48))
+    # A thumbnail in the metadata has an end of its own.
+    exif = image.getexif()
+    exif[0x9286] = "\xff\xd8 thumbnail \xff\xd9"
+    whole = _bytes(image, form)
+    for ending in (b"", b"\0\0", b"trailer of a camera" * 20):
+        assert has_end(io.BytesIO(whole + ending))
+    assert not has_end(io.BytesIO(whole[: len(whole) * 2 // 3]))
+    assert has_end(io.BytesIO(b"GIF89a"))
+
+
+def test_files_that_were_cut_off_and_loaded_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(12):
+        whole = _bytes(picture(number, (64, 48)), "JPEG" if number % 2 else "PNG")
+        cut = whole[: len(whole) // 2] if number in (5, 8) else whole
+        (tmp_path / "data" / f"{number:02d}.{'jpg' if number % 2 else 'png'}").write_bytes(cut)
+    (tmp_path / "data" / "99.jpg").write_bytes(_bytes(picture(99), "JPEG")[:-2])
+    (tmp_path / "pipeline.py").write_text(_PLAIN)
+    with monkeypatch.context() as patched:
+        patched.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+        run(tmp_path / "data", pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", workers=0)
+    outcome = outcome_of(tmp_path / "lineage", "truncated")
+    check_outcome(tmp_path / "lineage", outcome)
+    found = {finding.source: outcome.severity_of(finding) for finding in outcome.findings}
+    assert found.pop("99.jpg") in ("info", "error")
+    assert found == {"05.jpg": "error", "08.png": "error"}
