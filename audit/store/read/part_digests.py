@@ -1,19 +1,25 @@
-"""Each part is checked against its digest once per process, before anything is answered from it.
+"""Each part is checked against its digest once, before anything is answered from it.
 
 DuckDB does not verify page checksums: a flipped bit would be a wrong value with no error. A part that was checked is known
-by its size and time; when these change it is checked again. In a bucket a check reads the whole object, so there it is done
+by its size and time; when these change it is checked again. A process of the sandbox, which answers one query, is given what
+the process that asks has checked. In a bucket a check reads the whole object, so there it is done
 only if it is asked for: --verify-reads, `audit.open(…, verify_reads=True)`, $AUDIT_VERIFY_READS.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+from typing import Any
 
 from audit.records import Part
 from audit.store.filesystem import Filesystem, RandomReader
 
 _BLOCK = 2**20
+#: Smaller parts are checked again in no time.
+_LARGE = 2**18
+_MOST_SENT = 2_000
 _checked: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {}
 _lock = threading.Lock()
 
@@ -35,6 +41,25 @@ def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomRead
     with _lock:
         _checked[key] = state
     return True
+
+
+def checked_parts(location: str) -> list[list[Any]]:
+    """Return the large parts of a store on this machine that this process has found intact, for a process that it asks."""
+    with _lock:
+        known = list(_checked.items())
+    found = [
+        [where, stamp, sha256]
+        for (place, where), (stamp, sha256) in known
+        if len(stamp) > 1 and stamp[1] >= _LARGE and os.path.abspath(place) == location
+    ]
+    return found[-_MOST_SENT:]
+
+
+def trust_checked(location: str, checked: list[list[Any]]) -> None:
+    """Take over what `checked_parts` gave in the process that asks."""
+    with _lock:
+        for where, stamp, sha256 in checked:
+            _checked[location, where] = tuple(stamp), sha256
 
 
 def _digest(reader: RandomReader) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from audit.errors import QueryError
 from audit.store.filesystem import local_path
+from audit.store.read.part_digests import checked_parts
 from audit.store.read.rows import Row, as_rows
 from audit.store.sandbox.worker import LENGTH, receive, receive_exactly, send
 
@@ -82,7 +83,14 @@ class Sandbox:
     ) -> Answer:
         """Return the answer to the first of `queries` that DuckDB can bind; QueryError with DuckDB's message otherwise."""
         seconds = seconds or self.seconds
-        request = {"queries": queries, "runs": runs, "parameters": list(parameters), "form": form, "limit": limit}
+        request: dict[str, Any] = {
+            "queries": queries,
+            "runs": runs,
+            "parameters": list(parameters),
+            "form": form,
+            "limit": limit,
+            "checked": checked_parts(self.location),
+        }
         if not self._slots.acquire(timeout=seconds):
             raise QueryError("Other queries are still running.", hint="Wait for them, or try again.")
         try:

@@ -32,6 +32,7 @@ from audit.output_file import FORMULA
 from audit.store.bucket.location import package_of
 from audit.store.part_file import write_parquet
 from audit.store.read.freshness import committed
+from audit.store.read.part_digests import trust_checked
 from audit.store.read.reader import Reader, Relation
 from audit.store.sandbox.landlock import restrict
 
@@ -170,6 +171,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
         try:
             if isinstance(opened, AuditError):
                 raise opened
+            trust_checked(opened.location, request["checked"])
             if committed(opened) != state:
                 opened.refresh()
             header, body = _answer(opened, request)
