@@ -39,7 +39,7 @@ setup(
         Extension(
             "audit.values._native",
             ["audit/values/_native.c"],
-            depends=[f"audit/values/_{name}.h" for name in ("kernels", "shapes", "digest", "facts", "encode")],
+            depends=[f"audit/values/_{name}.h" for name in ("kernels", "shapes", "digest", "facts", "encode", "watch")],
             extra_compile_args=_FLAGS,
             py_limited_api=True,
             optional=True,

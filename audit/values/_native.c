@@ -1,19 +1,25 @@
 /* Statistics, previews and palettes at the speed of memory, for audit/values; optional, and never the only way.
  *
  * Everything here has a twin in numpy that gives the same answer, which is used where this file was not compiled.
- * It holds no state, keeps no reference, writes to nothing but the buffers it is given or makes, and lets go of the
- * interpreter's lock around every loop. Limited API: one build serves every Python from 3.11 on.
+ * It keeps no reference but to the list of opened files (_watch.h), writes to nothing but the buffers it is given or makes,
+ * and lets go of the interpreter's lock around every long loop. Limited API: one build serves every Python from 3.11 on.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #include <stdio.h>
 
+static PyObject *new_ref(PyObject *o) {
+    Py_INCREF(o);
+    return o;
+}
+
 #include "_kernels.h"
 #include "_shapes.h"
 #include "_digest.h"
 #include "_facts.h"
 #include "_encode.h"
+#include "_watch.h"
 
 /* ---- which loops ------------------------------------------------------------------------------------------- */
 
@@ -142,19 +148,33 @@ static PyObject *py_f32(PyObject *self, PyObject *from) {
 
 static Loops chosen_loops(void) { return (Loops){PICK(stripes), PICK(floats), PICK(bytes), PICK(rgbx)}; }
 
-/* `kind|dtype|d0,d1,...|`, as hashing.header gives it; the length, or 0 where it is too long. */
-static size_t write_header(char *to, const char *kind, const char *dtype, const Py_ssize_t *shape, Py_ssize_t axes) {
-    int at = snprintf(to, HEADER_MOST, "%s|%s|", kind, dtype);
-    for (Py_ssize_t i = 0; i < axes && at > 0 && at < HEADER_MOST; i++)
-        at += snprintf(to + at, (size_t)(HEADER_MOST - at), i ? ",%zd" : "%zd", shape[i]);
-    if (at > 0 && at < HEADER_MOST) at += snprintf(to + at, (size_t)(HEADER_MOST - at), "|");
-    return at > 0 && at < HEADER_MOST ? (size_t)at : 0;
+static size_t put_text(char *to, size_t at, const char *text) {
+    while (*text && at < HEADER_MOST) to[at++] = *text++;
+    return at;
 }
 
-static PyObject *new_ref(PyObject *o) {
-    Py_INCREF(o);
-    return o;
+static size_t put_digits(char *to, size_t at, size_t number) {
+    char digits[24];
+    int count = 0;
+    do digits[count++] = (char)('0' + number % 10);
+    while (number /= 10);
+    while (count && at < HEADER_MOST) to[at++] = digits[--count];
+    return at;
 }
+
+/* `kind|dtype|d0,d1,...|`, as hashing.header gives it; the length, or 0 where it is too long. No printf, whose code is long. */
+static size_t write_header(char *to, const char *kind, const char *dtype, const Py_ssize_t *shape, Py_ssize_t axes) {
+    size_t at = put_text(to, put_text(to, 0, kind), "|");
+    at = put_text(to, put_text(to, at, dtype), "|");
+    for (Py_ssize_t i = 0; i < axes; i++) at = put_digits(to, i ? put_text(to, at, ",") : at, (size_t)shape[i]);
+    at = put_text(to, at, "|");
+    return at < HEADER_MOST ? at : 0;
+}
+
+/* Letting go of the interpreter's lock for a few microseconds wakes the thread that waits for it, and costs more. */
+#define SMALL_LOOP 65536 /* bytes */
+#define BEGIN_LOOP(SIZE) PyThreadState *loop_state = (size_t)(SIZE) > SMALL_LOOP ? PyEval_SaveThread() : NULL;
+#define END_LOOP if (loop_state) PyEval_RestoreThread(loop_state);
 
 static PyObject *number_or_none(int is_known, double value) {
     return is_known ? PyFloat_FromDouble(value) : new_ref(Py_None);
@@ -264,9 +284,9 @@ static PyObject *py_tensor(PyObject *self, PyObject *args) {
     const Loops use = chosen_loops();
     int good;
     hash_begin(&h, use.stripes, header, head, m.count * m.width);
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(m.count * m.width)
     good = m.width == 4 ? facts_of_floats(&use, &h, m.data, m.count, &f) : facts_of_bytes(&use, &h, m.data, m.count, &f);
-    Py_END_ALLOW_THREADS
+    END_LOOP
     if (!good) return Py_DECREF(m.shape), new_ref(Py_None);
     PyObject *dtype = PyTuple_GetItem(known, m.width == 4 ? FLOAT32_NAME : UINT8_NAME);
     return facts_tuple(PyTuple_GetItem(known, KIND), dtype, m.shape, Py_None, &f, (Py_ssize_t)(m.count * m.width));
@@ -321,9 +341,9 @@ static PyObject *py_pixels(PyObject *self, PyObject *args) {
         return let_go(&s), new_ref(Py_None);
     const Loops use = chosen_loops();
     hash_begin(&h, use.stripes, header, head, (size_t)s.size);
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(s.size)
     good = facts_of_pixels(&use, &h, s.data, (size_t)s.size / 4, &f);
-    Py_END_ALLOW_THREADS
+    END_LOOP
     let_go(&s);
     if (!good) Py_RETURN_NONE;
     PyObject *shape = Py_BuildValue("nnn", sides[0], sides[1], sides[2]);
@@ -620,63 +640,6 @@ static PyObject *py_rgb_digest(PyObject *self, PyObject *args) {
     return PyUnicode_FromStringAndSize(hex, 32);
 }
 
-/* Memory at addresses that the caller has proved to be a generator's: pairs of address and size, as 64-bit numbers. */
-static int walk_memory(PyObject *args, const char *format, int writes) {
-    Py_buffer places, bytes;
-    int same = 1;
-    if (!PyArg_ParseTuple(args, format, &places, &bytes)) return -1;
-    const uint64_t *pair = places.buf;
-    size_t count = (size_t)places.len / 16, at = 0;
-    for (size_t i = 0; i < count && same; i++, pair += 2) {
-        if (pair[1] > (uint64_t)bytes.len - at) {
-            PyErr_SetString(PyExc_ValueError, "the bytes do not fit the places");
-            same = -1;
-        } else if (writes) {
-            memcpy((uint8_t *)bytes.buf + at, (const void *)(uintptr_t)pair[0], pair[1]);
-        } else {
-            same = memcmp((const uint8_t *)bytes.buf + at, (const void *)(uintptr_t)pair[0], pair[1]) == 0;
-        }
-        at += pair[1];
-    }
-    PyBuffer_Release(&places);
-    PyBuffer_Release(&bytes);
-    return same;
-}
-
-static PyObject *py_same_memory(PyObject *self, PyObject *args) {
-    int same = walk_memory(args, "y*y*:same_memory", 0);
-    return same < 0 ? NULL : PyBool_FromLong(same);
-}
-
-static PyObject *py_copy_memory(PyObject *self, PyObject *args) {
-    if (walk_memory(args, "y*w*:copy_memory", 1) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* same_holders(holders, sizes, empty): whether each container has its length, and each (dict, key) holds None. */
-static PyObject *py_same_holders(PyObject *self, PyObject *args) {
-    PyObject *holders, *sizes, *empty;
-    if (!PyArg_ParseTuple(args, "O!O!O!:same_holders", &PyList_Type, &holders, &PyList_Type, &sizes, &PyList_Type, &empty))
-        return NULL;
-    Py_ssize_t count = PyList_Size(holders), places = PyList_Size(empty);
-    if (PyList_Size(sizes) != count) Py_RETURN_FALSE;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_ssize_t size = PyObject_Size(PyList_GetItem(holders, i));
-        if (size < 0) return NULL;
-        if (size != PyLong_AsSsize_t(PyList_GetItem(sizes, i))) Py_RETURN_FALSE;
-    }
-    for (Py_ssize_t i = 0; i < places; i++) {
-        PyObject *pair = PyList_GetItem(empty, i);
-        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) Py_RETURN_FALSE;
-        PyObject *holder = PyTuple_GetItem(pair, 0);
-        if (!PyDict_Check(holder)) Py_RETURN_FALSE;
-        PyObject *found = PyDict_GetItemWithError(holder, PyTuple_GetItem(pair, 1));
-        if (!found && PyErr_Occurred()) return NULL;
-        if (found && found != Py_None) Py_RETURN_FALSE;
-    }
-    Py_RETURN_TRUE;
-}
-
 static int has_wide_loops(void) {
 #if HAVE_AVX2
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -704,7 +667,6 @@ static PyMethodDef methods[] = {
     {"unit", py_unit, METH_VARARGS, "Whether all float32 are k/255; the k are written."},
     {"palette", py_palette, METH_VARARGS, "Table of at most 256 float32; their levels are written. Else None."},
     {"rgb_rows", py_rgb_rows, METH_VARARGS, "R, G, B minus the row above."},
-    {"same_memory", py_same_memory, METH_VARARGS, "Whether the memory at (address, size) pairs equals these bytes."},
     {"copy_memory", py_copy_memory, METH_VARARGS, "Copy the memory at (address, size) pairs."},
     {"tiny", py_tiny, METH_VARARGS, "A tiny RGB picture as an uncompressed PNG; else None."},
     {"tiny_tensor", py_tiny_tensor, METH_VARARGS, "A tiny tensor that looks like a picture as a PNG; else None."},
@@ -713,6 +675,8 @@ static PyMethodDef methods[] = {
     {"holds", py_holds, METH_VARARGS, "Whether a part of a picture has these pixels."},
     {"rgb_digest", py_rgb_digest, METH_VARARGS, "The digest of an RGB picture; else None."},
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
+    {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},
+    {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
     {"loops", py_loops, METH_VARARGS, "Whether the wide loops are in use; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
 };

@@ -63,14 +63,20 @@ def holds(
 def rgb_digest(source: Any, height: int, width: int, /) -> str | None:
     """The digest of an RGB picture with four bytes a pixel; None where the loops cannot give it."""
 
-def same_memory(places: bytes, content: Any, /) -> bool:
-    """Whether the memory at (address, size) pairs equals `content`."""
-
 def copy_memory(places: bytes, content: Any, /) -> None:
     """Copy the memory at (address, size) pairs to `content`."""
 
 def same_holders(holders: list[Any], sizes: list[int], empty: list[tuple[dict[Any, Any], Any]], /) -> bool:
     """Whether each container has its length, and each (dict, key) holds None or nothing."""
+
+def same_state(places: bytes, content: Any, held: list[tuple[Any, Any, Any]], /) -> bool:
+    """Whether the memory at (address, size) pairs equals `content`, and each (holder, key) holds its object.
+
+    The key is one of a dict, or the name of an attribute.
+    """
+
+def note_opened(files: list[str] | None, thread: int, /) -> bool:
+    """Put the files that a thread opens for reading into the list from now on; False where this Python does not allow it."""
 
 def loops(wide: bool = ..., /) -> bool:
     """Whether the wide loops were in use; an argument chooses, where the processor has them."""

@@ -1,5 +1,7 @@
 """Where a generator keeps its state in memory, so that one comparison of bytes shows that nothing was drawn.
 
+Every draw moves the position of a Mersenne Twister; one that comes back to its position has another array, in all its
+words. So the position is compared, and a few words of the array: all of them would take half of the processor's first cache.
 Asking a generator for its state copies kilobytes and makes hundreds of Python objects. A sample of most pipelines draws
 nothing. Each place is proved before it is used; a generator whose memory is not known is asked for its state.
 """
@@ -33,13 +35,13 @@ _TORCH_LARGEST_OFFSET = 512
 
 @dataclass(frozen=True, slots=True)
 class GeneratorMemory:
-    """Addresses and sizes of a generator's state. While these bytes and `others` stay the same, so does the state."""
+    """Addresses and sizes in a generator's state. While these bytes and `held` stay the same, so does the state."""
 
     regions: tuple[tuple[int, int], ...]
     #: What the memory belongs to; it must live as long as the addresses are used.
     owner: Any
-    #: Returns an object that is another one where the state differs in what the bytes do not hold.
-    others: Callable[[], Any] | None = None
+    #: A dict and a key, or an object and an attribute, which hold another object where the bytes do not show a change.
+    held: tuple[Any, str] | None = None
     #: The bytes are the whole state only while its small part has this length.
     small_bytes: int | None = None
 
@@ -52,34 +54,34 @@ class UnchangedMemory:
         self._places = struct.pack(f"={2 * len(regions)}Q", *(number for region in regions for number in region))
         self._bytes = bytearray(sum(size for _, size in regions))
         self._memories = tuple(memories)
-        self._others = [memory.others for memory in memories if memory.others is not None]
-        self._found: list[Any] | None = None
+        #: Each holder and key with what was found there; None where nothing is remembered.
+        self._held: list[tuple[Any, str, Any]] | None = None
 
     def remember(self) -> None:
         """Take the bytes as they are now."""
         if not self._memories:
             return
-        self._found = [other() for other in self._others]
+        self._held = [(*memory.held, _object_at(*memory.held)) for memory in self._memories if memory.held is not None]
         loops.native.copy_memory(self._places, self._bytes)  # type: ignore[union-attr]
 
     def forget(self) -> None:
         """Let the next comparison fail."""
-        self._found = None
+        self._held = None
 
     def holds(self) -> bool:
         """Return whether all bytes are what they were."""
-        found = self._found
-        if found is None:
+        if self._held is None:
             return False
-        for other, before in zip(self._others, found, strict=True):
-            if other() is not before:
-                return False
-        return bool(loops.native.same_memory(self._places, self._bytes))  # type: ignore[union-attr]
+        return bool(loops.native.same_state(self._places, self._bytes, self._held))  # type: ignore[union-attr]
+
+
+def _object_at(holder: Any, key: str) -> Any:
+    return holder[key] if isinstance(holder, dict) else getattr(holder, key)
 
 
 def memory_of(generator: Any) -> GeneratorMemory | None:
     """Return where a generator's state lies; None where it is not known."""
-    if not hasattr(loops.native, "same_memory"):  # not compiled, or from older sources
+    if not hasattr(loops.native, "same_state"):  # not compiled, or from older sources
         return None
     if type(generator) in (random.Random, type(random._inst)):
         return _python_memory(generator)
@@ -105,11 +107,9 @@ def twister_memory(generator: random.Random) -> Any:
 def _python_memory(generator: random.Random) -> GeneratorMemory | None:
     if twister_memory(generator) is None:
         return None
-    own = vars(generator)
     # The cached normal deviate is an attribute; the memory knows nothing of it.
-    return GeneratorMemory(
-        ((id(generator) + object.__basicsize__, _TWISTER_BYTES),), generator, lambda: own["gauss_next"]
-    )
+    position = id(generator) + object.__basicsize__
+    return GeneratorMemory(((position, 4), *_some_words(position + 4)), generator, (vars(generator), "gauss_next"))
 
 
 def _legacy_memory(generator: Any) -> GeneratorMemory | None:
@@ -117,8 +117,14 @@ def _legacy_memory(generator: Any) -> GeneratorMemory | None:
     if type(bits).__name__ != "MT19937":
         return None
     # A cached normal deviate, which makes the small part longer, can be used up without any change of the twister.
-    region = (bits.ctypes.state_address, _TWISTER_BYTES)
-    return GeneratorMemory((region,), bits, lambda: generator._bit_generator, small_bytes=4)
+    array = bits.ctypes.state_address
+    regions = (*_some_words(array), (array + _WORDS * 4, 4))
+    return GeneratorMemory(regions, bits, (generator, "_bit_generator"), small_bytes=4)
+
+
+def _some_words(array: int) -> tuple[tuple[int, int], ...]:
+    """Return four places of 64 bytes in a twister's array."""
+    return tuple((array + _WORDS * number, 64) for number in range(4))
 
 
 # -- torch ---------------------------------------------------------------------------------------
@@ -130,9 +136,14 @@ def _torch_memory(generator: torch.Generator) -> GeneratorMemory | None:
     if offset is None:
         return None
     pointer = id(generator) + _POINTER
-    address = ctypes.c_uint64.from_address(pointer).value + offset
-    size = _TORCH_BEFORE + _WORDS * 4 + _TORCH_AFTER
-    return GeneratorMemory(((pointer, 8), (address - _TORCH_BEFORE, size)), generator)
+    return GeneratorMemory(
+        ((pointer, 8), *_torch_regions(ctypes.c_uint64.from_address(pointer).value + offset)), generator
+    )
+
+
+def _torch_regions(array: int) -> tuple[tuple[int, int], ...]:
+    after = (array + _WORDS * 4, _TORCH_AFTER)
+    return ((array - _TORCH_BEFORE, _TORCH_BEFORE), *_some_words(array), after)
 
 
 @functools.cache
@@ -144,9 +155,9 @@ def _torch_offset() -> int | None:
         offset = _find_array(trial)
         if offset is None:
             return None
-        start = ctypes.c_uint64.from_address(id(trial) + _POINTER).value + offset - _TORCH_BEFORE
-        memory = (ctypes.c_char * (_TORCH_BEFORE + _WORDS * 4 + _TORCH_AFTER)).from_address(start)
-        return offset if _shows_every_change(trial, memory) else None
+        start = ctypes.c_uint64.from_address(id(trial) + _POINTER).value + offset
+        regions = [(ctypes.c_char * size).from_address(address) for address, size in _torch_regions(start)]
+        return offset if _shows_every_change(trial, regions) else None
     except (OSError, RuntimeError, ValueError, AttributeError):
         return None
 
@@ -163,7 +174,7 @@ def _find_array(trial: torch.Generator) -> int | None:
     return offset if offset >= _TORCH_BEFORE else None
 
 
-def _shows_every_change(trial: torch.Generator, memory: Any) -> bool:
+def _shows_every_change(trial: torch.Generator, regions: Sequence[Any]) -> bool:
     """Try draws of every kind: wherever the state changes the bytes must change, also where a cached deviate is used up."""
     small, large = torch.empty(1), torch.empty(700)
     draws: list[Callable[[], Any]] = [
@@ -181,10 +192,10 @@ def _shows_every_change(trial: torch.Generator, memory: Any) -> bool:
         lambda: trial.manual_seed(7),
         lambda: trial.set_state(torch.Generator().get_state()),
     ]
-    before = (trial.get_state().numpy().tobytes(), memory.raw)
+    before = (trial.get_state().numpy().tobytes(), [region.raw for region in regions])
     for draw in draws:
         draw()
-        now = (trial.get_state().numpy().tobytes(), memory.raw)
+        now = (trial.get_state().numpy().tobytes(), [region.raw for region in regions])
         if now[0] != before[0] and now[1] == before[1]:
             return False
         before = now

@@ -90,13 +90,20 @@ class GeneratorSearch:
         """Whether code that was found asks which worker it runs in, or with which seed."""
         return self._search.asks_for_worker
 
+    def is_unchanged(self) -> bool:
+        """Return whether one look by the compiled loops shows that nothing was added, taken away, filled or moved."""
+        search = self._search
+        if loops.native is None or search.places:
+            return False
+        return bool(loops.native.same_holders(search.holders, search.lengths, search.empty))
+
     def refresh(self) -> dict[str, bool]:
         """Look again where anything has changed; gives the paths of generators that were not there before.
 
         With each goes whether its place was there already and held None.
         """
         search = self._search
-        if search.is_unchanged():
+        if self.is_unchanged():
             return {}
         grown = search.grown(self._restless)
         moved = any(place.now() is not place.generator for place in search.places) if search.places else False
@@ -134,20 +141,14 @@ class _Search:
         self._alive: list[Any] = []
         self._visit(thing, "", 0, None, None)
         # Asked twice in each visit: by functions of C over lists that are made once.
-        self._holders = [holder for holder, _ in self.sizes]
-        self._sizes = [size for _, size in self.sizes]
+        self.holders = [holder for holder, _ in self.sizes]
+        self.lengths = [size for _, size in self.sizes]
         self._getters = [holder.get for holder, _ in self.empty]
         self._keys = [key for _, key in self.empty]
 
-    def is_unchanged(self) -> bool:
-        """Whether one look by the compiled loops shows that nothing was added, taken away, filled or moved."""
-        if loops.native is None:
-            return False
-        return not self.places and bool(loops.native.same_holders(self._holders, self._sizes, self.empty))
-
     def grown(self, ignored: set[int]) -> list[int]:
         """Return the identities of containers that have another length than when they were found."""
-        if not any(map(operator.ne, map(len, self._holders), self._sizes)):
+        if not any(map(operator.ne, map(len, self.holders), self.lengths)):
             return []
         return [id(holder) for holder, size in self.sizes if len(holder) != size and id(holder) not in ignored]
 

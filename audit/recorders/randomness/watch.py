@@ -63,6 +63,8 @@ class Watch:
     def drawn_states(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
         """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
+        if before is self._taken and self._is_plain and self._memory.holds() and self._roster.is_unchanged():
+            return []
         made = self._look()
         now = self.take()
         found: list[tuple[str, State]] = []
@@ -90,6 +92,8 @@ class Watch:
         self._asked = [source for source in self._sources if source.memory is None]
         self._memory = UnchangedMemory([source.memory for source in self._sources if source.memory is not None])
         self._taken = {}
+        #: Whether memory alone shows that a visit drew nothing.
+        self._is_plain = not self._asked and not self._roster.asks_for_worker
 
 
 def _is_in_memory(source: GeneratorSource, state: State) -> bool:

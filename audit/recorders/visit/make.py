@@ -51,7 +51,7 @@ class MadeVisit:
         visit, item = self.visit, self.item
         if type(item) is not tuple or len(item) != 2 or type(item[0]) is not torch.Tensor:
             return False
-        if type(self.label) is not int or visit.source_digest is None:
+        if type(self.label) is not int or visit.source_bytes is None:
             return False
         is_whole = self.error is None and visit.error is None and visit.problem is None
         return is_whole and self.is_seen and not (self.is_load_only or self.gaps or visit.added_stages)

@@ -1,7 +1,8 @@
 """The files that are opened while an item is made: Python reports each one, whichever code opens it.
 
 An audit hook cannot be removed, so it is installed once in a process and returns at once unless a visit is under way in
-the thread that opens something. Readers written in C++ open files without telling Python: see file_readers.py.
+the thread that opens something. It is called for every event of the program, so the compiled one is used where there is
+one: it notes what `_hook` would note. Readers written in C++ open files without telling Python: see file_readers.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 import threading
 from typing import Any
 
+from audit.values import native as loops
+
 #: Whose opened files were noted before: `stop_noting_files` goes back to it.
 Before = tuple[list[str] | None, int]
 NOBODY: Before = (None, 0)
@@ -19,7 +22,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 _noted: list[str] | None = None
 _thread = 0
-_installed = 0
+_is_installed = _is_compiled = False
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -38,16 +41,28 @@ def note_opened_file(path: Any) -> None:
 
 def note_opened_files(noted: list[str]) -> Before:
     """Put the path of each file that this thread opens for reading into the list, until `stop_noting_files`."""
-    global _noted, _thread, _installed
-    if not _installed:
-        sys.addaudithook(_hook)
-        _installed = 1
+    global _noted, _thread
     before = NOBODY if _noted is None else (_noted, _thread)
     _noted, _thread = noted, threading.get_ident()
+    if _is_compiled:
+        loops.native.note_opened(noted, _thread)  # type: ignore[union-attr]
+    elif not _is_installed:
+        _install()
     return before
+
+
+def _install() -> None:
+    global _is_installed, _is_compiled
+    if hasattr(loops.native, "note_opened"):
+        _is_compiled = loops.native.note_opened(_noted, _thread)  # type: ignore[union-attr]
+    if not _is_compiled:
+        sys.addaudithook(_hook)
+    _is_installed = True
 
 
 def stop_noting_files(before: Before) -> None:
     """Undo `note_opened_files`, which returned `before`."""
     global _noted, _thread
     _noted, _thread = before
+    if _is_compiled:
+        loops.native.note_opened(_noted, _thread)  # type: ignore[union-attr]

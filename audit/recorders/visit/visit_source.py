@@ -10,6 +10,9 @@ from audit import values
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
 
+#: A file of at most so many bytes is hashed after its visit.
+_HASHED_LATER = 16_384
+
 
 class VisitSource(VisitOutputs):
     """Collects what is known of a sample's source."""
@@ -18,8 +21,10 @@ class VisitSource(VisitOutputs):
     _load: Any = None
     failed_stage: str | None = None
     error: str | None = None
-    source_digest: str | None = None
+    _source_digest: str | None = None
     source_bytes: int | None = None
+    #: A small file's bytes that are not hashed yet.
+    _source_data: bytes | None = None
 
     def __init__(self, level: CaptureOrVerify) -> None:
         self._level = level
@@ -38,9 +43,27 @@ class VisitSource(VisitOutputs):
         return data
 
     def hash_source(self, data: bytes) -> None:
-        """Note the digest of exactly the buffer that is decoded."""
-        self.source_digest = hashlib.sha256(data).hexdigest()
-        self.source_bytes = len(data)
+        """Note the digest of exactly the buffer that is decoded.
+
+        Those of small files are hashed when the visit's rows are made, one after the other: between the stages of a sample
+        hashing one takes several times as long.
+        """
+        size = self.source_bytes = len(data)
+        if size <= _HASHED_LATER and type(data) is bytes:
+            self._source_digest, self._source_data = None, data
+        else:
+            self.source_digest = hashlib.sha256(data).hexdigest()
+
+    @property
+    def source_digest(self) -> str | None:
+        """The SHA-256 of the source's bytes; None where they were not seen."""
+        if self._source_data is not None:
+            self.source_digest = hashlib.sha256(self._source_data).hexdigest()
+        return self._source_digest
+
+    @source_digest.setter
+    def source_digest(self, digest: str | None) -> None:
+        self._source_digest, self._source_data = digest, None
 
     def load(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Stage 0: the decoded source."""
