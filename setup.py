@@ -39,7 +39,10 @@ setup(
         Extension(
             "audit.values._native",
             ["audit/values/_native.c"],
-            depends=[f"audit/values/_{name}.h" for name in ("kernels", "shapes", "digest", "facts", "encode", "watch")],
+            depends=[
+                f"audit/values/_{name}.h"
+                for name in ("kernels", "shapes", "digest", "facts", "encode", "watch", "columns")
+            ],
             extra_compile_args=_FLAGS,
             py_limited_api=True,
             optional=True,

@@ -270,6 +270,12 @@ class Columns:
         """Append one row; a name left out is NULL."""
         self.append(tuple(values), tuple(values.values()))
 
+    def strided(self, name: str) -> tuple[list[Any], int, int] | None:
+        """Return a list, where the column begins in it, and how far apart its values are; None for one of NULL alone."""
+        if not self._waiting or len(self._waiting) < self.rows * len(self._given):
+            return self.data[name], 0, 1
+        return (self._waiting, self._given.index(name), len(self._given)) if name in self._given else None
+
     @property
     def data(self) -> dict[str, list[Any]]:
         """The columns by name, all of one length."""

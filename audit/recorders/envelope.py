@@ -108,7 +108,7 @@ class RecordedBatch:
         """How much memory the rows take."""
         if self.local_rows is None:
             return len(self.records)
-        return sum(int(table.nbytes) for table in self.local_rows.values())
+        return sum(int(table.get_total_buffer_size()) for table in self.local_rows.values())
 
     def of_ok(self, by_place: list[Any]) -> list[Any]:
         """Return the items of a list that belong to samples that did not fail."""

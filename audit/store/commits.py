@@ -60,9 +60,16 @@ def logged_commits(filesystem: Filesystem, run_id: str) -> list[int]:
 
 def seal(content: dict[str, Any]) -> tuple[bytes, str]:
     """Return the bytes of a record or snapshot, and the digest that they end with."""
-    body = json.dumps(content, indent=1, ensure_ascii=True).encode()[:-2]
+    body = ("{\n" + ",\n".join(f" {json.dumps(key)}: {_value(value)}" for key, value in content.items())).encode()
     digest = hashlib.sha256(body).hexdigest()
     return body + _SEAL % digest.encode(), digest
+
+
+def _value(value: Any) -> str:
+    """Return a value as JSON in ASCII: one line for each item of a list, for people. json's own `indent` takes ten times as long."""
+    if not isinstance(value, list) or not value:
+        return json.dumps(value)
+    return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
 
 
 def check_seal(data: bytes) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit.records import Columns
+from audit.store.arrow_columns import array_of, constant, nothing
 from audit.store.schema import SCHEMAS
 
 _STAMPED = {"run_id", "epoch", "visit", "batch"}
@@ -81,11 +82,11 @@ def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
     found = {}
     for name, rows in tables.items():
         if rows.rows:
-            record = _record_batch(name, rows)
-            found[name] = pa.Table.from_batches([record])
-            if _BLOBS in rows.data:
-                place = record.schema.get_field_index(_BLOBS)
-                found[name] = found[name].set_column(place, _BLOBS, _borrowed_blobs(rows.data[_BLOBS]))
+            fields = PACKED[name]
+            arrays = [
+                _column(rows, field) if field.name != _BLOBS else _borrowed_blobs(rows.data[_BLOBS]) for field in fields
+            ]
+            found[name] = pa.Table.from_arrays(arrays, names=fields.names)
     return found
 
 
@@ -108,11 +109,17 @@ def _borrowed_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
 
 
 def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
-    schema, data = PACKED[name], rows.data
+    schema = PACKED[name]
     arrays = [
-        pa.array(data[field.name] if field.name != _BLOBS else _lengths(data[_BLOBS]), field.type) for field in schema
+        _column(rows, field) if field.name != _BLOBS else array_of(_lengths(rows.data[_BLOBS]), field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(rows: Columns, field: pa.Field) -> pa.Array:
+    found = rows.strided(field.name)
+    return nothing(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
 
 
 def _lengths(blobs: Sequence[bytes | None]) -> list[int | None]:
@@ -182,25 +189,26 @@ class Stamp:
 
     def apply(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         """Return the rows with the columns of the store's tables."""
-        return {name: self._apply(name, table) for name, table in tables.items()}
+        visits = array_of(self.visits, pa.int32())
+        return {name: self._apply(name, table, visits) for name, table in tables.items()}
 
-    def _apply(self, name: str, table: pa.Table) -> pa.Table:
+    def _apply(self, name: str, table: pa.Table, visits: pa.Array) -> pa.Table:
         length = table.num_rows
-        place = table["position"].combine_chunks()
+        place = table["position"].chunk(0) if table["position"].num_chunks == 1 else table["position"].combine_chunks()
         extra: dict[str, Any] = {
-            "run_id": pa.repeat(pa.scalar(self.run_id, pa.string()), length),
-            "epoch": pa.repeat(pa.scalar(self.epoch, pa.int32()), length),
-            "batch": pa.repeat(pa.scalar(self.batch, pa.int64()), length),
-            "visit": pc.take(pa.array(self.visits, pa.int32()), place),
+            "run_id": constant(self.run_id, pa.string(), length),
+            "epoch": constant(self.epoch, pa.int32(), length),
+            "batch": constant(self.batch, pa.int64(), length),
+            "visit": visits.take(place),
         }
         if self.indices is not None:
-            extra["index"] = pc.take(pa.array(self.indices, pa.int64()), place)
+            extra["index"] = array_of(self.indices, pa.int64()).take(place)
         if name == "samples":
             if self.indices is not None:
                 extra["source"] = _number_sources(table["source"].to_pylist(), extra["index"].to_pylist())
             if self.split is not None:
-                extra["split"] = pa.repeat(pa.scalar(self.split, pa.string()), length)
-            extra["rank"] = pa.repeat(pa.scalar(self.rank, pa.int32()), length)
+                extra["split"] = constant(self.split, pa.string(), length)
+            extra["rank"] = constant(self.rank, pa.int32(), length)
         if self.stages and "stage" in table.column_names:
             extra["stage"] = pa.array([self.stages.get(n, n) for n in table["stage"].to_pylist()], pa.int32())
         schema = SCHEMAS[name]
@@ -220,7 +228,7 @@ def table_of(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """Return a table of the store from Python lists or numpy arrays; a column left out is NULL."""
     schema = SCHEMAS[name]
     length = len(next(iter(columns.values()))) if columns else 0
-    arrays = [_array(columns[f.name], f.type) if f.name in columns else pa.nulls(length, f.type) for f in schema]
+    arrays = [_array(columns[f.name], f.type) if f.name in columns else nothing(f.type, length) for f in schema]
     return pa.table(arrays, schema=schema)
 
 
@@ -229,7 +237,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         rows, width = values.shape
         flat = pa.array(values.reshape(-1), kind.value_type)
         return pa.ListArray.from_arrays(pa.array(range(0, (rows + 1) * width, width or 1), pa.int32()), flat)
-    return pa.array(values, kind)
+    return array_of(values, kind)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:

@@ -20,6 +20,7 @@ static PyObject *new_ref(PyObject *o) {
 #include "_facts.h"
 #include "_encode.h"
 #include "_watch.h"
+#include "_columns.h"
 
 /* ---- which loops ------------------------------------------------------------------------------------------- */
 
@@ -677,6 +678,7 @@ static PyMethodDef methods[] = {
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
     {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
+    {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},
     {"loops", py_loops, METH_VARARGS, "Whether the wide loops are in use; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
 };

@@ -78,5 +78,13 @@ def same_state(places: bytes, content: Any, held: list[tuple[Any, Any, Any]], /)
 def note_opened(files: list[str] | None, thread: int, /) -> bool:
     """Put the files that a thread opens for reading into the list from now on; False where this Python does not allow it."""
 
+def column(
+    values: list[Any], start: int, step: int, kind: str, /
+) -> tuple[int, bytes | None, bytes | None, bytes | None] | None:
+    """How many of every step-th value are None, their validity, and the buffers of an Arrow array of them.
+
+    No buffers where all are None; None where a value is not exactly of the type. Kinds are in _columns.h.
+    """
+
 def loops(wide: bool = ..., /) -> bool:
     """Whether the wide loops were in use; an argument chooses, where the processor has them."""

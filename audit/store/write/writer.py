@@ -56,8 +56,8 @@ class RunWriter:
         self._locks = locks
         self._pending = PendingRows()
         self._buffer = PartBuffer()
-        #: The counts of the pending rows alone.
-        self._tally_of_pending = Tally()
+        #: The counts of the pending rows alone; None until they are counted.
+        self._tally_of_pending: Tally | None = None
         self._interval = FIRST_INTERVAL
         self._longest = LONGEST_INTERVAL
         self._last_flush = time.monotonic()
@@ -67,7 +67,7 @@ class RunWriter:
         # Counts that are not 0 come from a resumed run. Only runs of `audit run` are resumed, and these have one epoch, 0.
         right = run.graded - run.wrong
         self._tally = Tally(run.samples, run.failed, run.graded, right, {0: (run.graded, right)} if run.samples else {})
-        #: The counts of rows in the parts of the manifest. `_tally` has the pending rows too.
+        #: The counts of rows in the parts of the manifest. `_tally` has pending rows that were counted, too.
         self._tally_of_parts = self._tally
         #: Parts in the manifest that no commit holds yet, and how many parts each table has.
         self._uncommitted: list[Part] = []
@@ -140,9 +140,6 @@ class RunWriter:
     def append(self, tables: Mapping[str, pa.Table]) -> None:
         """Add rows that belong together; one commit will hold all of them."""
         self._pending.add(tables)
-        tally = Tally.of(tables)
-        self._tally_of_pending += tally
-        self._count(tally)
         if self._pending.is_enough or self._is_overdue():
             self.flush()
 
@@ -174,6 +171,7 @@ class RunWriter:
     def flush(self) -> None:
         """Write what has gathered as parts and commit them."""
         parts: list[Part] = []
+        tally = self._count_pending()
         try:
             gathered = dict(self._pending.tables())
             indices = self._write_indices(gathered)
@@ -183,7 +181,7 @@ class RunWriter:
         except (StoreError, OSError):
             withdraw(self._filesystem, self.run.run_id, parts)
             raise
-        self._add_parts(parts, self._tally_of_pending)
+        self._add_parts(parts, tally)
         self._clear_pending()
         self._commit()
         self._last_flush = time.monotonic()
@@ -196,6 +194,7 @@ class RunWriter:
         `sweep` deletes blocks that no commit lists: other processes wrote them in attempts that failed or were repeated.
         """
         try:
+            self._count_pending()
             self.run.status = self._outcome(status)
             self._update_counts()
             self.run.finished_at = datetime.now(UTC).isoformat()
@@ -251,7 +250,14 @@ class RunWriter:
 
     def _clear_pending(self) -> None:
         self._pending.clear()
-        self._tally_of_pending = Tally()
+        self._tally_of_pending = None
+
+    def _count_pending(self) -> Tally:
+        """Count the pending rows, all at once, unless they were counted already."""
+        if self._tally_of_pending is None:
+            self._tally_of_pending = Tally.of(dict(self._pending.tables()))
+            self._count(self._tally_of_pending)
+        return self._tally_of_pending
 
     def _count(self, tally: Tally) -> None:
         self._tally += tally
