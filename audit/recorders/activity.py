@@ -99,34 +99,32 @@ class Activity:
         memory[at + _SAMPLE.size] = 0
         _SAMPLE.pack_into(memory, at, self._process, index, time.monotonic())
         self._notes = [_LOAD]
-        self._write(_LOAD)
+        memory[at + _SAMPLE.size : at + _SAMPLE.size + len(_LOAD)] = _LOAD
 
     def enter(self, stage: str) -> None:
         """Note that a stage begins."""
         note = _encode(stage)
         self._notes.append(note)
-        self._write(note)
+        if self._forks == _forks and self._memory is not None:
+            at = self._offset + _SAMPLE.size
+            self._memory[at : at + len(note)] = note
 
     def leave(self) -> None:
         """Note that the stage has returned or failed."""
         notes = self._notes
         if len(notes) > 2:
             notes.pop()
-            self._write(notes[-1])
         elif notes:
-            self._notes = [_DATASET]
-            self._write(_DATASET)
+            self._notes = notes = [_DATASET]
+        if notes and self._forks == _forks and self._memory is not None:
+            at, note = self._offset + _SAMPLE.size, notes[-1]
+            self._memory[at : at + len(note)] = note
 
     def end(self) -> None:
         """Note that the sample is made, or has failed."""
         self._notes = []
         if self._forks == _forks and self._memory is not None:
             self._memory[self._offset + _SAMPLE.size] = 0
-
-    def _write(self, note: bytes) -> None:
-        if self._forks == _forks and self._memory is not None:
-            at = self._offset + _SAMPLE.size
-            self._memory[at : at + len(note)] = note
 
     # -- in the process that watches ---------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import StoreBusy, StoreError
-from audit.records import Part
+from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.schema import FORMAT_NAME, FORMAT_VERSION
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RUNS_FOLDER = "runs"
 LOG_FOLDER = "log"
 
+_NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in (Run, Part)}
 _SEAL = b',\n "digest": "%s"\n}'
 _SEAL_LENGTH = len(_SEAL % (b"0" * 64))
 #: A snapshot is written when this many commits, and this share of all of them, lie in the log: on average a commit
@@ -104,7 +105,7 @@ def commit_parts(filesystem: Filesystem, manifest: Manifest, added: Sequence[Par
     if not manifest.is_open:
         commit_whole(filesystem, manifest)
         return
-    _append(filesystem, manifest, {"added": [asdict(part) for part in added]})
+    _append(filesystem, manifest, {"added": [_fields_of(part) for part in added]})
     tail = manifest.commit - manifest.snapshot
     if manifest.run.status != "running" or tail >= max(_LEAST_TAIL, manifest.commit // _TAIL_SHARE):
         _write_snapshot(filesystem, manifest, manifest.head)
@@ -114,7 +115,7 @@ def commit_whole(filesystem: Filesystem, manifest: Manifest) -> None:
     """Commit the run's row and parts as they are now, whatever they were before."""
     if manifest.is_open:
         # The number is claimed in the log first: a writer that was paused and goes on finds it taken.
-        _append(filesystem, manifest, {"parts": [asdict(part) for part in manifest.parts]})
+        _append(filesystem, manifest, {"parts": [_fields_of(part) for part in manifest.parts]})
         _write_snapshot(filesystem, manifest, manifest.head)
         return
     before = manifest.commit, manifest.previous, manifest.head
@@ -151,7 +152,7 @@ def remove_old_records(filesystem: Filesystem, run_id: str, commit: int, *, is_o
 
 def _append(filesystem: Filesystem, manifest: Manifest, parts: dict[str, Any]) -> None:
     run_id, commit = manifest.run.run_id, manifest.commit + 1
-    content = {**_header(commit, manifest.head), "run": manifest.run.as_json(), **parts}
+    content = {**_header(commit, manifest.head), "run": _fields_of(manifest.run), **parts}
     data, digest = seal(content)
     try:
         filesystem.create(log_path(run_id, commit), data)
@@ -176,9 +177,14 @@ def _write_snapshot(filesystem: Filesystem, manifest: Manifest, record: str | No
 
 
 def _snapshot(manifest: Manifest, record: str | None) -> dict[str, Any]:
-    parts = [asdict(part) for part in manifest.parts]
+    parts = [_fields_of(part) for part in manifest.parts]
     header = _header(manifest.commit, manifest.previous)
-    return {**header, "record": record, "run": manifest.run.as_json(), "parts": parts}
+    return {**header, "record": record, "run": _fields_of(manifest.run), "parts": parts}
+
+
+def _fields_of(row: Run | Part) -> dict[str, Any]:
+    """Return what is to be written of a row, without the copies that `asdict` makes of everything in it."""
+    return {name: getattr(row, name) for name in _NAMES[type(row)]}
 
 
 def _header(commit: int, previous: str | None) -> dict[str, Any]:

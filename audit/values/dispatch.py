@@ -42,6 +42,9 @@ def observe(value: object) -> Facts:
         known = _by_type.get(type(value))
         if known is not None and (facts := known.observe_fast(value)) is not None:
             return facts
+    except Exception:  # the slower way decides
+        pass
+    try:
         return kind_of(value).observe(value)
     except Exception:
         return KINDS.get("other").observe(value)

@@ -57,14 +57,16 @@ class CalledStages(VisitSource):
     @property
     def last_row(self) -> Row | None:
         """What the last stage on the way to the model left; None where nothing was noted."""
-        if not self.added_stages and not self._pipeline.has_targets:
+        if self._stages is None and not self._pipeline.has_targets:
             return self.rows[max(self.rows)] if self.rows else None
         ordinals = [n for n in self.rows if not self.stages.is_target(n)]
         return self.rows[max(ordinals)] if ordinals else None
 
     def _came_in(self, value: Any, path: str) -> str | None:
         """Return the digest of what a stage is given, and note where it was changed in place since the last stage."""
-        digest = self._digest_of(value)
+        if value is self._value and self._digest is not None and not self._is_changed_in_place():
+            return self._digest
+        digest = self._digest_now(value)
         if value is self._value and self._digest is not None and digest != self._digest:
             self.changed_in_place.append((self.last_stage or "load", path))
         return digest

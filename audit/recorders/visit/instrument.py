@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -164,9 +165,7 @@ def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
     path = args[0] if args else None
     if isinstance(path, str):
         try:
-            # Without a buffer, as all of it is read at once.
-            with open(path, "rb", 0) as file:
-                data = file.readall()
+            data = read_whole(path)
         except OSError as error:
             visit.fail("load", error)
             raise
@@ -176,6 +175,24 @@ def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
             if backend() == "PIL":
                 return visit.load(decode, (data,), {})
     return visit.load(target, args, kwargs)
+
+
+def read_whole(path: str) -> bytes:
+    """Return the content of a file, with as few calls of the system as possible."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        data = os.read(file, size + 1)
+        # Where it grew meanwhile, is not a plain file, or is larger than one call reads.
+        while len(data) != size and (more := os.read(file, 1 << 20)):
+            data += more
+        return data
+    except OSError as error:
+        # As `open` says it, of a folder for example.
+        error.filename = path
+        raise
+    finally:
+        os.close(file)
 
 
 @functools.cache

@@ -203,7 +203,8 @@ class Visit(CalledStages):
         self.route = list(rows)
         if self.calls is not None:
             self.calls.forget_values()
-        if self.error is None and len(rows) - len(self.added_stages) < len(self._pipeline.steps):
+        added = 0 if self._stages is None else len(self._stages.added)
+        if self.error is None and len(rows) - added < len(self._pipeline.steps):
             fill_passed_over(self._pipeline, rows)
 
     def add_calls(self, earlier: Visit) -> None:

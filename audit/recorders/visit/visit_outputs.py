@@ -112,12 +112,14 @@ class VisitOutputs:
             digest = facts.digest
             is_known = digest is not None and (came_in is not None or ordinal == 0)
             row = Row(facts, digest != came_in if is_known else None, params, nanoseconds / 1000)
+            # How often a tensor was changed in place; those of inference mode do not count that.
+            if isinstance(value, torch.Tensor) and not value.is_inference():
+                row.version = value._version
             if level != "verify":
                 if facts.kind in _COMPOSITE:
                     row.target = values.describe_target(value)
                 if level != "digest" or row.changed is False:
                     self._keep(row, value)
-            row.version = _version_of(value)
             self.rows[ordinal] = row
             if not is_target:
                 self._value, self._digest, self._last = value, digest, row
@@ -155,13 +157,6 @@ class VisitOutputs:
 
     def _set_last(self, value: Any, row: Row) -> None:
         self._value, self._digest, self._last = value, row.facts.digest, row
-
-
-def _version_of(value: Any) -> int | None:
-    """Return how often a tensor was changed in place; None where that is not counted."""
-    if not isinstance(value, torch.Tensor) or value.is_inference():
-        return None
-    return value._version
 
 
 def _only_digest(value: Any) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torchvision.datasets import CocoDetection, OxfordIIITPet, VOCSegmentation
 from torchvision.transforms.functional import to_tensor
 
 import audit
+from audit.recorders.visit.instrument import read_whole
+from audit.recorders.visit.opened_files import note_opened_files, stop_noting_files
 
 
 def picture(path: Path, seed: int) -> Path:
@@ -157,3 +160,41 @@ def test_the_source_is_the_picture_that_was_loaded(tmp_path: Path) -> None:
         assert store.sql("SELECT source FROM samples ORDER BY index").fetchall() == [("0.png",), ("1.png",)]
         files = store.sql("SELECT source FROM sample_sources WHERE index = 0 ORDER BY ordinal").fetchall()
         assert files == [("0.png",), ("0.mask.png",)]
+
+
+def test_files_that_a_thread_opens_for_reading_are_noted(tmp_path: Path) -> None:
+    first, second = picture(tmp_path / "a.png", 0), picture(tmp_path / "b.png", 1)
+    outer: list[str] = []
+    inner: list[str] = []
+    before = note_opened_files(outer)
+    try:
+        first.read_bytes()
+        with open(tmp_path / "written.txt", "w") as file:
+            file.write("x")
+        with open(bytes(second), "rb"):
+            pass
+        other = threading.Thread(target=first.read_bytes)
+        other.start()
+        other.join()
+        nested = note_opened_files(inner)
+        read_whole(str(second))
+        stop_noting_files(nested)
+        read_whole(str(first))
+    finally:
+        stop_noting_files(before)
+    second.read_bytes()
+    assert [str(path) for path in outer] == [str(first), str(second), str(first)]
+    assert inner == [str(second)]
+
+
+def test_a_file_is_read_as_open_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "large").write_bytes(bytes(3 * 2**20))
+    for path in (tmp_path / "empty", tmp_path / "large", picture(tmp_path / "a.png", 0)):
+        assert read_whole(str(path)) == path.read_bytes()
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(OSError) as expected:
+            path.read_bytes()
+        with pytest.raises(type(expected.value)) as found:
+            read_whole(str(path))
+        assert str(found.value) == str(expected.value)
