@@ -50,6 +50,7 @@ def try_python(python: str, folder: Path, *, tests: bool) -> None:
     run([python, "-m", "venv", folder / "venv"])
     inside = folder / "venv" / "bin" / "python"
     packages = [f"{wheel}[checks,safetensors,pandas,sign]", "pytest", "hypothesis", "psutil", "scikit-learn", "pyyaml"]
+    packages += ["httpx2", "opencv-python-headless"]
     run([inside, "-m", "pip", "install", "-qq", "-c", REPOSITORY / "constraints.txt", *packages])
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
