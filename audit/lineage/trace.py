@@ -31,12 +31,13 @@ from audit.tables import (
     SampleRow,
     SampleSourceRow,
     StageOutputRow,
+    TokenRow,
 )
 
 #: What `audit trace --json` shows of a prediction and of a stage: a contract with those who read it.
 _PREDICTION = (
     *("predicted", "predicted_name", "confidence", "correct", "loss", "logits", "probabilities"),
-    *("model", "call", "operations", "target", "output"),
+    *("model", "call", "operations", "target", "output", "head", "label", "label_name"),
 )
 _STAGE = ("stage", "path", "name", "kind", "dtype", "shape", "digest", "changed", "params", "min", "max", "mean", "std")
 
@@ -102,6 +103,15 @@ class Trace(Printable):
     def masks(self) -> list[MaskRow]:
         """The target and the predicted mask of the graded prediction."""
         return self.reader.rows(MaskRow, self.run.run_id, index=self.sample["index"], where=self._graded)
+
+    @cached_property
+    def tokens(self) -> list[TokenRow]:
+        """The tokens of the graded prediction, in their order."""
+        if self.run.task != "tokens":
+            return []
+        return self.reader.rows(
+            TokenRow, self.run.run_id, index=self.sample["index"], where=self._graded, order="position"
+        )
 
     @cached_property
     def overlays(self) -> list[StageOverlay]:
@@ -258,7 +268,9 @@ class Trace(Printable):
             "prediction": _prediction_json(self.prediction) if self.prediction else None,
             "other_predictions": [_prediction_json(row) for row in self.other_predictions],
             "activations": self.activations,
-        } | ({"boxes": [_box_json(row) for row in self.boxes]} if self.run.task == "detection" else {})
+            **({"boxes": [_box_json(row) for row in self.boxes]} if self.run.task == "detection" else {}),
+            **({"tokens": [_token_json(row) for row in self.tokens]} if self.run.task == "tokens" else {}),
+        }
 
 
 def _prediction_json(row: PredictionRow) -> JsonObject:
@@ -268,6 +280,11 @@ def _prediction_json(row: PredictionRow) -> JsonObject:
 
 def _box_json(row: BoxRow) -> JsonObject:
     return {name.rstrip("_"): value for name, value in row.items()}
+
+
+def _token_json(row: TokenRow) -> JsonObject:
+    found: dict[str, Any] = {**row}
+    return {name: found[name] for name in ("position", "target", "predicted", "probability", "loss", "correct")}
 
 
 def _stage_json(row: TracedStage) -> JsonObject:

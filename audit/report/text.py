@@ -6,6 +6,7 @@ Everything that came from a file name, a label or an error is shown as text, nev
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.tree import Tree
 from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.terminal_pictures import half_blocks
-from audit.tables import PredictionRow
+from audit.tables import PredictionRow, TokenRow
 
 _BAR = 24
 _MOST_CLASSES = 5
@@ -85,7 +86,7 @@ def _stage(row: TracedStage) -> Text:
     shape = "×".join(str(length) for length in row["shape"]) if row["shape"] else "—"
     what = _joint(row["target"]) or f"{row['kind']} {clean(row['mode'] or row['dtype'] or '')} {shape}"
     text = Text.assemble(
-        (f"{row['path'] or row['stage']:<4}", "dim"), (f"{clean(row['name'])}", "bold cyan"), f"  {what}"
+        (f"{row['path'] or row['stage']:<3} ", "dim"), (f"{clean(row['name'])}", "bold cyan"), f"  {what}"
     )
     if row["min"] is not None:
         text.append(f"  [{row['min']:.4g}, {row['max']:.4g}] mean {row['mean']:.4g} std {row['std']:.4g}", "dim")
@@ -126,6 +127,8 @@ def _prediction(trace: Trace) -> RenderableType:
     assert row is not None
     if trace.boxes:
         return _boxes(trace)
+    if trace.tokens:
+        return _tokens(trace)
     head = _verdict(row, named=bool(trace.other_predictions))
     bars = Table.grid(padding=(0, 1))
     classes = trace.run.classes or []
@@ -134,7 +137,7 @@ def _prediction(trace: Trace) -> RenderableType:
     for number in order:
         name = classes[number] if number < len(classes) else str(number)
         share = shown[number] if shown[number] == shown[number] else 0.0
-        mark = "←" if number == trace.sample["label"] else ""
+        mark = "←" if number == (trace.sample["label"] if row["label"] is None else row["label"]) else ""
         logit = logits[number] if number < len(logits) else float("nan")
         bars.add_row(
             Text(clean(name)),
@@ -144,6 +147,27 @@ def _prediction(trace: Trace) -> RenderableType:
             mark,
         )
     return Group(head, bars)
+
+
+def _tokens(trace: Trace) -> RenderableType:
+    """Return the tokens of a sequence: how many are right, the perplexity, and those that were expected least."""
+    row = trace.prediction
+    assert row is not None
+    graded = [token for token in trace.tokens if token["correct"] is not None]
+    head = Text.assemble(("predicted  ", "dim"), (f"{len(trace.tokens)} tokens", "bold"))
+    if graded:
+        head.append(f"  {sum(bool(token['correct']) for token in graded)} of {len(graded)} right", "dim")
+    if row["loss"] is not None:
+        head.append(f"  loss {row['loss']:.4g}  perplexity {math.exp(min(row['loss'], 700.0)):.4g}", "dim")
+    table = Table.grid(padding=(0, 1))
+    for token in sorted(graded, key=lambda token: -(token["loss"] or 0.0))[:_MOST_CLASSES]:
+        said = f"wanted {token['target']}, predicted {token['predicted']}"
+        table.add_row(Text(f"position {token['position']}", "dim"), said, Text(_token_loss(token), "dim"))
+    return Group(head, table)
+
+
+def _token_loss(token: TokenRow) -> str:
+    return f"loss {token['loss']:.4g}" if token["loss"] is not None else ""
 
 
 def _boxes(trace: Trace) -> RenderableType:

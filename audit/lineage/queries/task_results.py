@@ -30,8 +30,17 @@ class TaskResults:
 
 def task_results(reader: Reader, run: Run, epoch: int) -> TaskResults | None:
     """Return the results of one epoch; None for a run whose samples have one class each, or that has no model."""
-    found = _TASKS.get(run.task or "")
-    return found(reader, run, epoch) if found is not None else None
+    judge = _TASKS.get(run.task or "")
+    found = judge(reader, run, epoch) if judge is not None else None
+    return _heads(reader, run, epoch, found) if len(run.recipe.get("heads") or ()) > 1 else found
+
+
+def _heads(reader: Reader, run: Run, epoch: int, first: TaskResults | None) -> TaskResults:
+    """Return the table of all graded outputs, with the figures of the first."""
+    query = f'SELECT head AS output, model, samples, graded, accuracy, mean_loss AS "mean loss" FROM heads {_OF} ORDER BY head'
+    figures, shares = (first.figures, first.shares) if first is not None else ({}, ())
+    table = _table(reader, run, epoch, query)
+    return TaskResults(run.task or "heads", "Graded outputs", figures, *table, (*shares, "accuracy"))
 
 
 def _table(reader: Reader, run: Run, epoch: int, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -112,6 +112,9 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
         before = (row, preview)
     view["run"] = run_view(trace.run)
     view["bars"] = _bars(trace)
+    view["sequence"] = _sequence(trace)
+    if trace.prediction is not None and view["label"] is None:
+        view["label"], view["label_name"] = trace.prediction["label"], trace.prediction["label_name"]
     view["command"] = _command(trace)
     view["epochs"] = None
     return view
@@ -257,6 +260,32 @@ class ProbabilityBar(TypedDict):
     is_predicted: bool
 
 
+#: Tokens beyond these are in the table `tokens`.
+_TOKENS = 2_000
+
+
+def _sequence(trace: Trace) -> JsonObject | None:
+    """Return the tokens of a sequence with their losses, and what they come to; None if it has none."""
+    if not trace.tokens:
+        return None
+    losses = [row["loss"] for row in trace.tokens if row["loss"] is not None and math.isfinite(row["loss"])]
+    graded = [row for row in trace.tokens if row["correct"] is not None]
+    mean = sum(losses) / len(losses) if losses else None
+    return {
+        "tokens": [{**row, "heat": _heat(row["loss"])} for row in trace.tokens[:_TOKENS]],
+        "more": max(0, len(trace.tokens) - _TOKENS),
+        "graded": len(graded),
+        "right": sum(bool(row["correct"]) for row in graded),
+        "loss": mean,
+        "perplexity": math.exp(min(mean, 700.0)) if mean is not None else None,
+    }
+
+
+def _heat(loss: float | None) -> int:
+    """Return a colour from 0 to 8: a loss of 4 or more, a probability below two percent, is the hottest."""
+    return 0 if loss is None or not math.isfinite(loss) else max(0, min(8, 2 * int(loss)))
+
+
 def _bars(trace: Trace) -> list[ProbabilityBar]:
     """Return the likeliest classes, and always the label's class."""
     if trace.prediction is None:
@@ -266,7 +295,7 @@ def _bars(trace: Trace) -> list[ProbabilityBar]:
     classes = trace.run.classes or []
     order = sorted(range(len(shares)), key=lambda n: -shares[n] if math.isfinite(shares[n]) else 2.0)
     shown = order[:_BARS]
-    label = trace.sample["label"]
+    label = trace.prediction["label"] if trace.prediction["label"] is not None else trace.sample["label"]
     if label is not None and label in order and label not in shown:
         shown.append(label)
     return [

@@ -4,21 +4,24 @@
 (function () {
   const hues = ["--accent", "--bad", "--good", "--drew", "--warn", "--cool", "--dim", "--ink"];
 
-  function lines(curves, xs, ys) {
-    const total = curves.reduce((sum, one) => sum + one.recall.length, 0);
+  // One line for each class, from the lists of its x and y values.
+  function lines(curves, along, up) {
+    const xs = curves.flatMap(along);
     let start = 0;
-    return curves.map((one, n) => {
-      const values = new Array(total).fill(null);
-      ys(one).forEach((value, at) => { values[start + at] = value; });
-      start += one.recall.length;
+    const series = curves.map((one, n) => {
+      const values = new Array(xs.length).fill(null), own = up(one);
+      own.forEach((value, at) => { values[start + at] = value; });
+      start += own.length;
       return { label: one.name, colour: colour(hues[n % hues.length]), values };
     });
+    return { xs, series, range: [0, 1], xRange: [0, 1] };
   }
 
   function draw(root, { curves }) {
-    const recall = curves.flatMap((one) => one.recall), rate = curves.flatMap((one) => one.false_positive_rate);
-    new Plot(root.querySelector("#plot-pr"), { xs: recall, series: lines(curves, recall, (one) => one.precision), xLabel: "recall", yLabel: "precision", range: [0, 1] });
-    new Plot(root.querySelector("#plot-roc"), { xs: rate, series: lines(curves, rate, (one) => one.recall), xLabel: "false positive rate", yLabel: "true positive rate", range: [0, 1] });
+    // At a threshold that no sample reaches, both rates are 0: there every ROC curve begins.
+    const roc = lines(curves, (one) => [0, ...one.false_positive_rate], (one) => [0, ...one.recall]);
+    new Plot(root.querySelector("#plot-pr"), { ...lines(curves, (one) => one.recall, (one) => one.precision), xLabel: "recall", yLabel: "precision" });
+    new Plot(root.querySelector("#plot-roc"), { ...roc, xLabel: "false positive rate", yLabel: "true positive rate" });
   }
 
   document.addEventListener("partial:placed", () => {

@@ -3,7 +3,7 @@
 
 class Plot {
   // series: [{label, colour, dots, values}], all as long as xs; null leaves a gap.
-  constructor(place, { xs, series, xLabel, yLabel, logarithmic = false, range = null, open = null }) {
+  constructor(place, { xs, series, xLabel, yLabel, logarithmic = false, range = null, xRange = null, open = null }) {
     Object.assign(this, { place, xs, series, xLabel, yLabel, logarithmic, open });
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("role", "img");
@@ -13,7 +13,7 @@ class Plot {
     place.replaceChildren(this.canvas, this.readout);
     const values = series.flatMap((one) => one.values.filter((value) => value !== null && Number.isFinite(value)));
     this.y = range || Plot.bounds(values);
-    this.x = Plot.bounds(xs);
+    this.x = xRange || Plot.bounds(xs);
     this.nearest = null;
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { this.nearest = null; this.draw(); });
