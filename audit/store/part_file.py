@@ -35,7 +35,7 @@ def part_of(
 
 
 def _parquet_bytes(name: str, table: pa.Table, buffer: PartBuffer) -> memoryview:
-    room = buffer.reserve(table.nbytes)
+    room = buffer.reserve(table.get_total_buffer_size())  # `nbytes` takes a hundred times as long
     with pa.FixedSizeBufferWriter(pa.py_buffer(room)) as sink:
         try:
             write_parquet(table, sink, name)

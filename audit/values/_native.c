@@ -364,44 +364,70 @@ static int fits(const Layout *l, Py_ssize_t size, size_t width) {
     return 0;
 }
 
-/* shrink(source, is_float, planes, height, width, step, bands, factor) -> bytes, or None where floats forbid it. */
-static PyObject *py_shrink(PyObject *self, PyObject *args) {
-    PyObject *from, *made = NULL;
-    Source s;
-    Layout l;
-    int floats, good = 1;
-    if (!PyArg_ParseTuple(args, "Opnnnnnn:shrink", &from, &floats, &l.planes, &l.height, &l.width, &l.step, &l.bands,
-                          &l.factor) || borrow(from, &s) < 0)
-        return NULL;
-    if (!fits(&l, s.size, floats ? 4 : 1)) return let_go(&s), NULL;
-    size_t count = l.planes * l.bands * shrunk(l.height, l.factor) * shrunk(l.width, l.factor);
-    size_t line = l.width * l.step;
-    made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count);
+/* Means of boxes as bytes; None where floats forbid it. */
+static PyObject *shrunk_bytes(const uint8_t *data, const Layout *l, int floats) {
+    size_t count = l->planes * l->bands * shrunk(l->height, l->factor) * shrunk(l->width, l->factor);
+    size_t line = l->width * l->step;
+    int good = 1;
+    PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count);
     void *column = PyMem_Malloc((2 * line + (floats ? count : 0)) * sizeof(float));
     if (!made || !column) {
-        if (!column) PyErr_NoMemory();
-        goto failed;
+        PyMem_Free(column);
+        Py_XDECREF(made);
+        return PyErr_NoMemory();
     }
     uint8_t *out = (uint8_t *)PyBytes_AsString(made);
     Py_BEGIN_ALLOW_THREADS
     if (floats) {
         float *means = (float *)column + 2 * line;
-        PICK(shrink_floats)(s.data, &l, column, means);
+        PICK(shrink_floats)(data, l, column, means);
         good = PICK(scale_to_bytes)(means, count, out);
     } else {
-        PICK(shrink_bytes)(s.data, &l, column, out);
+        PICK(shrink_bytes)(data, l, column, out);
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(column);
-    let_go(&s);
     if (good) return made;
     Py_DECREF(made);
     Py_RETURN_NONE;
-failed:
-    PyMem_Free(column);
-    Py_XDECREF(made);
+}
+
+/* shrink(source, is_float, planes, height, width, step, bands, factor) -> bytes, or None where floats forbid it. */
+static PyObject *py_shrink(PyObject *self, PyObject *args) {
+    PyObject *from;
+    Source s;
+    Layout l;
+    int floats;
+    if (!PyArg_ParseTuple(args, "Opnnnnnn:shrink", &from, &floats, &l.planes, &l.height, &l.width, &l.step, &l.bands,
+                          &l.factor) || borrow(from, &s) < 0)
+        return NULL;
+    PyObject *made = fits(&l, s.size, floats ? 4 : 1) ? shrunk_bytes(s.data, &l, floats) : NULL;
     let_go(&s);
-    return NULL;
+    return made;
+}
+
+/* shrink_tensor(value, known, side) -> (bytes, height, width, bands) of a plain tensor that looks like a picture, made small
+ * enough for `side`; None for every other tensor. As thumbnail._as_bands and thumbnail._layout see it. */
+static PyObject *py_shrink_tensor(PyObject *self, PyObject *args) {
+    PyObject *value, *known;
+    Py_ssize_t side;
+    TensorMemory m;
+    if (!PyArg_ParseTuple(args, "OOn:shrink_tensor", &value, &known, &side)) return NULL;
+    if (side < 1 || !tensor_memory(value, known, &m)) Py_RETURN_NONE;
+    Py_DECREF(m.shape);
+    if (m.axes < 2 || m.axes > 3) Py_RETURN_NONE;
+    Py_ssize_t *d = m.sides, last = m.axes == 3 ? d[2] : 1;
+    int interleaved = last == 1 || last == 3 || last == 4;
+    if (!interleaved && d[0] != 1 && d[0] != 3 && d[0] != 4) Py_RETURN_NONE;
+    size_t bands = (size_t)(interleaved ? last : d[0]);
+    Layout l = {.height = (size_t)d[interleaved ? 0 : 1], .width = (size_t)d[interleaved ? 1 : 2]};
+    l.planes = interleaved ? 1 : bands, l.step = l.bands = interleaved ? bands : 1;
+    l.factor = shrunk(l.height > l.width ? l.height : l.width, (size_t)side);
+    if (l.height < 2 || l.width < 2 || l.factor < 2 || l.factor > FACTOR_MOST) Py_RETURN_NONE;
+    PyObject *made = shrunk_bytes(m.data, &l, m.width == 4);
+    if (!made || made == Py_None) return made;
+    return Py_BuildValue("Nnnn", made, (Py_ssize_t)shrunk(l.height, l.factor), (Py_ssize_t)shrunk(l.width, l.factor),
+                         (Py_ssize_t)bands);
 }
 
 static PyObject *py_unit(PyObject *self, PyObject *args) {
@@ -665,6 +691,7 @@ static PyMethodDef methods[] = {
     {"rows", py_rows, METH_VARARGS, "The digests of the rows of such a tensor; else None."},
     {"pixels", py_pixels, METH_VARARGS, "The facts of an RGB picture of four bytes a pixel."},
     {"shrink", py_shrink, METH_VARARGS, "Means of boxes, as bytes."},
+    {"shrink_tensor", py_shrink_tensor, METH_VARARGS, "The same of a plain tensor that looks like a picture; else None."},
     {"unit", py_unit, METH_VARARGS, "Whether all float32 are k/255; the k are written."},
     {"palette", py_palette, METH_VARARGS, "Table of at most 256 float32; their levels are written. Else None."},
     {"rgb_rows", py_rgb_rows, METH_VARARGS, "R, G, B minus the row above."},

@@ -28,6 +28,12 @@ def shrink(
     None where floats do not allow it.
     """
 
+def shrink_tensor(value: Any, known: tuple[Any, ...], side: int, /) -> tuple[bytes, int, int, int] | None:
+    """Means of boxes of a float32 or uint8 tensor that looks like a picture, their height, width and bands.
+
+    None for every other tensor, and for one whose sides are not greater than `side`.
+    """
+
 def unit(source: Any, levels: Any, /) -> bool:
     """Whether every float32 is exactly k/255; the k are written to `levels`."""
 

@@ -94,6 +94,10 @@ class ValueKind(ABC):
     def preview(self, value: Any) -> Preview | None:
         """A small picture or excerpt, or None where nothing sensible can be shown."""
 
+    def preview_fast(self, value: Any) -> Preview | None:
+        """Return the preview of a common form of value without asking `matches`; None for every other value."""
+        return None
+
     @abstractmethod
     def encode(self, value: Any) -> Encoded:
         """The exact value as self-contained bytes."""

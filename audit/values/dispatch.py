@@ -74,6 +74,12 @@ def row_digests(value: object) -> list[str] | None:
 def preview(value: object) -> Preview | None:
     """A small picture or excerpt of any value."""
     try:
+        known = _by_type.get(type(value))
+        if known is not None and (made := known.preview_fast(value)) is not None:
+            return made
+    except Exception:  # the slower way decides
+        pass
+    try:
         return kind_of(value).preview(value)
     except Exception:
         return KINDS.get("other").preview(value)

@@ -28,6 +28,18 @@ _new: Any = tuple.__new__
 _CORE = type(Image.new("L", (1, 1)).im)
 
 
+def _plain_pixels(image: Any) -> Any:
+    """Return the pixels of an RGB picture as the capsule that owns them, where it is in memory; else None.
+
+    As `load` and the properties of Pillow's class give them, without running their code for each picture.
+    """
+    own = image.__dict__
+    size, pixels = own.get("_size"), own.get("_im")
+    if type(image) is not Image.Image or type(pixels) is not _CORE or own.get("_mode") != "RGB" or not size:
+        return None
+    return None if 0 in size or own.get("palette") is not None else pixels.__arrow_c_array__()
+
+
 class ImageKind(ValueKind):
     """PIL.Image.Image and its subclasses; decodes to PIL.Image.Image."""
 
@@ -42,15 +54,17 @@ class ImageKind(ValueKind):
 
     def observe_fast(self, value: Any) -> Facts | None:
         """Return the facts of an RGB picture that Pillow has in memory; None for every other picture."""
-        own = value.__dict__
-        size, pixels = own.get("_size"), own.get("_im")
-        # As `load` and the properties of Pillow's class would give them, without running their code for each picture.
-        if type(value) is not Image.Image or type(pixels) is not _CORE or own.get("_mode") != "RGB" or not size:
+        if loops.native is None or (pixels := _plain_pixels(value)) is None or "transparency" in value.info:
             return None
-        if loops.native is None or 0 in size or own.get("palette") is not None or "transparency" in value.info:
-            return None
-        found = loops.native.pixels(pixels.__arrow_c_array__(), size[1], size[0], "image", "uint8", "RGB")
+        width, height = value._size
+        found = loops.native.pixels(pixels, height, width, "image", "uint8", "RGB")
         return None if found is None else _new(Facts, found)
+
+    def preview_fast(self, value: Any) -> Preview | None:
+        """Return the preview of an RGB picture that Pillow has in memory; None for every other picture."""
+        if loops.native is None or (pixels := _plain_pixels(value)) is None:
+            return None
+        return thumbnail.of_pixels(pixels, *value._size)
 
     def observe(self, value: Any) -> Facts:
         if value.mode == "RGB":

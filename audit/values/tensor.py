@@ -93,12 +93,21 @@ class TensorKind(ValueKind):
         shape = tuple(head.get("shape", (len(parts),)))
         return Facts(self.name, head["dtype"], shape, head["layout"], digest, *statistics.NOTHING, size)
 
+    def preview_fast(self, value: Any) -> Preview | None:
+        """Return the preview of a plain float32 or uint8 tensor that looks like a picture; None for every other tensor."""
+        if loops.native is None or (_fast is None and not _find_torch()):
+            return None
+        if tiny := loops.native.tiny_tensor(value, _fast, thumbnail.TINY):
+            return Preview("image/png", tiny)
+        small = loops.native.shrink_tensor(value, _fast, thumbnail.SIDE)
+        return None if small is None else thumbnail.of_bytes(*small)
+
     def preview(self, value: Any) -> Preview | None:
         if _is_in_parts(value):
             head, _ = tensor_parts.take_apart(value)
             return excerpt(f"{head['layout']} tensor of {head['dtype']} {head.get('shape', '')}".rstrip())
-        if loops.native is not None and (tiny := loops.native.tiny_tensor(value, torch_names(), thumbnail.TINY)):
-            return Preview("image/png", tiny)
+        if (fast := self.preview_fast(value)) is not None:
+            return fast
         values = _as_array(_plain(value))
         return thumbnail.of_array(values) or array.describe(values)
 

@@ -32,18 +32,46 @@ TINY = 4096
 def of_image(image: Image.Image) -> Preview:
     """A picture whose longer side is at most `SIDE`: a JPEG, or a PNG where it is tiny."""
     factor = -(-max(image.size) // SIDE)
-    width, height = image.size
-    if image.mode == "RGB" and 3 * width * height <= TINY and loops.native is not None:
-        return Preview("image/png", loops.native.tiny(raw_rgb(image), height, width))
+    if image.mode == "RGB" and loops.native is not None:
+        made = of_pixels(raw_rgb(image), *image.size)
+        if made is not None:
+            return made
     if factor > 1:
-        if image.mode == "RGB" and loops.native is not None and factor <= _FACTOR:
-            small = loops.native.shrink(raw_rgb(image), False, 1, height, width, 4, 3, factor)
-            return _jpeg(_from_bytes(small, height, width, 3, factor))
         if image.mode in ("1", "P", "PA") or image.mode.startswith("I;16"):
             image = image.resize((-(-image.width // factor), -(-image.height // factor)), Image.Resampling.NEAREST)
         else:
             image = image.reduce(factor)
     return _jpeg(viewable(image))
+
+
+def of_pixels(pixels: Any, width: int, height: int) -> Preview | None:
+    """As `of_image`, of the pixels of an RGB picture with four bytes each; None where they are shown as they are."""
+    native: Any = loops.native
+    if 3 * width * height <= TINY:
+        return Preview("image/png", native.tiny(pixels, height, width))
+    factor = -(-max(width, height) // SIDE)
+    if factor == 1 or factor > _FACTOR:
+        return None
+    small = native.shrink(pixels, False, 1, height, width, 4, 3, factor)
+    return of_bytes(small, -(-height // factor), -(-width // factor), 3)
+
+
+def of_bytes(pixels: bytes, height: int, width: int, count: int) -> Preview:
+    """A JPEG of pixels of so many bands, interleaved."""
+    if count == 4:
+        return _jpeg(_from_bytes(pixels, height, width, count))
+    mode = "L" if count == 1 else "RGB"
+    try:
+        # As Image.frombytes makes it, whose bookkeeping takes as long as the encoder.
+        core: Any = Image.core  # type: ignore[attr-defined]
+        image = core.new(mode, (width, height))
+        decoder = core.raw_decoder(mode, mode, 0, 1)
+        decoder.setimage(image, (0, 0, width, height))
+        if decoder.decode(pixels) == (-1, 0) and (made := _encoded(image, mode, (width, height))) is not None:
+            return made
+    except (AttributeError, TypeError, ValueError):  # another Pillow
+        pass
+    return _jpeg(_from_bytes(pixels, height, width, count))
 
 
 def of_array(values: Any) -> Preview | None:
@@ -110,7 +138,7 @@ def _averaged(values: Any, bands: Any) -> Image.Image | None:
     if loops.native is None or not values.flags.c_contiguous:
         return _averaged_by_pillow(bands, count, factor)
     small = loops.native.shrink(values, floats, *_layout(values, bands), factor)
-    return None if small is None else _from_bytes(small, height, width, count, factor)
+    return None if small is None else _from_bytes(small, -(-height // factor), -(-width // factor), count)
 
 
 def _layout(values: Any, bands: Any) -> tuple[int, ...]:
@@ -140,12 +168,11 @@ def _averaged_by_pillow(bands: Any, count: int, factor: int) -> Image.Image | No
     return _from_levels(_levels(means))
 
 
-def _from_bytes(small: bytes, height: int, width: int, count: int, factor: int) -> Image.Image:
-    size = (-(-width // factor), -(-height // factor))
+def _from_bytes(pixels: bytes, height: int, width: int, count: int) -> Image.Image:
     if count == 4:
-        return _from_levels(np.frombuffer(small, np.uint8).reshape(size[1], size[0], 4))
+        return _from_levels(np.frombuffer(pixels, np.uint8).reshape(height, width, 4))
     mode = "L" if count == 1 else "RGB"
-    return Image.frombuffer(mode, size, small, "raw", mode, 0, 1)
+    return Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
 
 
 def _from_levels(levels: Any) -> Image.Image:
@@ -199,20 +226,24 @@ def _jpeg(image: Image.Image) -> Preview:
     """Straight through Pillow's encoder: `save` spends as long on its bookkeeping as the encoder on a small picture."""
     try:
         image.load()
-        core: Any = Image.core  # type: ignore[attr-defined]
-        encoder = core.jpeg_encoder(image.mode, image.mode, *_encoder_settings())
-        encoder.setimage(image.im, (0, 0, *image.size))
-        pieces = []
-        status = 0
-        while not status:
-            _, status, data = encoder.encode(_ROOM)
-            pieces.append(data)
-        encoder.cleanup()
-        if status > 0:
-            return Preview("image/jpeg", b"".join(pieces))
+        if (made := _encoded(image.im, image.mode, image.size)) is not None:
+            return made
     except (AttributeError, TypeError, ValueError):  # another Pillow, whose encoder is called differently
         pass
     return Preview("image/jpeg", _saved(image.copy())[0])
+
+
+def _encoded(pixels: Any, mode: str, size: tuple[int, int]) -> Preview | None:
+    core: Any = Image.core  # type: ignore[attr-defined]
+    encoder = core.jpeg_encoder(mode, mode, *_encoder_settings())
+    encoder.setimage(pixels, (0, 0, *size))
+    pieces = []
+    status = 0
+    while not status:
+        _, status, data = encoder.encode(_ROOM)
+        pieces.append(data)
+    encoder.cleanup()
+    return Preview("image/jpeg", b"".join(pieces)) if status > 0 else None
 
 
 @functools.cache
