@@ -28,6 +28,7 @@ LAYERS = [
         "registry",
         "plainjson",
         "output_file",
+        "picture_formats",
         "usercode",
         "extras",
         "provenance",

@@ -14,7 +14,7 @@ from audit.checks.base import Finding
 from audit.checks.report import Report
 from audit.errors import AuditError
 from audit.lineage.trace import trace
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.store.read.reader import Reader
 
 #: The longer side of a picture, in pixels.

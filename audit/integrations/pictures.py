@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.integrations import run_facts as facts
+from audit.picture_formats import open_picture
 from audit.records import Run
-from audit.sources.decode import open_picture
 from audit.sources.files import read_file
 from audit.store.read.reader import Reader
 

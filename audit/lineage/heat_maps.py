@@ -13,7 +13,7 @@ import numpy as np
 
 from audit import values
 from audit.errors import AuditError
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.tables import ActivationRow
 
 if TYPE_CHECKING:

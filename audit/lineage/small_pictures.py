@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from audit.picture_formats import open_picture
 from audit.records import Run
-from audit.sources.decode import open_picture
 from audit.store.read.reader import Reader
 
 SIDE = 8

@@ -17,9 +17,9 @@ from PIL import Image
 
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.metrics.source_space import SourceSpace, output_size, own_stage_names, place_in_stages
+from audit.picture_formats import open_picture
 from audit.plainjson import JsonObject
 from audit.records import Stage
-from audit.sources.decode import open_picture
 from audit.values.joint import as_picture, find_joint
 from audit.values.overlay import draw_overlay
 

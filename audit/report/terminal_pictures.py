@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.values.base import Preview
 
 _WIDTH = 32

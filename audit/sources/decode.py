@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 from io import BytesIO
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+from audit.picture_formats import open_picture, picture_formats
 
 if TYPE_CHECKING:
     import numpy
@@ -19,21 +21,6 @@ if TYPE_CHECKING:
 ARRAY = ".npy"
 TEXT = ".txt"
 _ARRAY_MAGIC = b"\x93NUMPY"
-_REFUSED = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
-
-
-_COMMON = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
-
-
-@functools.cache
-def picture_formats() -> tuple[str, ...]:
-    """Return the picture formats to try, by Pillow's names."""
-    from PIL import Image
-
-    Image.init()
-    known = set(Image.OPEN) - _REFUSED
-    # Pillow asks each format in turn whether the picture is its own, so the common ones go first.
-    return (*(name for name in _COMMON if name in known), *sorted(known - set(_COMMON)))
 
 
 @functools.cache
@@ -44,13 +31,6 @@ def sample_suffixes() -> frozenset[bytes]:
     formats = set(picture_formats())
     known = {suffix for suffix, name in Image.registered_extensions().items() if name in formats}
     return frozenset(suffix.encode() for suffix in known | {ARRAY})
-
-
-def open_picture(file: bytes | IO[bytes]) -> Image.Image:
-    """Return a picture that is decoded when it is used, in a format that can be read without another program."""
-    from PIL import Image
-
-    return Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=picture_formats())
 
 
 def decode_picture(data: bytes) -> Image.Image:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image, UnidentifiedImageError
 
+from audit.picture_formats import picture_formats
 from audit.sources import FileDataset, open_dataset, pil_rgb_loader
-from audit.sources.decode import decode_picture, decode_sample, picture_formats, sample_suffixes
+from audit.sources.decode import decode_picture, decode_sample, sample_suffixes
 
 
 def encoded(picture: Image.Image, form: str = "PNG", **options: object) -> bytes:

@@ -10,7 +10,7 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
 from audit.checks.shared.headers import headers
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -8,7 +8,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import SourceFile, chosen_files
 from audit.checks.shared.headers import headers
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.tables import StageOutputRow
 
 _TURNS = {2: "mirrored", 3: "upside down", 4: "flipped", 5: "transposed", 6: "turned left", 7: "transversed",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import Opened, chosen_files, opened
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.store.bucket.location import is_remote
 
 #: The last bytes of a file that are read at first: enough for the end of a PNG, and for a JPEG that something follows.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from audit.checks.context import Context
 from audit.checks.shared.files import SourceFile, opened
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 
 _ORIENTATION = 0x0112
 #: EXIF's maker, model and software.

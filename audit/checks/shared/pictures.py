@@ -12,7 +12,7 @@ from typing import Any
 from audit.checks.base import Skip
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, evenly, opened
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.store.read.rows import QueryRow
 
 #: Larger pictures are scaled down to this: enough for the checks, and cheap for JPEG.

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, opened
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 
 Order = str
 _ORDERS: dict[Order, list[int]] = {"rgb": [0, 1, 2], "bgr": [2, 1, 0]}

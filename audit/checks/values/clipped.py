@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
 from audit.checks.shared.files import Opened, chosen_files, opened
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 
 
 class Clipped(Check):

@@ -11,7 +11,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import GRIDS, Context
 from audit.checks.shared.files import chosen_files, evenly, opened
 from audit.checks.shared.hashes import Array
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 
 #: Levels wrap around where the output falls from above the second to below the first, within so many levels of the input.
 _LOW, _HIGH, _NEAR = 55, 200, 8

@@ -20,11 +20,11 @@ from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration
 from audit.lineage.queries.task_results import TaskResults
 from audit.lineage.stage_overlays import StageOverlay
 from audit.lineage.trace import Trace, TracedStage
+from audit.picture_formats import open_picture
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.confusion import ClassOrder, confusion_view, predicted_name, where
 from audit.report.html.previews import excerpt
-from audit.sources.decode import open_picture
 from audit.tables import VisitRow
 from audit.values import Preview
 from audit.values.overlay import mask_layer

@@ -11,7 +11,7 @@ import io
 
 from PIL import Image, ImageChops, ImageOps
 
-from audit.sources.decode import open_picture
+from audit.picture_formats import open_picture
 from audit.values import Preview
 from audit.values.thumbnail import viewable
 

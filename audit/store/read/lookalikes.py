@@ -8,10 +8,11 @@ each is by far the nearest to the other: pictures that look alike without being 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+
+from audit.picture_formats import open_picture
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,8 +23,6 @@ FUNCTION = "match_pictures"
 _SIDE = 16
 #: The least correlation of two grey thumbnails, and how far it is ahead of that with any other picture.
 _ALIKE, _AHEAD = 0.98, 0.03
-#: What previews are stored as.
-_FORMATS = ("PNG", "JPEG", "WEBP")
 _KEYS = "STRUCT(run_id VARCHAR, epoch BIGINT, index BIGINT, visit BIGINT)[]"
 _PAIRS = "STRUCT(index_a BIGINT, visit_a BIGINT, index_b BIGINT, visit_b BIGINT)[]"
 _PREVIEWS = """
@@ -102,7 +101,7 @@ def _thumbnails(ask: Ask, visits: Sequence[VisitKey]) -> tuple[list[tuple[int, i
         if (index, visit) not in wanted:
             continue
         try:
-            with Image.open(BytesIO(data), formats=_FORMATS) as opened:
+            with open_picture(data) as opened:
                 small = opened.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             continue
