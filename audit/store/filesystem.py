@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from audit.errors import StoreError
@@ -78,6 +78,10 @@ class Filesystem(ABC):
     @abstractmethod
     def list(self, path: str) -> list[str]:
         """Return the names in a folder, sorted; a missing folder is empty."""
+
+    def make_folders(self, paths: Iterable[str]) -> None:
+        """Make folders for files that will be created in them, at less cost than one by one. A bucket has none."""
+        return
 
     @abstractmethod
     def create(self, path: str, data: bytes | memoryview) -> None:

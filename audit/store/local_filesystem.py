@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,13 @@ class LocalFilesystem(Filesystem):
         except OSError as error:
             raise _read_error(self.location, path, error) from error
 
+    def make_folders(self, paths: Iterable[str]) -> None:
+        targets = [self._for_change(path) for path in paths]
+        try:
+            _make_folders(targets)
+        except OSError as error:
+            raise _write_error(self.location, targets[0], error) from error
+
     def create(self, path: str, data: bytes | memoryview) -> None:
         target = self._for_change(path)
         with self._temporary(target, data) as temporary:
@@ -115,7 +122,7 @@ class LocalFilesystem(Filesystem):
         """Yield a flushed file beside `target`; after the block the directory is flushed too."""
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
-            _make_folder(target.parent)
+            _make_folders([target.parent])
             with open(temporary, "wb", buffering=0) as file:
                 write_whole(file.fileno(), data)
                 os.fsync(file.fileno())
@@ -155,7 +162,7 @@ class LocalFilesystem(Filesystem):
     def lock(self, path: str) -> Iterator[None]:
         target = self._for_change(path)
         try:
-            _make_folder(target.parent)
+            _make_folders([target.parent])
             descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise _write_error(self.location, target, error) from error
@@ -200,15 +207,19 @@ class LocalFilesystem(Filesystem):
         return False
 
 
-def _make_folder(path: Path) -> None:
-    """Make a folder and those above it; each survives a power cut only once its parent is flushed."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
-        _flush_directory(folder.parent)
+def _make_folders(paths: Iterable[Path]) -> None:
+    """Make folders and those above them; each survives a power cut only once its parent is flushed."""
+    changed: dict[Path, None] = {}
+    for path in paths:
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            changed[folder.parent] = None
+    for parent in changed:
+        _flush_directory(parent)
 
 
 #: What file systems without hard links answer: FAT, exFAT, some network and FUSE mounts.

@@ -152,12 +152,8 @@ class Instrument:
 
 
 def _runner(step: PipelineStep) -> Any:
-    planned = PlannedStage(step)
-
-    def run(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
-        return visit.run(planned, target, args, kwargs)
-
-    return run
+    # Not a function of Python's, which would be one more for each stage of each sample.
+    return functools.partial(Visit.run, stage=PlannedStage(step))
 
 
 def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:

@@ -216,8 +216,8 @@ def _file_in_samples(dataset: Any, index: int) -> ListedFile | None:
     entry = samples[index] if isinstance(samples, list) and samples else None
     if not isinstance(entry, tuple) or not isinstance(entry[0], str):
         return None
-    label = entry[1] if len(entry) > 1 and isinstance(entry[1], int) else None
-    return ListedFile(entry[0], getattr(dataset, "root", None), label)
+    path, label = entry if len(entry) == 2 else (entry[0], entry[1] if len(entry) > 2 else None)
+    return ListedFile(path, getattr(dataset, "root", None), label if isinstance(label, int) else None)
 
 
 def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
@@ -250,7 +250,7 @@ def _target(dataset: Any, index: int) -> int | None:
 
 def absolute_folder(folder: Any) -> str:
     """Return `os.path.abspath` of a folder; computed once for one that is absolute already, as that of a dataset is."""
-    if isinstance(folder, str) and os.path.isabs(folder):
+    if type(folder) is str and folder.startswith("/"):
         return _normal_folder(folder)
     return str(os.path.abspath(folder))
 
@@ -264,13 +264,9 @@ def relative_path(path: str, root: str) -> str:
     """Return a path as seen from `root`, which is absolute."""
     below = path.removeprefix(root)
     # Most files lie below their root, under a name without detours: then what follows the root is the path.
-    if len(below) < len(path) and below.startswith(os.sep) and not _has_detours(below):
+    if len(below) < len(path) and below[:1] == "/" and "//" not in below and "/." not in below and below[-1] != "/":
         return below[1:]
     return os.path.relpath(os.path.abspath(path), root)
-
-
-def _has_detours(path: str) -> bool:
-    return f"{os.sep}{os.sep}" in path or f"{os.sep}." in path or path.endswith(os.sep) or os.sep != "/"
 
 
 def printable_path(path: str) -> str:

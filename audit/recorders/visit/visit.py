@@ -72,7 +72,7 @@ class Visit(CalledStages):
 
     # -- called by the stand-ins ---------------------------------------------------------------
 
-    def run(self, stage: PlannedStage, target: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, target: Any, args: Any, kwargs: Any, *, stage: PlannedStage) -> Any:
         """Call one stage, and note what it returned."""
         value = args[0] if len(args) == 1 and not kwargs else (args or kwargs)
         rows, is_target = self.rows, stage.is_target

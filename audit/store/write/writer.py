@@ -174,6 +174,8 @@ class RunWriter:
         tally = self._count_pending()
         try:
             gathered = dict(self._pending.tables())
+            folder = run_folder(self.run.run_id)
+            self._filesystem.make_folders([f"{folder}/{name}" for name in gathered])
             indices = self._write_indices(gathered)
             for name, table in gathered.items():
                 part = self._write_part(name, table)
