@@ -246,6 +246,32 @@ def test_stages_that_a_dataset_calls_are_told(nodes: Any, tmp_path: Path) -> Non
     assert any("--engine local" in warning for warning in run.warnings)
 
 
+def test_several_graded_outputs(nodes: Any, tmp_path: Path) -> None:
+    code = tmp_path / "two_heads.py"
+    code.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Own:\n"
+        "    def __len__(self): return 6\n"
+        "    def __getitem__(self, index): return torch.full((3,), float(index)), {'a': index % 2, 'b': index / 2}\n"
+        "def items(): return Own()\n"
+        "class Both(nn.Module):\n"
+        "    def __init__(self): super().__init__(); torch.manual_seed(0); self.last = nn.Linear(3, 3)\n"
+        "    def forward(self, x): y = self.last(x); return {'a': y[:, :2], 'b': y[:, 2]}\n"
+        "def both(): return Both().eval()\n"
+    )
+    options: dict[str, Any] = {"model": f"{code}:both", "trust": True, "store": tmp_path / "lineage", "batch_size": 4}
+    output = {"a": "logits", "b": "regression"}
+    runs = [
+        audit.run(f"{code}:items", output=output, **options, **engine) for engine in ({"workers": 0}, {"engine": "ray"})
+    ]
+    query = "SELECT index, head, call, label, predicted, correct, loss, target, output FROM predictions ORDER BY ALL"
+    with audit.open(tmp_path / "lineage") as store:
+        local, remote = (store.sql(query, run=run.run_id).fetchall() for run in runs)
+    assert len(local) == 12
+    assert remote == local
+    assert runs[0].recipe["heads"] == runs[1].recipe["heads"] == {"Both.a": "logits", "Both.b": "regression"}
+
+
 def test_a_model_that_fails_ends_the_run_with_its_sentence(
     nodes: Any, pictures: Callable[..., Path], tmp_path: Path
 ) -> None:
