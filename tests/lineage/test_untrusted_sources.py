@@ -92,6 +92,7 @@ def test_reading_contacts_no_bucket_that_a_store_names(tmp_path: Path, contacts:
 
 
 def test_trust_contacts_the_bucket(tmp_path: Path, contacts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3", reason="the extra s3 is not installed")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")

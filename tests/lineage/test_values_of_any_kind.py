@@ -15,7 +15,11 @@ import collections, dataclasses
 import torch
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
-from transformers import BatchEncoding
+
+try:
+    from transformers import BatchEncoding
+except ImportError:
+    BatchEncoding = None
 
 @dataclasses.dataclass
 class Annotated:
@@ -65,6 +69,8 @@ PLAIN = {"encoding": dict, "words": list, "settings": dict}
 
 
 def record(tmp_path: Path, kind: str, text: str = CODE, name: str | None = None) -> Any:
+    if kind == "encoding":
+        pytest.importorskip("transformers", reason="transformers is not installed")
     code = tmp_path / f"made_{kind}.py"
     code.write_text(f"KIND = {kind!r}\n{text}")
     return audit.run(f"{code}:dataset", store=tmp_path / "lineage", capture="full", workers=0, name=name)

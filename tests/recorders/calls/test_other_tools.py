@@ -63,8 +63,12 @@ def test_a_profiler_keeps_its_counts(workers: int, tmp_path: Path) -> None:
     finally:
         profiler.disable()
     assert (paths, alone) == (["0", "call.scale"], ["0"])
-    assert "another profiler is active" in unseen[0]
-    assert "another profiler is active" in untold[0]
+    if sys.version_info < (3, 12):  # from 3.12 on, cProfile has a hook of its own beside ours
+        assert "another profiler is active" in unseen[0]
+        assert "another profiler is active" in untold[0]
+    else:
+        assert unseen == []
+        assert "__getitem__" in untold[0]
     if not workers:
         made = [one for one in profiler.getstats() if getattr(one.code, "co_qualname", "") == "Rows.__getitem__"]
         assert [one.callcount for one in made] == [4]
@@ -73,11 +77,12 @@ def test_a_profiler_keeps_its_counts(workers: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_debugger_sees_the_users_code_and_its_variables(workers: int, tmp_path: Path) -> None:
     seen: set[tuple[str, int]] = set()
+    variables: set[str] = set()
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == __file__:
             seen.add((frame.f_code.co_name, frame.f_lineno))
-            assert isinstance(frame.f_locals, dict)
+            variables.update(frame.f_locals)
         return trace
 
     before = sys.gettrace()
@@ -90,3 +95,4 @@ def test_a_debugger_sees_the_users_code_and_its_variables(workers: int, tmp_path
     if not workers:
         line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "x * factor" in text)
         assert ("scale", line) in seen
+        assert {"x", "factor"} <= variables
