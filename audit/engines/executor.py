@@ -22,8 +22,6 @@ from audit.records import Run, Status
 PROBED = 4
 #: The most problems and failures of several batches that are kept one by one.
 _MOST_KEPT = 20
-#: Processes of Ray could not give such stages the same ordinals.
-_LOCAL_ONLY = "Stages that a dataset calls by itself are found with --engine local only."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,8 +132,6 @@ class RunExecutor(ABC):
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
         if self.writer.run.unrecorded:
             note = describe_unrecorded(self.writer.run.unrecorded)
-            if not self.writer.run.recipe.get("observed_calls"):
-                note = f"{note} {_LOCAL_ONLY}"
             self.warn(note)
             self.request.report_note(note)
         if self.problems:

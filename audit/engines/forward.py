@@ -23,7 +23,7 @@ from audit.recorders.model.predictions import describe_label_problem, prediction
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
-from audit.recorders.visit.stage_register import StageRegister, StagesByPath
+from audit.recorders.visit.stage_register import StageOrdinals
 from audit.store import wire as rows
 from audit.store.write.payload_filter import Selection
 
@@ -204,7 +204,7 @@ class Rows:
         self,
         run_id: str,
         selection: Selection | None,
-        stages: StageRegister | StagesByPath,
+        stages: StageOrdinals,
         forward: Forward | None = None,
     ) -> None:
         self.model = forward.model_name if forward is not None else None

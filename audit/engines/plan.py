@@ -48,7 +48,7 @@ def begin(request: RunRequest) -> Plan:
     """Plan a new run, and write its row to the store."""
     check_run_name(request.name)
     selection = Selection(request.capture_where) if request.capture_where else None
-    assembly = assemble(request, observe_calls=_observes_calls(request))
+    assembly = assemble(request, observe_calls=True)
     total = min(len(assembly.dataset), request.limit or len(assembly.dataset))
     writer = RunWriter.create(request.store, _row(request, assembly, total))
     return Plan(request, assembly, writer, range(total), selection)
@@ -74,11 +74,6 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
     remaining = np.setdiff1d(wanted, done, assume_unique=True)
     selection = Selection(request.capture_where) if request.capture_where else None
     return Plan(request, assembly, RunWriter.resume(store, recorded.run_id), remaining, selection, taken, stages)
-
-
-def _observes_calls(request: RunRequest) -> bool:
-    """Return whether stages are found by the calls that a dataset makes. Processes of Ray could not number them alike."""
-    return request.engine == "local"
 
 
 def _distinct(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
@@ -134,7 +129,7 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
 def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
     model = assembly.model
     kept = {name: getattr(request, name) for name in ("capture", "capture_budget", "capture_where")}
-    found: dict[str, Any] = {"notes_items": True, "observed_calls": _observes_calls(request)}
+    found: dict[str, Any] = {"notes_items": True, "observed_calls": True}
     if model is not None and model.expected is not None:
         found["expected_input"] = model.expected
     if request.max_failures is not None:

@@ -36,7 +36,12 @@ def replay_summary(result: Replay) -> RenderableType:
         lines.append(Text(f"  … and {more:,} more (--json lists {listed})"))
     if result.not_compared:
         named = ", ".join(f"{clean(name)}: {count:,}" for name, count in result.not_compared.items())
-        lines.append(Text(f"  not compared, made from whole batches or without a digest: {named}", "yellow"))
+        lines.append(
+            Text(
+                f"  not compared, made from whole batches, without a digest, or kept by the dataset from an earlier visit: {named}",
+                "yellow",
+            )
+        )
     if (model := result.model) is not None:
         verdict = "logits agree" if not model.beyond else f"{len(model.beyond):,} logits differ"
         lines.append(

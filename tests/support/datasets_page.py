@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dataset_shapes import SHAPES, Shape
+from further_shapes import FURTHER
 from torch.utils.data import IterableDataset
 from torchvision_datasets import CASES, Case
 from torchvision_flow_datasets import FLOWS
@@ -37,8 +38,6 @@ are opened while the item is made, also by `cv2.imread` and `torchvision.io`. `r
 a function of the index (or of the index and the item), or a mapping by index. All files are in the table `sample_sources`.
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
 Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
-
-With `--engine ray` only stages that attributes hold are recorded; those found by their calls are named in `runs.unrecorded` and in the run's warning.
 
 If a transform runs twice in one visit, each call has its own output: `1` and `1#2`.
 
@@ -84,7 +83,7 @@ Each is built from a few small files, with `transform=ToTensor()` where it takes
 
 def datasets_page() -> str:
     """Return the whole page."""
-    shapes = "".join(f"{_row(shape)}\n" for shape in SHAPES)
+    shapes = "".join(f"{_row(shape)}\n" for shape in [*SHAPES, *FURTHER])
     classes = "".join(f"{_torchvision_row(case)}\n" for case in [*CASES, *PACKED, *FLOWS])
     missing = "".join(f"- {names}: {reason}.\n" for names, reason in NOT_BUILT.items())
     return f"{_INTRODUCTION}{shapes}{_TORCHVISION}{classes}\nNot tested:\n\n{missing}"

@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 
 from audit.engines.executor import PROBED, BatchCounts, RunExecutor
-from audit.engines.forward import ONLY_PIPELINE
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
 from audit.engines.ray.cluster import Cluster, ClusterCapacity, connect_cluster
-from audit.engines.ray.unobserved import describe_unobserved
+from audit.engines.ray.stage_numbers import ask_numbering, start_numbering
 from audit.engines.ray.work import Job, Share, TaskResult
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
 from audit.recorders.capture import Decision, decide
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.seeded_dataset import RecordedDataset
-from audit.recorders.visit.stage_register import StageRegister, stage_rows
+from audit.recorders.visit.stage_register import stage_rows
 from audit.records import Level, Run, Stage, Status
 from audit.store import wire as rows
 
@@ -67,8 +66,9 @@ class RayRun(RunExecutor):
         self.actors = actors
         self.numbers = plan.numbers()
         self.seconds_each = 0.0
-        #: By path, the ordinals of stages that are in the store.
-        self.stage_paths = {stage.path: stage.stage for stage in (*self.assembly.pipeline.stages, *plan.stages)}
+        self.numbering = start_numbering(self.writer.run.run_id, plan.stages)
+        #: The ordinals of stages that are in the store.
+        self.stored_stages = {stage.stage for stage in plan.stages}
         size = self.request.batch_size
         #: Where the batches begin that have not been recorded, by their number.
         starts = range(0, len(plan.indices), size)
@@ -80,10 +80,6 @@ class RayRun(RunExecutor):
         return self.writer.finish(status, sweep=True)
 
     def record(self) -> None:
-        self._write_stages()
-        if len(self.plan.indices) and not self.request.recipe().get("observed_calls"):
-            first = int(self.plan.indices[0])
-            self._add_unrecorded(describe_unobserved(self.assembly, first, self.request.seed))
         decision = self._decide()
         self.writer.run.capture = str(decision)
         job = self._job(decision.level)
@@ -96,13 +92,15 @@ class RayRun(RunExecutor):
                 per_task = 1
             else:
                 self._one_by_one(job)
+        self._write_pipeline()
 
     # -- what is to be done ----------------------------------------------------------------------
 
     def _job(self, level: Level) -> Job:
         assembly, request = self.assembly, self.request
+        observed = {"observed_calls": bool(self.writer.run.recipe.get("observed_calls"))}
         return Job(
-            request.recipe(),
+            request.recipe() | observed,
             self.writer.location,
             self.writer.run.run_id,
             level,
@@ -115,7 +113,8 @@ class RayRun(RunExecutor):
                 "model": assembly.model.digest if assembly.model else None,
             },
             {file.module: file.sha256 for file in assembly.code},
-            dict(self.stage_paths),
+            self.assembly.pipeline.stages,
+            self.numbering,
         )
 
     def _per_task(self) -> int:
@@ -163,19 +162,18 @@ class RayRun(RunExecutor):
                     return True
         return False
 
-    def _write_stages(self) -> None:
-        """Write the rows of `stages`, unless they are in the store already."""
-        if not self.plan.stages:
-            stages = StageRegister(self.writer.run.run_id)
-            stages.add(ONLY_PIPELINE, self.assembly.pipeline)
-            stages.register_rest()
-            self.writer.append({"stages": stages.take_rows()})
+    def _write_pipeline(self) -> None:
+        """Write the rows of the pipeline's stages, though no batch has come."""
+        if not self.stored_stages:
+            listed = [(stage.stage, stage) for stage in self.assembly.pipeline.stages]
+            numbers = ask_numbering(self.numbering)(listed)
+            self._write_stages({numbers[own]: stage for own, stage in listed})
 
-    def _write_added(self, stages: Mapping[int, Stage]) -> None:
+    def _write_stages(self, stages: Mapping[int, Stage]) -> None:
         """Write the rows of stages that a worker met, once."""
-        fresh = {number: stage for number, stage in stages.items() if stage.path not in self.stage_paths}
+        fresh = {number: stages[number] for number in sorted(stages.keys() - self.stored_stages)}
         if fresh:
-            self.stage_paths |= {stage.path: number for number, stage in fresh.items()}
+            self.stored_stages |= fresh.keys()
             self.writer.append({"stages": stage_rows(self.writer.run.run_id, fresh)})
 
     def _results(
@@ -221,7 +219,7 @@ class RayRun(RunExecutor):
         if result is None or not all(number in self.left for number in result.numbers):
             # Given up, or another attempt at the same work; what it holds besides is asked for in the next round.
             return False
-        self._write_added(result.stages)
+        self._write_stages(result.stages)
         self.writer.adopt(result.block.parts, result.block.tally)
         for number in result.numbers:
             del self.left[number]

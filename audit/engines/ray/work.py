@@ -19,12 +19,12 @@ import torch
 from audit.engines.assemble import assemble, load_model
 from audit.engines.executor import BatchCounts
 from audit.engines.forward import Forward, Rows, input_digests
+from audit.engines.ray.stage_numbers import SharedStages, ask_numbering
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.seeded_dataset import RecordedDataset
-from audit.recorders.visit.stage_register import StagesByPath
 from audit.records import Level, Stage
 from audit.store.write.block import Block, BlockWriter
 from audit.store.write.payload_filter import Selection
@@ -52,8 +52,9 @@ class Job:
     digests: dict[str, str | None]
     #: The SHA-256 of each file of the user's own code, by module.
     code: dict[str, str]
-    #: By path, the ordinals of stages that are in the store.
-    stage_paths: dict[str, int]
+    #: The stages of the pipeline, and the actor that numbers these and all that visits meet.
+    stages: list[Stage]
+    numbering: Any
 
     def request(self, device: str) -> RunRequest:
         """Return the request as this machine must understand it."""
@@ -87,7 +88,7 @@ class TaskResult:
     numbers: list[int]
     block: Block
     counts: BatchCounts = field(default_factory=BatchCounts)
-    #: Stages that were not known before the visits, by ordinal.
+    #: Its stages, by ordinal.
     stages: dict[int, Stage] = field(default_factory=dict)
 
 
@@ -109,6 +110,7 @@ class WorkerContext:
         self._job = job
         self._recorded: RecordedDataset | None = None
         self._forward: Forward | None = None
+        self._stage_numbers: dict[tuple[Any, ...], dict[int, int]] = {}
 
     def fetch(self, indices: Sequence[int]) -> RecordedBatch:
         """Return one batch, recorded."""
@@ -156,7 +158,7 @@ class WorkerContext:
         job = self._job
         selection = Selection(job.capture_where) if job.capture_where else None
         forward = self.forward() if job.recipe["model"] is not None else None
-        stages = StagesByPath(job.stage_paths)
+        stages = SharedStages(job.stages, self._stage_numbers, ask_numbering(job.numbering))
         rows = Rows(job.run_id, selection, stages, forward)
         writer: BlockWriter | None = None
         numbers: list[int] = []
@@ -170,7 +172,7 @@ class WorkerContext:
                 numbers.append(number)
                 total.add(BatchCounts.of(fetched, outputs))
         assert writer is not None, "a task was given no batch"
-        return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.added)
+        return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.met)
 
 
 _contexts: dict[str, WorkerContext] = {}

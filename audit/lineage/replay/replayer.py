@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from audit import plainjson, values
 from audit.errors import NeedsTrust, NotFound
 from audit.lineage.error_text import is_same_error
+from audit.lineage.replay.kept_values import align
 from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVisits
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
@@ -115,6 +116,7 @@ class Replayer:
         if self.wanted.export:
             with writing(self.wanted.export, "Choose another folder with --export."):
                 self._export(outcome)
+        outcome, fact = self._without_kept(outcome, fact)
         if not self._has_compared(fact):
             return
         self._count(fact, self._equal_outputs(outcome, fact))
@@ -128,14 +130,29 @@ class Replayer:
         elif len(self.result.different) < MOST_LISTED:
             self._differs(self._explain(made, fact, *first))
 
+    def _without_kept(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[ReplayedVisit, RecordedVisit]:
+        """Leave out stages whose output the dataset kept from an earlier visit: the recording has them, or the replay."""
+        epoch, _, visit = _key(outcome.task)
+        if not (epoch or visit) or outcome.digests.get("0") == fact["stages"].get(0):
+            return outcome, fact
+        paths = {self._stage(ordinal)[0]: ordinal for ordinal in sorted(fact["stages"])}
+        recorded, made = align({path: fact["stages"][paths[path]] for path in paths}, outcome.digests)
+        for path in paths.keys() - recorded.keys():
+            self._add_not_compared(paths[path])
+        stages = {paths[path]: digest for path, digest in recorded.items()}
+        return replace(outcome, digests=made), {**fact, "stages": stages}
+
     def _has_compared(self, fact: RecordedVisit) -> bool:
         """Count the outputs of a visit that cannot be compared; return whether anything is left."""
         for ordinal, digest in fact["stages"].items():
             if self._is_wanted(ordinal) and not self._is_compared(ordinal, digest):
-                path, name = self._stage(ordinal)
-                key = f"{path} ({name})"
-                self.result.not_compared[key] = self.result.not_compared.get(key, 0) + 1
+                self._add_not_compared(ordinal)
         return fact["status"] == "failed" or any(self._is_compared(*pair) for pair in fact["stages"].items())
+
+    def _add_not_compared(self, ordinal: int) -> None:
+        path, name = self._stage(ordinal)
+        key = f"{path} ({name})"
+        self.result.not_compared[key] = self.result.not_compared.get(key, 0) + 1
 
     def _count(self, fact: RecordedVisit, equal: int) -> None:
         self.result.checked += 1

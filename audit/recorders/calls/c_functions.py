@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,21 @@ NO_CHANGES = {
     *("manual_seed", "normal", "ones", "open", "rand", "randint", "randn", "randperm", "seed", "tensor", "zeros"),
     *("dim", "item", "numel", "size", "tolist", "tobytes", "data_ptr", "getpixel", "close", "verify", "any", "all"),
     *("load_prepare", "getbands", "getbbox"),
+}
+#: Functions that give a value another class, or memory of its own, and leave its content as it is.
+_CONVERSIONS = {
+    *(
+        "array",
+        "asanyarray",
+        "asarray",
+        "ascontiguousarray",
+        "contiguous",
+        "copy",
+        "detach",
+        "from_numpy",
+        "frombuffer",
+    ),
+    *("fromiter", "numpy", "reshape", "view"),
 }
 #: Methods of a text that make another of it.
 _TEXT_CHANGES = {
@@ -46,6 +62,8 @@ def makes_values(function: Any) -> bool:
         return name in NO_CHANGES and name != "tensor"  # which torch_calls.py sees
     if _is_object(owner):
         return not is_a(owner, _CONTAINERS) and not carries_data(owner)
+    if is_a(owner, type) and owner.__module__ in ("builtins", "datetime"):
+        return False
     return package not in _PURE or name == "next"
 
 
@@ -57,6 +75,11 @@ def changes_values(function: Any) -> bool:
     if _is_object(owner):
         return not is_a(owner, (str, list, tuple, dict)) and carries_data(owner)
     return package in PACKAGES
+
+
+def converts_values(function: Any) -> bool:
+    """Return whether a function that `changes_values` leaves the content as it is."""
+    return _parts_of(function)[0] in _CONVERSIONS
 
 
 def name_of_c(function: Any) -> str:
@@ -73,8 +96,11 @@ def is_simple_queue(function: Any) -> bool:
 
 def _parts_of(function: Any) -> tuple[str, Any, str]:
     owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", "")
     module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
-    return getattr(function, "__name__", ""), owner, str(module).removeprefix("_").partition(".")[0]
+    if not module and owner is None and vars(sys.modules.get("cv2", sys)).get(name) is function:
+        module = "cv2"  # whose functions do not name it
+    return name, owner, str(module).removeprefix("_").partition(".")[0]
 
 
 def _is_object(owner: Any) -> bool:

@@ -18,6 +18,7 @@ from audit.recorders.calls.c_functions import (
     PACKAGES,
     changes_text,
     changes_values,
+    converts_values,
     is_simple_queue,
     makes_values,
     name_of_c,
@@ -77,6 +78,8 @@ class CallProfile:
         #: Where it was when stage 0 was recorded: what comes after is not before the first stage.
         self._load: dict[CodeType, int] | None = None
         self._is_cython = False
+        #: Whether functions in C changed a value before stage 0 was recorded, or gave it another class.
+        self.has_c_change = self.is_converted = False
         #: Whether code of the user's own ran.
         self.has_users_code = False
         #: Code that has run since.
@@ -107,6 +110,9 @@ class CallProfile:
             if not is_library_file(frame.f_code.co_filename):
                 if changes_values(function):
                     self._add(frame, name_of_c(function))
+                    if not is_load_noted():
+                        self.has_c_change = self.has_c_change or not converts_values(function)
+                        self.is_converted = True
                 elif is_simple_queue(function):
                     self._add(frame, "SimpleQueue.get, which waits for another thread")
                 elif changes_text(function) and not is_load_noted():
@@ -231,7 +237,7 @@ def _has_name(frame: FrameType, code: CodeType) -> bool:
     """Return whether a function has a name of its own; of the others, calls of objects and numpy's `r_` and `c_` change values."""
     if not code.co_name.startswith("__") or code.co_name == "__call__":
         return True
-    return code.co_name == "__getitem__" and _package_of(frame) == "numpy"
+    return code.co_name == "__getitem__" and "index_tricks" in str(frame.f_globals.get("__name__"))
 
 
 def _is_called_by_name(caller: FrameType, frame: FrameType, code: CodeType) -> bool:

@@ -26,6 +26,7 @@ from audit.recorders.calls.callables import (
     is_stage_like,
     is_standard_library,
     is_users,
+    is_users_class,
     items_of,
     key_of,
     names_in,
@@ -89,6 +90,8 @@ class CallSearch:
             self._alive.append(value)
             self.owners[id(value)] = value
             self._add_entries(type(value))
+            # A dataset may call itself.
+            self._add(unwrap(find_in_class(type(value), "__call__")))
             for name, held in held_values(value):
                 self._objects.append((name, held, depth + 1))
         elif is_a(value, (list, tuple, dict)):
@@ -181,6 +184,9 @@ class CallSearch:
             # An object of it may be made and called on the spot.
             if not is_dataset_class(value):
                 self._add(function_of(value))
+            for name in names if is_users_class(value) else ():
+                # Its class methods and static methods may be called without an object.
+                self._add_method(value, name)
         elif is_a(value, FunctionType):
             self._alive.append(value)
             self.labels.setdefault(key_of(value), label)

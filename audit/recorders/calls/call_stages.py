@@ -30,22 +30,38 @@ class CallStages:
         self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
         self._described: dict[tuple[str, Key], Stage] = {}
         self._passing: dict[tuple[str, str], Stage] = {}
+        #: Slots that stay put between visits.
+        self._standing: list[FunctionSlot] = []
 
     def observe(self, visit: Visit) -> list[FunctionSlot]:
         """Follow the calls of one visit; returns the slots that the caller must restore when it has ended."""
-        visit.may_change_in_place = self._search.changes_in_place
-        if not self._slots:
-            return []
-        visit.calls = VisitCalls(visit, self._search)
+        self.follow(visit)
         return [slot for slot in self._slots if slot.put()]
 
+    def follow(self, visit: Visit) -> None:
+        """Follow the calls of one visit, where the slots are put already."""
+        visit.may_change_in_place = self._search.changes_in_place
+        if self._slots:
+            visit.calls = VisitCalls(visit, self._search)
+
+    def stand(self) -> None:
+        """Let all slots have the calls of several visits, until `stand_down`."""
+        self.stand_down()
+        self._standing = [slot for slot in self._slots if slot.put()]
+
+    def stand_down(self) -> None:
+        """Undo `stand`."""
+        standing, self._standing = self._standing, []
+        for slot in standing:
+            slot.restore()
+
     def describe(self, call: ObservedCall) -> Stage:
-        """Return the row of `stages` for a call. Not to be asked while calls are observed."""
+        """Return the row of `stages` for a call. Not to be asked during a visit."""
         key = key_of(call.target)
         lasting = key in self._search.labels or isinstance(call.target, (FunctionType, MethodType))
         if lasting and (known := self._described.get((call.path, key))) is not None:
             return known
-        stage = describe_call(call)
+        stage = self._describe_now(call)
         if lasting:
             self._described[call.path, key] = stage
             return stage
@@ -53,6 +69,16 @@ class CallStages:
             return self._passing.setdefault((call.path, f"{stage.qualname} {stage.parameters}"), stage)
         alike = (one for (path, _), one in self._passing.items() if path == call.path)
         return next(alike, stage)
+
+    def _describe_now(self, call: ObservedCall) -> Stage:
+        if not self._standing:
+            return describe_call(call)
+        # Functions must have their own code meanwhile.
+        self.stand_down()
+        try:
+            return describe_call(call)
+        finally:
+            self.stand()
 
 
 def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -48,6 +48,8 @@ def function_of(target: Any) -> FunctionType | None:
         return function_of(target.__func__)
     if is_a(target, functools.partial):
         return function_of(target.func)
+    if is_a(target, functools._lru_cache_wrapper):
+        return function_of(target.__wrapped__)
     kind = target if is_a(target, type) else type(target)
     # Every torch module is called through one function; what differs is `forward`.
     name = "forward" if hasattr(kind, "_wrapped_call_impl") else "__call__"
@@ -67,13 +69,15 @@ def find_in_class(kind: type, name: str) -> Any:
 
 
 def unwrap(defined: Any) -> FunctionType | None:
-    """Return the function behind a method, static method, class method or property."""
+    """Return the function behind a method, static method, class method, property or cache."""
     if is_a(defined, staticmethod) or is_a(defined, classmethod):
         defined = defined.__func__
     elif is_a(defined, property):
         defined = defined.fget
     elif is_a(defined, functools.cached_property):
         defined = defined.func
+    if is_a(defined, functools._lru_cache_wrapper):
+        defined = defined.__wrapped__
     return defined if is_a(defined, FunctionType) else None
 
 
@@ -226,6 +230,11 @@ def is_users(value: Any) -> bool:
     if is_a(value, (type, ModuleType)) or kind.__module__ == "builtins":
         return False
     return any(is_a(item, FunctionType) and not is_library(item) for item in vars(kind).values())
+
+
+def is_users_class(kind: type) -> bool:
+    """Return whether a class is the user's own code rather than a library's."""
+    return any(not is_library(function) for item in vars(kind).values() if (function := unwrap(item)) is not None)
 
 
 def _is_own_method(owner: Any, value: Any) -> bool:

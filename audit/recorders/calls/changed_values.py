@@ -6,6 +6,7 @@ returned it; or if a function in C may have made it and nothing changed it since
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import is_a
 from audit.recorders.calls.data_values import carries_data, parts_in
-from audit.recorders.calls.held_values import HeldValues, is_selected, is_view
+from audit.recorders.calls.held_values import HeldValues, is_selected, is_turned, is_view
 from audit.recorders.calls.operators import is_listed
 
 
@@ -65,7 +66,7 @@ class ChangedValues:
             return False
         if is_view(value):
             whole = self._held.whole_of(value)
-            return whole is not None and not is_selected(value, whole)
+            return is_turned(value) if whole is None else not is_selected(value, whole)
         if profile.is_blocked or not profile.has_users_code or id(value) in profile.returned:
             return False
         return not profile.has_maker and bool(value.ndim)
@@ -74,7 +75,9 @@ class ChangedValues:
         """Return whether what a tensor was made of is new: a list of numbers, an array."""
         if is_a(source, (np.ndarray, np.generic, torch.Tensor)):
             return self.is_changed(source)
-        return not is_a(source, (int, float, complex)) and not self._held.holds(source)
+        if is_a(source, (int, float, complex)) or self._held.holds(source):
+            return False
+        return not self._profile.has_maker or bool(self._profile.changes_since_made())
 
     def _is_changed_array(self, value: Any) -> bool:
         if any(change.is_in_place for change in self._profile.changes_since_made()):
@@ -85,10 +88,12 @@ class ChangedValues:
         if whole is not None:
             return not is_selected(value, whole)
         if is_view(value):
-            return self._is_worked_on()
-        if value.base is not None:
-            return False  # the memory of something else: a file, or bytes
-        return self._is_worked_on() or not self._profile.has_maker
+            return self._is_worked_on() or is_turned(value)
+        if is_a(value.base, (bytes, bytearray, memoryview, mmap.mmap)):
+            return False
+        if self._is_worked_on() or self._profile.has_c_change:
+            return True
+        return not self._profile.has_maker and not self._profile.is_converted
 
     def _is_worked_on(self) -> bool:
         return any(change.is_of_numbers for change in self._profile.changes_since_made())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from audit.recorders.calls.callables import held_values, is_a, is_users
+from audit.recorders.calls.callables import held_values, is_a, is_users, is_users_class
 
 _MOST_HELD = 100_000
 _DEEPEST = 5
@@ -72,12 +72,18 @@ def is_selected(view: Any, whole: Any) -> bool:
     return shorter <= 1
 
 
+def is_turned(view: Any) -> bool:
+    """Return whether a view has the elements of its memory in another order."""
+    strides = [stride for stride, size in zip(_strides(view), view.shape, strict=True) if size > 1]
+    return any(stride < 0 for stride in strides) or strides != sorted(strides, reverse=True)
+
+
 def _strides(value: Any) -> tuple[int, ...]:
     return tuple(value.stride()) if is_a(value, torch.Tensor) else tuple(value.strides)
 
 
 def _walk(dataset: Any) -> Iterator[Any]:
-    waiting: deque[tuple[Any, int]] = deque((held, _DEEPEST) for _, held in held_values(dataset))
+    waiting: deque[tuple[Any, int]] = deque((held, _DEEPEST) for held in _attributes_of(dataset))
     while waiting:
         held, depth = waiting.popleft()
         yield held
@@ -89,4 +95,11 @@ def _parts_of(held: Any) -> Iterator[Any]:
     if is_a(held, (list, tuple, dict)):
         yield from itertools.islice(held.values() if is_a(held, dict) else held, _MOST_HELD)
     elif is_users(held) or hasattr(type(held), "__getitem__"):
-        yield from (part for _, part in held_values(held))
+        yield from _attributes_of(held)
+
+
+def _attributes_of(owner: Any) -> Iterator[Any]:
+    yield from (held for _, held in held_values(owner))
+    for kind in type(owner).__mro__:
+        if kind.__module__ != "builtins" and is_users_class(kind):
+            yield from list(vars(kind).values())

@@ -76,14 +76,13 @@ class _Frame:
 
 
 class VisitCalls:
-    """Follows the calls of one visit."""
+    """Follows the calls of one visit. Made for each, so that it holds little until there is a call."""
+
+    __slots__ = ("_followed", "_frames", "_held", "_search", "_sink", "made", "paused")
 
     def __init__(self, sink: CallSink, search: CallSearch) -> None:
         self._sink = sink
-        self._labels = search.labels
-        #: Callables that are stages already, found by the attribute that holds them.
-        self._skipped = search.skipped
-        self._owners = search.owners
+        self._search = search
         self._frames = [_Frame(CALL_PREFIX.rstrip("."), None, 2)]
         self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
         #: Above 0, no call counts.
@@ -109,6 +108,8 @@ class VisitCalls:
             return slot.original(*args, **kwargs)
         frame = self._frames[-1]
         target = _target_of(slot.function, args)
+        if id(target) in self._search.owners:
+            target = MethodType(slot.function, target)
         label = self._label_of(frame, target)
         if label is None:
             return slot.original(*args, **kwargs)
@@ -176,16 +177,16 @@ class VisitCalls:
 
     def _label_of(self, frame: _Frame, target: Any) -> str | None:
         key = key_of(target)
-        if key in self._skipped:
-            return None
+        if key in self._search.skipped:
+            return None  # a stage already, found by the attribute that holds it
         held = self._held_by(frame.target) if frame.target is not None else {}
         if key in held:
             return held[key][0]
-        return (self._labels.get(key) or name_of(target)) if frame.openness else None
+        return (self._search.labels.get(key) or name_of(target)) if frame.openness else None
 
     def _openness_of(self, target: Any, parent: _Frame) -> int:
         """Whether the calls that a stage makes count, too."""
-        if isinstance(target, MethodType) and id(target.__self__) in self._owners:
+        if isinstance(target, MethodType) and id(target.__self__) in self._search.owners:
             return parent.openness
         # A function of the user's own that the dataset's code calls, but not what such a function calls in turn.
         is_users = isinstance(target, FunctionType) and not is_library(target)

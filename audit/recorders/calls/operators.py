@@ -84,7 +84,7 @@ def _change_of(
         return TEXT_PARTS
     if one.opname in _COMPREHENSIONS:
         return COMPREHENSION
-    if one.opname == "BINARY_SLICE" or (one.opname == "BINARY_SUBSCR" and _is_cut(instructions[place - 1])):
+    if one.opname == "BINARY_SLICE" or (one.opname == "BINARY_SUBSCR" and _is_cut(instructions[:place])):
         return SLICING
     if one.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD"):
         function = _resolve(instructions, place, names)
@@ -104,8 +104,11 @@ def _has_format(instructions: Sequence[dis.Instruction]) -> bool:
     return any(one.opname == "LOAD_CONST" and is_a(one.argval, str) and "%" in one.argval for one in instructions)
 
 
-def _is_cut(before: dis.Instruction) -> bool:
-    """Return whether a subscript, made by this instruction, takes more than one element or row."""
+def _is_cut(instructions: Sequence[dis.Instruction]) -> bool:
+    """Return whether a subscript, made by the last of these instructions, takes more than one element or row."""
+    before = instructions[-1]
+    if before.opname == "BUILD_TUPLE":
+        return any(one.opname == "BUILD_SLICE" for one in instructions[-12:])
     return before.opname in ("BUILD_SLICE", "BUILD_LIST", "LIST_EXTEND") or (
         before.opname == "LOAD_CONST" and is_a(before.argval, slice)
     )

@@ -75,10 +75,14 @@ class Instrument:
             self._readers = observe_readers()
             self._standing = StandingStandIns(self._pairs, found)
             self._standing.put()
+            if self._calls is not None:
+                self._calls.stand()
 
     def stand_down(self) -> None:
         """Undo `stand`."""
         if self._standing is not None:
+            if self._calls is not None:
+                self._calls.stand_down()
             self._standing.restore()
             self._standing = None
             for reader in self._readers:
@@ -99,10 +103,11 @@ class Instrument:
     def insert(self, visit: Visit) -> Inserted:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         if self._standing is not None:
-            functions = self._calls.observe(visit) if self._calls is not None else []
+            if self._calls is not None:
+                self._calls.follow(visit)
             before = note_opened_files(visit.opened)
             set_current_visit(visit)
-            return Inserted([], functions, [], before) if functions or before is not NOBODY else _NOTHING_INSERTED
+            return Inserted([], [], [], before) if before is not NOBODY else _NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
         # Before the calls: a function that reads a file is not a stage.
         readers = observe_readers()

@@ -6,18 +6,21 @@ pipeline shares the ordinals of stages that are the same as far as that holds.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.repeated_call import inside_stage
-from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Stage
 from audit.store import wire as batch
 
 _COLUMNS = ("path", "name", "qualname", "parameters", "random", "source_code_digest")
-_MOST_ADDED = 1_000_000
+
+
+class StageOrdinals(Protocol):
+    """Gives the run's ordinals of stages to those who write rows."""
+
+    def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None: ...
+    def take_rows(self) -> Any: ...
 
 
 class StageRegister:
@@ -82,37 +85,6 @@ class StageRegister:
                 self._fresh[number] = stage
             given[own] = last = number
         return given
-
-
-class StagesByPath:
-    """Gives out ordinals in a process that does not know what others record: those of the pipeline, and for stages that are
-    met only in visits one that follows from their path, the same everywhere."""
-
-    def __init__(self, known: Mapping[str, int]) -> None:
-        self._known = dict(known)
-        #: Stages that are not in the store yet, by their ordinals.
-        self.added: dict[int, Stage] = {}
-
-    def ordinals(self, key: int, stages: Sequence[tuple[int, Stage]] = ()) -> dict[int, int] | None:
-        """Return the run's ordinal for each of a visit's."""
-        found: dict[int, int] = {}
-        for own, stage in stages:
-            number = self._known.get(stage.path)
-            if number is None:
-                number = self._known[stage.path] = _ordinal_of_path(stage.path)
-                self.added[number] = stage
-            found[own] = number
-        return found or None
-
-    def take_rows(self) -> Any:
-        """Return None: the process that knows all workers writes the rows."""
-        return None
-
-
-def _ordinal_of_path(path: str) -> int:
-    # The item comes after everything else on the way to the model.
-    place = _MOST_ADDED if path == inside_stage("item").path else zlib.crc32(path.encode("utf-8", "replace"))
-    return INSIDE + min(place % (_MOST_ADDED + 1), _MOST_ADDED)
 
 
 def stage_rows(run_id: str, stages: Mapping[int, Stage]) -> Any:

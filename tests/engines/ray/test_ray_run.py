@@ -228,22 +228,50 @@ def test_a_run_is_resumed_by_the_other_engine(
         assert opened.verify() == []
 
 
-def test_stages_that_a_dataset_calls_are_told(nodes: Any, tmp_path: Path) -> None:
-    pipeline = tmp_path / "calls.py"
-    pipeline.write_text(
-        "import torch\nfrom torch import nn\n"
-        "class Own:\n"
-        "    def __init__(self): self.aug = nn.Flatten(0)\n"
-        "    def __len__(self): return 6\n"
-        "    def __getitem__(self, index): return self.aug(torch.full((2, 3), float(index))), index % 2\n"
-        "def dataset(root): return Own()\n"
-    )
-    run = audit.run(tmp_path, pipeline=pipeline, store=tmp_path / "lineage", engine="ray")
-    assert (run.status, run.samples) == ("complete", 6)
-    named, text = run.unrecorded or []
-    assert "the stages Flatten (call.aug), which are found by their calls" in named
-    assert "`load` is the finished item" in text
-    assert any("--engine local" in warning for warning in run.warnings)
+CALLS = """
+import torch
+from torch import nn
+
+class Own:
+    def __init__(self):
+        self.aug = {"flat": nn.Flatten(0)}
+        self.target_transform = None
+    def __len__(self):
+        return 12
+    def scale(self, x):
+        return x / 2
+    def rare(self, x):
+        return x + torch.rand(1)
+    def __getitem__(self, index):
+        x = self.aug["flat"](torch.full((2, 3), float(index)))
+        if index == 10:
+            x = self.rare(x)
+        return self.scale(x), index % 2
+
+def dataset(root):
+    return Own()
+"""
+
+
+def test_stages_that_a_dataset_calls_are_found(nodes: Any, tmp_path: Path) -> None:
+    """In every process, with the ordinals that the local engine gives them; also a stage that one sample alone has."""
+    pipeline, store = tmp_path / "calls.py", tmp_path / "lineage"
+    pipeline.write_text(CALLS)
+    options = {"pipeline": pipeline, "store": store, "batch_size": 2, "capture": "full"}
+    there = audit.run(tmp_path, engine="ray", name="there", **options)
+    here = audit.run(tmp_path, workers=0, name="here", **options)
+    assert (there.status, there.samples, there.unrecorded) == (here.status, 12, here.unrecorded) == ("complete", 12, [])
+    ask = "SELECT index, o.stage, s.path, o.name, o.digest FROM stage_outputs o JOIN stages s USING (run_id, stage)"
+    with audit.open(store) as opened:
+        found = {run: opened.sql(f"{ask} ORDER BY ALL", run=run).fetchall() for run in ("here", "there")}
+        paths = {path for _, _, path, _, _ in found["there"]}
+        assert paths == {"0", "call.aug.flat", "call.rare", "call.scale"}
+        without = {run: [(index, path, *rest) for index, _, path, *rest in rows] for run, rows in found.items()}
+        assert sorted(without["there"]) == sorted(without["here"])
+        order = [path for index, _, path, _, _ in found["there"] if index == 10]
+        assert order == ["0", "call.aug.flat", "call.rare", "call.scale"]
+        replayed = opened.replay("there", trust=True)
+        assert (replayed.identical, replayed.checked) == (12, 12)
 
 
 def test_several_graded_outputs(nodes: Any, tmp_path: Path) -> None:

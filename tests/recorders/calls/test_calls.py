@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from dataset_shapes import SHAPES, Conditional, Functions, NamedAttribute, Pictures, Shape, flip, picture
+from further_shapes import FURTHER
 from observing_material import difference, seed_everything
 from torch.utils.data import DataLoader, IterableDataset
 from torchvision import transforms
@@ -40,7 +41,7 @@ def found_stages(store: Path) -> list[tuple[str, str]]:
         return lineage.sql("SELECT path, name FROM stages ORDER BY stage").fetchall()[1:]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*SHAPES, *FURTHER], ids=lambda shape: shape.name)
 def test_shapes(shape: Shape, tmp_path: Path) -> None:
     seed_everything(3)
     plain = make_items(shape.build())
@@ -63,7 +64,7 @@ def test_shapes(shape: Shape, tmp_path: Path) -> None:
     else:
         (text,) = run.run.unrecorded or []
         assert shape.unseen in text
-        assert "dataset_shapes.py:" in text
+        assert "_shapes.py:" in text
         assert len(told) == 1
         assert text in told[0]
     if not isinstance(dataset, IterableDataset):

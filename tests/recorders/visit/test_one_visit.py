@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 import audit
 from audit.recorders.stages.discover import find_pipeline
 from audit.recorders.visit.repeated_call import inside_stage
-from audit.recorders.visit.stage_register import StageRegister, StagesByPath
+from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Stage
 
 
@@ -110,16 +110,3 @@ def test_a_resumed_run_keeps_the_ordinals(tmp_path: Path) -> None:
     # A stage that comes late is followed by what followed it: the largest ordinal is the last on the way to the model.
     assert second.ordinals(0, [(0, load), (1, inside_stage("clean")), (2, scale)]) == {0: 0, 1: 3, 2: 4}
     assert [row["name"] for row in second.take_rows().to_pylist()] == ["clean", "scale"]
-
-
-def test_processes_that_do_not_know_each_other_agree() -> None:
-    stages = [(1, inside_stage("scale")), (2, inside_stage("clean")), (3, inside_stage("item"))]
-    one, other = StagesByPath({"0": 0, "inside.clean": 7}), StagesByPath({"0": 0, "inside.clean": 7})
-    given = one.ordinals(0, stages)
-    assert given is not None
-    assert other.ordinals(0, [(own + 5, stage) for own, stage in reversed(stages)]) == {
-        own + 5: number for own, number in given.items()
-    }
-    assert given[2] == 7
-    assert max(given.values()) == given[3]
-    assert {stage.name for stage in one.added.values()} == {"scale", "item"}

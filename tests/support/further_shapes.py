@@ -1,0 +1,158 @@
+"""More ways to write a dataset: caches, decorators, generators, coroutines, datasets that call themselves, functions in C."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from dataset_shapes import COUNT, Pictures, Shape, flip, picture
+from PIL import ImageOps
+from torchvision.transforms import functional
+
+
+class CachedMethod(Pictures):
+    """Keeps what a method made."""
+
+    def __init__(self) -> None:
+        self.read = functools.lru_cache(self.decode)
+
+    def decode(self, index: int) -> Any:
+        return flip(picture(index))
+
+    def make(self, index: int) -> Any:
+        return functional.to_tensor(self.read(index))
+
+
+class CallsItself(Pictures):
+    def __call__(self, image: Any) -> Any:
+        return functional.to_tensor(ImageOps.mirror(image))
+
+    def make(self, index: int) -> Any:
+        return self(picture(index))
+
+
+class Steps:
+    """Steps that need no object."""
+
+    @classmethod
+    def run(cls, image: Any) -> Any:
+        return cls.last(ImageOps.mirror(image))
+
+    @staticmethod
+    def last(image: Any) -> Any:
+        return functional.to_tensor(image)
+
+
+class ClassMethods(Pictures):
+    def make(self, index: int) -> Any:
+        return Steps.run(picture(index))
+
+
+class Reduced(Pictures):
+    def __init__(self) -> None:
+        self.steps = [flip, ImageOps.mirror, functional.to_tensor]
+
+    def make(self, index: int) -> Any:
+        return functools.reduce(lambda value, step: step(value), self.steps, picture(index))
+
+
+def with_tensor(make: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    @functools.wraps(make)
+    def made(self: Any, index: int) -> Any:
+        return functional.to_tensor(make(self, index))
+
+    return made
+
+
+class Decorated(Pictures):
+    @with_tensor
+    def make(self, index: int) -> Any:
+        return flip(picture(index))
+
+
+class Generated(Pictures):
+    def steps(self, index: int) -> Iterator[Any]:
+        yield (image := flip(picture(index)))
+        yield functional.to_tensor(image)
+
+    def make(self, index: int) -> Any:
+        return list(self.steps(index))[-1]
+
+
+class Awaited(Pictures):
+    async def load(self, index: int) -> Any:
+        return functional.to_tensor(flip(picture(index)))
+
+    def make(self, index: int) -> Any:
+        return asyncio.run(self.load(index))
+
+
+class Replaced(Pictures):
+    """A method of the object was replaced by another function."""
+
+    def __init__(self) -> None:
+        self.change = functional.to_tensor
+
+    def make(self, index: int) -> Any:
+        return self.change(picture(index))
+
+
+class OpenCv(Pictures):
+    def make(self, index: int) -> Any:
+        return functional.to_tensor(cv2.resize(np.array(picture(index)), (6, 6)))
+
+
+class Window(Pictures):
+    """A part of a series: it is only selected, so that nothing remains to be told."""
+
+    series = torch.arange(60.0).reshape(2, 30)
+
+    def make(self, index: int) -> Any:
+        return self.series[:, index * 3 : index * 3 + 6]
+
+
+class Cut(Pictures):
+    pixels = np.arange(COUNT * 48.0).reshape(COUNT, 6, 8)
+
+    def make(self, index: int) -> Any:
+        return self.pixels[index, 1:5, ::-1]
+
+
+class Prompts(Pictures):
+    names = ("a cat", "a dog", "a red car")
+
+    def make(self, index: int) -> Any:
+        return f"a photo of {self.names[index % 3]}"
+
+
+class Tokens(Pictures):
+    texts = tuple(f"some words and number {n}" for n in range(COUNT))
+
+    def make(self, index: int) -> Any:
+        return [len(word) for word in self.texts[index].split()]
+
+
+def _stages(*names: str) -> list[tuple[str, str]]:
+    return [(f"call.{name}", name.rpartition(".")[2]) for name in names]
+
+
+FURTHER = [
+    Shape("cached method", CachedMethod, _stages("flip", "to_tensor")),
+    Shape("dataset that calls itself", CallsItself, _stages("__call__.mirror", "__call__.to_tensor")),
+    Shape("class methods of another class", ClassMethods, [("call.run.mirror", "mirror"), ("call.run", "run")]),
+    Shape("reduce", Reduced, [("call.steps.1", "flip"), ("call.steps.2", "mirror"), ("call.steps.3", "to_tensor")]),
+    Shape("decorator", Decorated, _stages("flip", "to_tensor")),
+    Shape("generator", Generated, _stages("flip", "to_tensor")),
+    Shape("coroutine", Awaited, _stages("flip", "to_tensor")),
+    Shape("replaced method", Replaced, [("call.change", "to_tensor")]),
+    Shape("window of a series", Window, []),
+    Shape("OpenCV", OpenCv, _stages("to_tensor"), unseen="cv2.resize"),
+    Shape("slices", Cut, [], unseen="slices and lists of indices"),
+    Shape("text made of parts", Prompts, [], unseen="text made of parts"),
+    Shape("tokens by a comprehension", Tokens, [], unseen="comprehensions"),
+]  # fmt: skip
