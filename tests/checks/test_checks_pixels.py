@@ -62,7 +62,7 @@ def _messages(store: Path, check: str) -> list[str]:
 
 def test_photographs_without_a_fault_have_no_finding(tiles: list[Array], tmp_path: Path) -> None:
     store = _record(tmp_path, tiles, lambda pixels, _: pixels)
-    for check in ("shortcuts", "split_drift", "overflow", "truncated"):
+    for check in ("shortcuts", "split_drift", "overflow", "truncated", "blank"):
         assert _messages(store, check) == []
 
 
@@ -110,6 +110,19 @@ def test_loading_that_overflows_is_found(tiles: list[Array], tmp_path: Path) -> 
         "dataset = Bright\n",
     )
     assert [finding.stage for finding in outcome_of(store, "overflow").findings] == [0]
+
+
+@pytest.mark.parametrize("where", ["files", "stage"])
+def test_a_channel_that_is_empty_in_all_samples_is_found(tiles: list[Array], tmp_path: Path, where: str) -> None:
+    pipeline = (
+        _BRIGHTER + "transform = [lambda image: Image.fromarray(np.asarray(image) * np.array([1, 1, 0], np.uint8))]\n"
+    )
+    dead = np.array([1, 1, 0 if where == "files" else 1])
+    store = _record(tmp_path, tiles[:40], lambda pixels, _: pixels * dead, _PLAIN if where == "files" else pipeline)
+    outcome = outcome_of(store, "blank")
+    check_outcome(store, outcome)
+    assert [(one.stage, outcome.severity) for one in outcome.findings] == [(0 if where == "files" else 2, "warning")]
+    assert "Channel 2 of 3 is 0 everywhere" in outcome.message
 
 
 _CLEAN: dict[str, Callable[[Image.Image], Image.Image]] = {

@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from audit.picture_formats import picture_formats
 from audit.sources import FileDataset, open_dataset, pil_rgb_loader
 from audit.sources.decode import decode_picture, decode_sample, sample_suffixes
+from audit.sources.files import FolderOpener, open_file
 
 
 def encoded(picture: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -164,6 +165,25 @@ def test_what_is_no_file_is_never_waited_for(tmp_path: Path) -> None:
         reader.join(10)
         assert not reader.is_alive()
     assert failures == [f"is a {kind}, not a file" for kind in ("character device", "FIFO", "socket")]
+
+
+def test_files_of_one_folder_are_opened_as_each_alone(tmp_path: Path) -> None:
+    (tmp_path / "ok.png").write_bytes(b"data")
+    os.symlink("ok.png", tmp_path / "link.png")
+    os.mkfifo(tmp_path / "fifo.png")
+    os.symlink("/proc/self/environ", tmp_path / "system.png")
+    os.symlink("/proc/self", tmp_path / "folder")
+    opener = FolderOpener()
+    for name in ("ok.png", "link.png"):
+        with opener.open(os.fsencode(tmp_path / name)) as file:
+            assert file.readall() == b"data"
+    for name in ("fifo.png", "system.png", "folder/environ", "missing.png", "ok.png\0"):
+        path = os.fsencode(tmp_path / name)
+        with pytest.raises(OSError) as alone:
+            open_file(path)
+        with pytest.raises(OSError) as together:
+            opener.open(path)
+        assert (together.value.errno, together.value.strerror) == (alone.value.errno, alone.value.strerror)
 
 
 def test_a_file_that_is_gone_or_forbidden_fails_on_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.signatures import signatures
+from audit.checks.shared.signatures import sharpness_of, signatures
 
 Array = np.ndarray[Any, Any]
 
@@ -72,7 +72,7 @@ class Outliers(Check):
 def measures(thumbnails: Array) -> Array:
     """Return for each picture: brightness, contrast, detail, its finest part, and the share of black or white."""
     grey = thumbnails.astype(np.float32)
-    detail, sharpness = _sharpness(grey)
+    detail, sharpness = sharpness_of(grey)
     contrast = grey.std(axis=(1, 2))
     extreme = ((grey < 8) | (grey > 247)).mean(axis=(1, 2))
     levels = [
@@ -84,23 +84,6 @@ def measures(thumbnails: Array) -> Array:
         np.sqrt(extreme),
     ]
     return np.stack([*levels, *_texture(grey), *_palette(thumbnails)], axis=1)
-
-
-def details(thumbnails: Array) -> dict[str, Array]:
-    """Return two measures of each picture by the words for them: blur, noise and compression change both."""
-    detail, sharpness = _sharpness(thumbnails.astype(np.float32))
-    return {"the amount of detail": detail, "the sharpness": sharpness}
-
-
-def _sharpness(grey: Array) -> tuple[Array, Array]:
-    """Return the logarithm of each picture's detail, and of the share of it between neighbouring pixels."""
-    down, across = np.diff(grey, axis=1)[:, :, :-1], np.diff(grey, axis=2)[:, :-1, :]
-    detail: Array = np.log1p(np.sqrt((down**2 + across**2).mean(axis=(1, 2))))
-    fine = np.abs(
-        grey[:, 1:-1, 1:-1] * 4 - grey[:, :-2, 1:-1] - grey[:, 2:, 1:-1] - grey[:, 1:-1, :-2] - grey[:, 1:-1, 2:]
-    )
-    sharpness: Array = np.log1p(fine.mean(axis=(1, 2))) - detail
-    return detail, sharpness
 
 
 def _texture(grey: Array) -> list[Array]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.data.outliers import details
 from audit.checks.shared.files import chosen_files, evenly
 from audit.checks.shared.headers import headers
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
@@ -151,9 +150,7 @@ class Shortcuts(Check):
         indices = [given.pictures[place].index for place in places]
         looks: Facts = {called: (given.looks[places, n].tolist(), called) for n, called in enumerate(_LOOKS)}
         yield from self._judge_some(context, looks, indices, label_of, query)
-        shapes: Facts = {
-            called: (column.tolist(), called) for called, column in details(given.thumbnails[places]).items()
-        }
+        shapes: Facts = {called: (column[places].tolist(), called) for called, column in given.details.items()}
         yield from self._judge_some(context, shapes, indices, label_of, query, _OF_SHAPES)
         yield from self._judge_noise(context, label_of, query)
         if context.facts.root is not None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.data.outliers import details
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.pictures import Picture
@@ -148,7 +147,7 @@ def _measured(context: Context) -> Iterable[tuple[str, list[Picture], Array]]:
     except Skip as skipped:
         context.note(f"the pixels were not compared: {skipped}")
         return
-    for called, values in details(given.thumbnails).items():
+    for called, values in given.details.items():
         yield called, given.pictures, values
     # How much red and blue exceed green: a white balance is a temperature (red against blue) and a tint.
     red, blue = given.looks[:, 0], given.looks[:, 1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from audit.checks.context import Context
 from audit.lineage.source_state import SourceFields, read_source, source_path
-from audit.sources.files import open_file
+from audit.sources.files import FolderOpener, open_file
 from audit.store.bucket.location import is_remote
 from audit.store.read.rows import field_names
 
@@ -38,11 +38,11 @@ class SourceFile:
         """Return all its bytes; raise OSError if they cannot be read."""
         return read_source(self._place)
 
-    def open(self) -> Opened:
-        """Open the file for reading; raise OSError if it no longer exists."""
+    def open(self, opener: FolderOpener | None = None) -> Opened:
+        """Open the file for reading; raise OSError if it no longer exists. `opener` is for many files of few folders."""
         path = source_path(self._place)
         if path is not None and os.path.isfile(path):
-            return io.BufferedReader(open_file(path))
+            return io.BufferedReader(opener.open(path) if opener else open_file(path))
         return io.BytesIO(self.read())
 
 
@@ -67,7 +67,8 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
 def opened(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
     """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
     if not any(is_remote(file.root or "") for file in files):
-        yield from ((file, _open(file)) for file in files)
+        opener = FolderOpener()
+        yield from ((file, _open(file, opener)) for file in files)
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(files), _AT_ONCE):
@@ -75,8 +76,8 @@ def opened(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | O
             yield from zip(some, pool.map(_open, some), strict=True)
 
 
-def _open(file: SourceFile) -> Opened | OSError:
+def _open(file: SourceFile, opener: FolderOpener | None = None) -> Opened | OSError:
     try:
-        return file.open()
+        return file.open(opener)
     except OSError as error:
         return error

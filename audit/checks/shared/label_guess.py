@@ -124,6 +124,7 @@ def _commonest(bins: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
 
 def _numbers(values: Sequence[Any]) -> Array | None:
     """Return the values as numbers, NaN for None; None if some are not numbers."""
-    if not all(value is None or isinstance(value, (int, float)) for value in values):
+    # A set of types is quicker than a question for each value.
+    if not set(map(type, values)) <= {int, float, bool, type(None)}:
         return None
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array(values, dtype=np.float64)

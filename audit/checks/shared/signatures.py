@@ -31,9 +31,26 @@ class Signatures:
     sides: Array
 
     @cached_property
+    def details(self) -> dict[str, Array]:
+        """Return two measures of each picture by the words for them: blur, noise and compression change both."""
+        detail, sharpness = sharpness_of(self.thumbnails.astype(np.float32))
+        return {"the amount of detail": detail, "the sharpness": sharpness}
+
+    @cached_property
     def hashes(self) -> Array | None:
         """Return the perceptual hash of each; None if there are so few pictures that all pairs are compared."""
         return hashes_of(self.thumbnails) if len(self.pictures) > MOST_IN_PAIRS else None
+
+
+def sharpness_of(grey: Array) -> tuple[Array, Array]:
+    """Return the logarithm of each picture's detail, and of the share of it between neighbouring pixels."""
+    down, across = np.diff(grey, axis=1)[:, :, :-1], np.diff(grey, axis=2)[:, :-1, :]
+    detail: Array = np.log1p(np.sqrt((down**2 + across**2).mean(axis=(1, 2))))
+    fine = np.abs(
+        grey[:, 1:-1, 1:-1] * 4 - grey[:, :-2, 1:-1] - grey[:, 2:, 1:-1] - grey[:, 1:-1, :-2] - grey[:, 1:-1, 2:]
+    )
+    sharpness: Array = np.log1p(fine.mean(axis=(1, 2))) - detail
+    return detail, sharpness
 
 
 def signatures(context: Context, most: int) -> Signatures:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import GRIDS, Context
-from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.checks.context import Context
+from audit.checks.shared.files import chosen_files, opened
 from audit.checks.shared.hashes import Array
+from audit.checks.shared.stored_values import Visit, channel_axis, stored_values
 from audit.picture_formats import open_picture
 
 #: Levels wrap around where the output falls from above the second to below the first, within so many levels of the input.
@@ -50,32 +51,16 @@ class Overflow(Check):
 
     def _stored(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
         """Yield each stage that maps 8-bit values to 8-bit values of their shape, the sample, and the values before and after."""
-        stages = [row["stage"] for row in context.profile if row["dtype"] == "uint8"]
-        if len(set(stages)) < 2:
+        if len({row["stage"] for row in context.profile if row["dtype"] == "uint8"}) < 2:
             return
-        total = context.value(f"SELECT count(*) FROM {context.items} WHERE status = 'ok'")
-        most = max(1, context.options["samples"])
-        chosen = f" AND {evenly(most, total)}" if total > most else ""
-        numbers = ", ".join(map(str, sorted(context.stage_numbers)))
-        # A stage that changed nothing has no payload of its own: the one before it counts.
-        query = (
-            f"SELECT epoch, index, visit, stage, kind, encoding, data FROM payloads WHERE run_id = {context.run_literal} "
-            f"AND form = 'full' AND kind IN {GRIDS} AND stage IN ({numbers}){chosen}{context.of_items} ORDER BY ALL"
-        )
-        from audit import values
-
-        last: tuple[object, Array] | None = None
-        for epoch, index, visit, stage, kind, encoding, data in context.reader.sql(
-            query, run=[context.run.run_id]
-        ).fetchall():
-            try:
-                value = np.asarray(values.decode(kind, values.Encoded(encoding, data), numpy_only=True))
-            except Exception:
+        last: tuple[Visit, Array] | None = None
+        for visit, stage, value in stored_values(context, max(1, context.options["samples"])):
+            if value is None:
                 last = None
                 continue
-            if last is not None and last[0] == (epoch, index, visit) and is_comparable(last[1], value):
-                yield stage, index, last[1], value
-            last = (epoch, index, visit), value
+            if last is not None and last[0] == visit and is_comparable(last[1], value):
+                yield stage, visit[1], last[1], value
+            last = visit, value
 
     def _loaded(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
         """Yield the pixels of some files, and what was loaded from them."""
@@ -114,18 +99,12 @@ def wrapped_levels(before: Array, after: Array) -> tuple[int, int] | None:
     """Return the first level that came out at the other end, and what it became; None if none did or more was changed."""
     if not is_comparable(before, after):
         return None
-    axis = _channel_axis(before.shape)
+    axis = channel_axis(before.shape)
     if axis is not None:
         # Each channel may be mapped in its own way.
         pairs = zip(np.moveaxis(before, axis, 0), np.moveaxis(after, axis, 0), strict=True)
         return next((found for one, two in pairs if (found := _wrapped(one, two)) is not None), None)
     return _wrapped(before, after)
-
-
-def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    if len(shape) != 3:
-        return None
-    return 2 if shape[2] in (2, 3, 4) else 0 if shape[0] in (1, 2, 3, 4) else None
 
 
 def _wrapped(before: Array, after: Array) -> tuple[int, int] | None:
