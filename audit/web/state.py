@@ -13,6 +13,7 @@ from audit.store.read.reader import Reader
 from audit.store.sandbox.sandbox import Sandbox
 from audit.web.answers import Answers
 from audit.web.derivations import Derivations
+from audit.web.neighbours import KnownNeighbours
 from audit.web.pictures import Pictures
 from audit.web.replays import Replays
 from audit.web.warm_process import WarmProcess
@@ -32,6 +33,7 @@ class AppState:
         self._current = Current(Reader, location)
         self.sandbox = Sandbox(location, seconds=seconds)
         self.answers = Answers()
+        self.neighbours = KnownNeighbours()
         #: Whether pages may tag and rename.
         self.write = write
         self.pictures = Pictures()

@@ -146,18 +146,17 @@ def place(picked: PickedSamples, key: Key, *, order: str) -> GalleryBlock:
     return GalleryBlock(queries, [*key], order)
 
 
-def neighbours(picked: PickedSamples, key: Key, *, order: str) -> GalleryBlock:
-    """Where the samples before and after one are, in one scan: `before` and `after`, each as index, epoch and visit."""
+def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) -> GalleryBlock:
+    """Where the samples around one are, in one scan: lists `before` and `after`, the nearest first, each as [index, epoch,
+    visit]. A list is NULL if there are none, and shorter than `many` if there are no more."""
     sign = "-" if _expression(order)[1] else ""
-    found = (
-        "struct_extract({0}, 2) AS {0}_index, struct_extract({0}, 3) AS {0}_epoch, struct_extract({0}, 4) AS {0}_visit"
-    )
+    found = "list_transform({0}, lambda p: [struct_extract(p, 2), struct_extract(p, 3), struct_extract(p, 4)]) AS {0}"
     queries = tuple(
         f"WITH placed AS NOT MATERIALIZED (SELECT epoch, index, visit, row({sign}sort_key, index, epoch, visit) AS place "
         f"FROM ({inner})), here AS (SELECT place FROM placed WHERE epoch = ? AND index = ? AND visit = ?) "
         f"SELECT {found.format('before')}, {found.format('after')} FROM ("
-        "SELECT max(p.place) FILTER (p.place < here.place) AS before, min(p.place) FILTER (p.place > here.place) AS after "
-        "FROM placed p, here)"
+        f"SELECT max(p.place, {int(many)}) FILTER (p.place < here.place) AS before, "
+        f"min(p.place, {int(many)}) FILTER (p.place > here.place) AS after FROM placed p, here)"
         for inner in _ordered_samples(picked, order)
     )
     return GalleryBlock(queries, [*key], order)

@@ -15,6 +15,7 @@ from audit.lineage.queries.filters import Filter, parse_filters
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.store.read.reader import Reader
+from audit.web.neighbours import MANY
 from audit.web.respond import whole
 from audit.web.state import AppState
 
@@ -94,16 +95,19 @@ def neighbours(
     state: AppState, chosen: GallerySelection, key: browsing.Key
 ) -> tuple[browsing.VisitPlace | None, browsing.VisitPlace | None]:
     """Return the samples before and after one in the order of a gallery; None where there is none."""
-    built = gallery_rows.neighbours(chosen.picked, key, order=chosen.order)
-    found = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows
-    return (_place_of(found[0][:3]), _place_of(found[0][3:])) if found else (None, None)
+    picked = chosen.picked
+    gallery = (picked.run.run_id, state.store.manifest(picked.run.run_id).commit, picked.condition, chosen.order)
+    if (known := state.neighbours.find(gallery, key)) is not None:
+        return known
+    built = gallery_rows.neighbours(picked, key, order=chosen.order, many=MANY)
+    ((before, after),) = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows
+    if before is None and after is None:
+        return None, None  # the gallery does not have it, or nothing else
+    return state.neighbours.add(gallery, _places(before), key, _places(after))
 
 
-def _place_of(found: Sequence[int | None]) -> browsing.VisitPlace | None:
-    index, epoch, visit = found
-    if index is None or epoch is None or visit is None:
-        return None
-    return {"epoch": epoch, "index": index, "visit": visit}
+def _places(found: Sequence[Sequence[int]] | None) -> list[browsing.VisitPlace]:
+    return [{"epoch": epoch, "index": index, "visit": visit} for index, epoch, visit in found or ()]
 
 
 def cursor_of(state: AppState, chosen: GallerySelection, key: browsing.Key) -> str | None:

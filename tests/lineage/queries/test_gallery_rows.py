@@ -100,12 +100,14 @@ def test_blocks_and_neighbours_walk_the_whole_order(reader: Reader, name: str, o
         after = built.cursor(found[-1])
     assert len(walked) == len(set(walked)) == 48
     for place in (0, 1, 20, 46, 47):
-        built = gallery_rows.neighbours(picked, walked[place], order=order)
-        found_row = reader.sql(built.queries[0], parameters=built.parameters).fetchone()
-        assert found_row is not None
-        before, following = walked[place - 1] if place else None, walked[place + 1] if place < 47 else None
-        for key, (index, epoch, seen) in ((before, found_row[:3]), (following, found_row[3:])):
-            assert (None if index is None else (epoch, index, seen)) == key
+        for many in (1, 3):
+            built = gallery_rows.neighbours(picked, walked[place], order=order, many=many)
+            found_row = reader.sql(built.queries[0], parameters=built.parameters).fetchone()
+            assert found_row is not None
+            nearest = walked[max(0, place - many) : place][::-1], walked[place + 1 : place + 1 + many]
+            for keys, listed in zip(nearest, found_row, strict=True):
+                assert [(epoch, index, seen) for index, epoch, seen in listed or ()] == keys
+                assert listed is None or keys
 
 
 def test_filters_count_the_same_rows(reader: Reader) -> None:
