@@ -202,8 +202,7 @@ def _block(state: AppState, store: Reader, row: Run, request: Request) -> JsonOb
         _expect(state, store, row, rows, chosen.stage)
     texts = _texts(store, row, rows, chosen.stage) if shows == "text" else {}
     tagged = browsing.tags(store, row, [sample["index"] for sample in rows])
-    named = browsing.sources(store, row, [_key(sample) for sample in rows])
-    said = browsing.summaries(store, row, [_key(sample) for sample in rows])
+    named, said = _describe(state, store, row, tuple(_key(sample) for sample in rows))
     samples = [
         {
             **{name: value for name, value in sample.items() if name != "sort_key"},
@@ -216,6 +215,17 @@ def _block(state: AppState, store: Reader, row: Run, request: Request) -> JsonOb
     ]
     first = "after" not in request.query_params
     return {"samples": samples, "shows": shows, "after": following, "first": first, "skipped": including}
+
+
+def _describe(
+    state: AppState, store: Reader, row: Run, keys: tuple[browsing.Key, ...]
+) -> tuple[dict[browsing.Key, str | None], dict[browsing.Key, str]]:
+    """Return the sources of a block's samples, and what a model said of them in a few words."""
+
+    def look() -> tuple[dict[browsing.Key, str | None], dict[browsing.Key, str]]:
+        return browsing.sources(store, row, keys), browsing.summaries(store, row, keys)
+
+    return state.about(store, row, ("described", keys), look, wait=None) or ({}, {})
 
 
 def _ask(state: AppState, built: gallery_rows.GalleryBlock, many: int) -> Answer:
