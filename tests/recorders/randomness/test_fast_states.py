@@ -103,6 +103,20 @@ def test_each_of_several_visits_has_its_own_states(visits: list[list[str]]) -> N
         assert dict(watch.drawn_states()) == changed
 
 
+def test_draws_that_come_back_to_their_position_are_noticed() -> None:
+    """A twister has 624 words: after so many draws its position is the one before, and its array another one."""
+    watch = Watch(_Holder())
+    for name, draw in (
+        ("random", lambda: [random.getrandbits(32) for _ in range(624)]),
+        ("numpy", lambda: np.random.bytes(4 * 624)),
+        ("torch", lambda: torch.randint(0, 2**31, (624,), dtype=torch.int32)),
+    ):
+        draw()
+        watch.begin()
+        draw()
+        assert [found for found, _ in watch.drawn_states()] == [name]
+
+
 @pytest.mark.skipif(loops.native is None or sys.platform != "linux", reason="the compiled loops read memory")
 def test_the_memory_of_global_generators_is_known() -> None:
     for source in global_sources():
