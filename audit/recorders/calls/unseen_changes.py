@@ -65,7 +65,7 @@ class UnseenChanges:
             )
 
     def add_gap(self, after: str, before: str) -> None:
-        """Note that the value changed between two stages."""
+        """Note that no stage explains what a stage was given, or what the item is."""
         if not after:
             # `load` is then a row without a value.
             hint = f'name it: audit.stage("{before}", given)'
@@ -73,7 +73,9 @@ class UnseenChanges:
         elif before == "item":
             self._gaps.setdefault(after, f"the value changes between {after} and the item")
         else:
-            self._gaps.setdefault(f"{after} {before}", f"the value changes between {after} and {before}")
+            # It was changed since, or is another value, such as a second picture.
+            text = f"{before} was given a value that no stage returned, after {after}"
+            self._gaps.setdefault(f"{after} {before}", text)
 
     def add_earlier(self, text: str) -> None:
         """Note what was done to the values before the recording."""

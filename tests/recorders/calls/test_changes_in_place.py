@@ -146,8 +146,8 @@ def record(folder: Path, dataset: Rows) -> tuple[list[str], list[Any]]:
         (PictureAfter, "between call.step (Copy) and the item"),
         (LateTensor, "between call.step (Copy) and the item"),
         (LateArray, "between call.step (Copy) and the item"),
-        (TensorBetween, "between call.step (Copy) and call.step#2"),
-        (ArrayBetween, "between call.step (Copy) and call.step#2"),
+        (TensorBetween, "call.step#2 was given a value that no stage returned, after call.step (Copy)"),
+        (ArrayBetween, "call.step#2 was given a value that no stage returned, after call.step (Copy)"),
         (ArrayBefore, "before the first stage"),
     ],
 )

@@ -294,3 +294,17 @@ def test_what_another_thread_made_is_said(kind: str, tmp_path: Path) -> None:
     (text,) = unrecorded(tmp_path, Prefetched(kind))
     assert "which waits for another thread" in text
     assert "Prefetched.__getitem__" in text
+
+
+class Mosaic(Rows):
+    """Joins two values, each of which a stage made."""
+
+    def make(self, index: int) -> Any:
+        return torch.cat([self.tf(self.rows[index][None]), self.tf(self.rows[index - 1][None])])
+
+
+def test_a_second_value_is_not_called_a_change_of_the_first(tmp_path: Path) -> None:
+    texts = unrecorded(tmp_path, Mosaic())
+    assert not any("changes between call.tf and call.tf#2" in text for text in texts)
+    assert any("the value changes between call.tf#2 (Flatten) and the item" in text for text in texts)
+    assert any("call.tf#2 was given a value that no stage returned, after call.tf" in text for text in texts)
