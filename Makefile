@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser tools test quick slow-tests thorough campaign screenshots check format lint types docs site dist try-dist bench clean
+.PHONY: help setup demo browser tools test quick slow-tests thorough campaign screenshots check format lint types docs site dist try-dist try-second bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -98,6 +98,9 @@ dist: $(VENV)/.dev  ## build the sdist and the wheel into dist/
 
 try-dist: dist  ## install the wheel for each Python that is found, and run the sdist's tests
 	$(BIN)/python packaging/try_dist.py
+
+try-second: dist  ## as try-dist, for one Python beside this one, where one is found: CI runs it
+	$(BIN)/python packaging/try_dist.py --second
 
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python bench/floor.py

@@ -25,9 +25,15 @@ def main() -> None:
     """Try each interpreter in turn, and say how it went."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", action="append", choices=VERSIONS, help="only this version (repeatable)")
+    parser.add_argument("--second", action="store_true", help="only the newest one beside this Python; none is fine")
     parser.add_argument("--tests", action=argparse.BooleanOptionalAction, default=True, help="run the sdist's tests")
     options = parser.parse_args()
     found = [version for version in options.python or VERSIONS if interpreter(version)]
+    if options.second:
+        found = [version for version in found if version != f"{sys.version_info.major}.{sys.version_info.minor}"][-1:]
+        if not found:
+            print("there is no second Python here: the wheel was not tried")
+            return
     if not found:
         sys.exit("no Python of 3.11 to 3.13 was found")
     for version in found:
