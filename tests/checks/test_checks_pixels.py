@@ -189,3 +189,18 @@ def test_files_that_were_cut_off_and_loaded_are_found(tmp_path: Path, monkeypatc
     found = {finding.source: outcome.severity_of(finding) for finding in outcome.findings}
     assert found.pop("99.jpg") in ("info", "error")
     assert found == {"05.jpg": "error", "08.png": "error"}
+
+
+def test_odd_sizes_and_aspects_are_found(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(20):
+        size = {3: (700, 650), 4: (400, 30), 5: (7, 5)}.get(number, (61, 47))
+        picture(number, size).save(tmp_path / "data" / f"{number:02d}.png")
+    (tmp_path / "pipeline.py").write_text(_PLAIN)
+    run(tmp_path / "data", pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", workers=0)
+    outcome = outcome_of(tmp_path / "lineage", "image_quality")
+    check_outcome(tmp_path / "lineage", outcome)
+    found = {finding.source: finding.message for finding in outcome.findings}
+    assert "odd size" in found.pop("03.png")
+    assert "odd aspect" in found.pop("04.png")
+    assert not found or "05.png" in found

@@ -100,8 +100,8 @@ class ImageQuality(Check):
         listed = ", ".join(f"({width}, {height})" for width, height in sorted(odd)) or "(NULL, NULL)"
         query = (
             f"SELECT *, coalesce((width, height) IN ({listed}), false) AS unusual_size, "
-            f"coalesce(mode IN {_GREY if few_grey else '(NULL)'}, false) AS unusual_mode, {side} AS usual_side, "
-            f"{limit} AS aspect_limit FROM ({stage})"
+            f"coalesce(mode IN {_GREY if few_grey else '(NULL)'}, false) AS unusual_mode, {side}::DOUBLE AS usual_side, "
+            f"{limit}::DOUBLE AS aspect_limit FROM ({stage})"
         )
         return context.offenders(f"FROM ({query}) WHERE unusual_levels OR unusual_size OR unusual_mode")
 
