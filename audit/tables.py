@@ -439,9 +439,14 @@ class TokenRow(TaskRow):
 
 
 class OutputRow(TaskRow):
-    """One row for each tensor that a model with several outputs returned for a visit; one of them is graded."""
+    """One row for each tensor that a model with several outputs returned for a visit, and whose first axis is the samples.
 
-    port: Annotated[str, VARCHAR("where it was in what the model returned: a key, or a position such as `1`")]
+    Where none of them could be graded, `call` is a number that no prediction of the visit has.
+    """
+
+    port: Annotated[
+        str, VARCHAR("where it was in what the model returned: a key or position, as `1`; deeper `hidden_states.0`")
+    ]
     dtype: Annotated[str, VARCHAR("as of a tensor")]
     shape: Annotated[list[int], BIGINTS("of the visit's own row")]
     digest: Annotated[str | None, VARCHAR("as of a tensor", null="it could not be had")]

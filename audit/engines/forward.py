@@ -18,7 +18,7 @@ from audit.models.task_outputs import TaskOutput, join_outputs
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.graded_targets import GradedTargets, grade_against
 from audit.recorders.model.output_reader import OutputReader
-from audit.recorders.model.ports import add_ports
+from audit.recorders.model.ports import OutputPorts
 from audit.recorders.model.predictions import describe_label_problem, prediction_columns
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
@@ -85,6 +85,7 @@ class Forward:
         self.readers: dict[str | None, OutputReader] = {
             head.name: OutputReader(module, f"{name}.{head.name}", head.kind, head.key) for head in heads
         } or {None: OutputReader(module, name, output or model.output, None)}
+        self._ports = OutputPorts()
         self._model = model
         self._named = named
         self._device = device
@@ -114,7 +115,9 @@ class Forward:
                 task = reader.read_task(output, count, wanted[head].items[first : first + count])
                 targets = wanted[head].values
                 parts[head].append(task if task is not None else reader.values(output, count, targets).float().cpu())
-            add_ports(ports, output, range(count), count, first)
+            found = self._ports.find(output, count)
+            if len(found.tensors) > 1:
+                found.add_to(ports, range(count), first)
         made = [self._output(fetched, head, parts[head], wanted[head], level) for head in self.readers]
         first_task = made[0].task
         assert first_task is not None

@@ -55,6 +55,8 @@ class Problems:
         except Exception as error:
             # Errors of ours are sentences, and say what to do next.
             text = str(error) if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
+            if self.strict and isinstance(error, RecordingError):
+                raise
             if self.strict:
                 raise RecordingError(f"Recording failed: {text}") from error
             self.mark(f"Recording failed: {text}")

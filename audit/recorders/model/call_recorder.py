@@ -18,7 +18,6 @@ from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.output_reader import OutputReader
-from audit.recorders.model.ports import add_ports
 from audit.recorders.model.predictions import describe_label_problem, prediction_columns
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
@@ -159,12 +158,26 @@ class CallRecorder:
         """Make predictions of what a call returned. Return those of batches that are written already."""
         if not watched.reader.is_read or is_losses(output):
             return []
-        if not watched.heads:
-            return self._read_one(watched, watched.reader, step, given, output, sample_targets(step))
-        rows: list[BatchRows] = []
+        steps = [step]
+        if watched.heads:
+            steps = self._read_heads(watched, step, given, output)
+        else:
+            with self._problems.guard():
+                self._read_one(watched, watched.reader, step, given, output, sample_targets(step))
+        with self._problems.guard():
+            self._keep_outputs(watched, steps, output)
+        made = [part for part in steps if part.is_read or part.task is not None]
+        return [rows for part in made for rows in self._add_predictions(part)]
+
+    def _read_heads(
+        self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any
+    ) -> list[ModelStep]:
+        """Make the prediction of each head; return the steps of all of them."""
+        steps: list[ModelStep] = []
         for number, head in enumerate(watched.heads):
             part = step if number == 0 else step.for_next_head()
             part.head = head.name
+            steps.append(part)
             wanted = head_targets(part, head, watched.name)
             if wanted.is_empty and not head.reader.is_embedding:
                 self._problems.mark(
@@ -173,8 +186,20 @@ class CallRecorder:
                 )
             # What is wrong with one head is not wrong with the others.
             with self._problems.guard():
-                rows += self._read_one(watched, head.reader, part, given, output, wanted)
-        return rows
+                self._read_one(watched, head.reader, part, given, output, wanted)
+        return steps
+
+    def _keep_outputs(self, watched: RecordedModel, steps: list[ModelStep], output: Any) -> None:
+        """Keep all outputs of a call beside its first prediction; where there is none, by themselves."""
+        found = watched.ports.find(output, steps[0].size)
+        if found.problem is not None:
+            self._problems.mark(f"The output of the model {watched.name}: {found.problem}", loud=False)
+        read = next((step for step in steps if step.is_read), None)
+        if len(found.tensors) < (1 if read is None else 2):
+            return
+        home, rows = read or steps[0], TaskRows()
+        found.add_to(rows, home.inputs)
+        home.keep_outputs(rows)
 
     def _read_one(
         self,
@@ -184,14 +209,12 @@ class CallRecorder:
         given: torch.Tensor | None,
         output: Any,
         wanted: GradedTargets,
-    ) -> list[BatchRows]:
+    ) -> None:
         """Make the prediction of one output of a model."""
         task = reader.read_task(output, step.size, wanted.items)
         if task is not None:
-            ports = TaskRows()
-            if reader is watched.first_reader:
-                add_ports(ports, output, step.inputs, step.size)
-            return self._read_task(watched, reader, step, given, task, wanted, ports)
+            self._read_task(watched, reader, step, given, task, wanted)
+            return
         given_values = reader.values(output, step.size, wanted.values)
         if watched is self._models[0]:
             # The same weights give other logits in another precision or on another device: a diff names them.
@@ -207,10 +230,6 @@ class CallRecorder:
         digests = step.digests or row_digests(given, step.rows, step.inputs)
         columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
         step.predict(columns, digests)
-        if reader is watched.first_reader:
-            step.task = TaskRows()
-            add_ports(step.task, output, step.inputs, step.size)
-        return self._add_predictions(step)
 
     def _read_task(
         self,
@@ -220,8 +239,7 @@ class CallRecorder:
         given: torch.Tensor | None,
         output: TaskOutput,
         wanted: GradedTargets,
-        ports: TaskRows,
-    ) -> list[BatchRows]:
+    ) -> None:
         """Make predictions of boxes, masks or tokens."""
         meaning, is_new = reader.note_task(output.kind)
         if is_new:
@@ -237,11 +255,9 @@ class CallRecorder:
             tokens=given if output.kind == "tokens" else None,
         )
         task = make_task_rows(output, context)
-        task.tables |= ports.tables
         for problem in task.problems:
             self._problems.mark(f"The output of the model {reader.name}: {problem}")
         step.predict_task(task, wanted.labels, step.digests or row_digests(given, step.rows, step.inputs))
-        return self._add_predictions(step)
 
     def _add_predictions(self, step: ModelStep) -> list[BatchRows]:
         rows: list[BatchRows] = []

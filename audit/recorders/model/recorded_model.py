@@ -17,6 +17,7 @@ from audit.recorders.model.graded_targets import GradedHead
 from audit.recorders.model.inert_hook import Hook
 from audit.recorders.model.layers import LayerHooks
 from audit.recorders.model.output_reader import OutputReader
+from audit.recorders.model.ports import OutputPorts
 from audit.recorders.model.step import ModelStep
 from audit.recorders.visit.items import INPUT_KEYS
 
@@ -47,6 +48,7 @@ class RecordedModel:
         self.reader = reader
         #: Its outputs that have targets of their own; empty where it has one graded output.
         self.heads = heads
+        self.ports = OutputPorts()
         self._tracker = tracker
         self.layers = layers
         self.calls = 0

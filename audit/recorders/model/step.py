@@ -64,6 +64,10 @@ class ModelStep:
     head: str | None = None
     #: What a prediction of boxes, masks or tokens consists of; or all outputs of a model that has several.
     task: TaskRows | None = None
+    #: The prediction of another head than the first, or of none: views that grade one prediction of a visit leave it out.
+    is_beside: bool = False
+    #: The output was read: there are rows of `predictions`.
+    is_read: bool = False
 
     def __post_init__(self) -> None:
         count = len(self.rows)
@@ -88,11 +92,19 @@ class ModelStep:
 
     def for_next_head(self) -> ModelStep:
         """Return the same call, for the prediction of another output."""
-        return replace(self, columns={}, task=None, follows=True, seen=[])
+        return replace(self, columns={}, task=None, follows=True, seen=[], is_beside=True, is_read=False)
 
     def predict(self, columns: Mapping[str, Any], digests: list[str | None]) -> None:
         """Take the columns that follow from the output of the model."""
         self._complete(dict(columns), digests)
+
+    def keep_outputs(self, task: TaskRows) -> None:
+        """Take all outputs of the call; without a prediction they have a number that no prediction has."""
+        if self.task is None:
+            self.task = TaskRows()
+        self.task.tables |= task.tables
+        self.columns["model"] = [self.model] * len(self.rows)
+        self.is_beside = self.is_beside or not self.is_read
 
     def predict_task(self, task: TaskRows, labels: Sequence[int | None], digests: list[str | None]) -> None:
         """Take boxes, masks or tokens as the prediction."""
@@ -100,6 +112,7 @@ class ModelStep:
         self._complete({"label": list(labels), **task.columns}, digests)
 
     def _complete(self, columns: dict[str, Any], digests: list[str | None]) -> None:
+        self.is_read = True
         self.columns = columns | self.columns
         self.columns |= {
             "input_digest": digests,
@@ -128,7 +141,7 @@ class ModelStep:
         return found
 
     def tables_of(self, pending: UnpredictedBatch) -> dict[str, Any]:
-        """Return the rows of predictions that belong to one of the step's batches, numbered among those of their visit."""
+        """Return the rows of predictions and outputs of one of the step's batches, numbered among those of their visit."""
         own = [row for row, (owner, _) in enumerate(self.rows) if owner is pending]
         columns = self._without_grades()
         if len(own) < len(self.rows):
@@ -136,9 +149,9 @@ class ModelStep:
                 name: column[own] if hasattr(column, "shape") else [column[n] for n in own]
                 for name, column in columns.items()
             }
-        mixed = self.mixed_rows
-        columns = columns | {"call": [pending.next_call(self.rows[row][1], is_mixed=mixed[row]) for row in own]}
-        found = {"predictions": tables.table_of("predictions", columns)}
+        beside = [self.is_beside or is_mixed for is_mixed in self.mixed_rows]
+        columns = columns | {"call": [pending.next_call(self.rows[row][1], is_beside=beside[row]) for row in own]}
+        found = {"predictions": tables.table_of("predictions", columns)} if self.is_read else {}
         if self.task is not None:
             keys = [{name: columns[name][place] for name in TASK_KEY} for place in range(len(own))]
             found |= task_tables(self.task, dict(zip(own, keys, strict=True)))
@@ -153,6 +166,8 @@ class ModelStep:
         for name in _GRADES:
             if name in columns:
                 columns[name] = [None if gone else one for one, gone in zip(columns[name], mixed, strict=True)]
+        if not self.is_read:
+            return columns
         columns["operations"] = [
             [name for name in one or () if name != "mix"] + (["mix"] if is_mixed else []) or None
             for one, is_mixed in zip(columns["operations"], mixed, strict=True)

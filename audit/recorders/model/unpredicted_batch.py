@@ -95,9 +95,9 @@ class UnpredictedBatch(RecordedBatch):
         self.stage_calls[path] = number = self.stage_calls.get(path, 0) + 1
         return number
 
-    def next_call(self, place: int, *, is_mixed: bool) -> int:
-        """Return the number of the next prediction of a sample: 0 for the one that is graded, which is of no mixed row."""
-        if place not in self.graded and not is_mixed:
+    def next_call(self, place: int, *, is_beside: bool) -> int:
+        """Return the number of the next prediction of a sample: 0 for the one that is graded, which is not beside it."""
+        if place not in self.graded and not is_beside:
             self.graded.add(place)
             return 0
         number = self.calls.get(place, 1)
