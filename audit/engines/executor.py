@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from audit.engines.assemble import compare_width
 from audit.engines.failure_limit import FailureLimit
-from audit.engines.forward import ModelOutput, labels_outside
+from audit.engines.model_output import BatchOutput, UnreadOutput, describe_unread
 from audit.engines.plan import Plan
 from audit.errors import RecordingError, StoreError
 from audit.models.meaning import OutputMeaning
@@ -42,25 +41,29 @@ class BatchCounts:
     unrecorded: list[str] = field(default_factory=list)
     #: Sentences on predictions that could not be graded.
     ungraded: list[str] = field(default_factory=list)
+    #: Outputs that could not be read.
+    unread: list[UnreadOutput] = field(default_factory=list)
     #: What the numbers of each graded output mean, once the model has run; the first counts for the run.
     meanings: dict[str | None, OutputMeaning] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: RecordedBatch, outputs: Sequence[ModelOutput] = ()) -> BatchCounts:
+    def of(cls, batch: RecordedBatch, output: BatchOutput | None = None) -> BatchCounts:
         """Return the counts of one batch, and of what the model made of it."""
-        first = outputs[0] if outputs else None
+        output = output or BatchOutput()
+        first = output.first
         logits = first.values if first is not None else None
         return cls(
             samples=batch.count,
             failed=batch.failed,
             payload_bytes=batch.payload_bytes,
-            outside=labels_outside(first) if first is not None else 0,
+            outside=first.labels_outside if first is not None else 0,
             outputs=int(logits.shape[1]) if logits is not None else None,
             problems=batch.problems,
             failures=batch.failures,
             unrecorded=batch.unrecorded,
-            ungraded=[problem for output in outputs for problem in output.problems],
-            meanings={one.head: one.reader.meaning for one in outputs if one.reader.meaning is not None},
+            ungraded=output.problems,
+            unread=output.unread,
+            meanings={one.head: one.reader.meaning for one in output.graded if one.reader.meaning is not None},
         )
 
     def add(self, other: BatchCounts) -> None:
@@ -73,6 +76,7 @@ class BatchCounts:
         self.problems = [*self.problems, *other.problems][:_MOST_KEPT]
         self.failures = [*self.failures, *other.failures][:_MOST_KEPT]
         self.ungraded = [*dict.fromkeys([*self.ungraded, *other.ungraded])][:_MOST_KEPT]
+        self.unread = [*self.unread, *other.unread]
         self.meanings = other.meanings | self.meanings
         self.unrecorded = [*dict.fromkeys([*self.unrecorded, *other.unrecorded])][:_MOST_KEPT]
 
@@ -90,6 +94,8 @@ class RunExecutor(ABC):
         self.total = self.done + len(plan.indices)
         self.outside = 0
         self.problems: list[str] = []
+        #: Samples without a prediction, by the output and the sentence that says why.
+        self.unread: dict[tuple[str | None, str], list[int]] = {}
         self.outputs: int | None = None
         self.budget = Budget(self.request.capture_budget if self.request.capture == "auto" else None)
         if self.request.commit_every is not None:
@@ -130,8 +136,10 @@ class RunExecutor(ABC):
             status = "failed"
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
+        notes = [describe_unread(head, indices, why) for (head, why), indices in self.unread.items()]
         if self.writer.run.unrecorded:
-            note = describe_unrecorded(self.writer.run.unrecorded)
+            notes.append(describe_unrecorded(self.writer.run.unrecorded))
+        for note in notes:
             self.warn(note)
             self.request.report_note(note)
         if self.problems:
@@ -158,7 +166,7 @@ class RunExecutor(ABC):
 
     def count(self, counts: BatchCounts) -> bool:
         """Take note of what was recorded; True once, when the capture budget is spent. Raises when the run is strict
-        and a sample failed."""
+        and a sample failed or has no prediction, and when the first output of all cannot be read."""
         self.done += counts.samples
         self.failed += counts.failed
         self.outside += counts.outside
@@ -174,7 +182,30 @@ class RunExecutor(ABC):
                 counts.failures[0],
                 hint="See it with: audit sql 'FROM failures'. Without --strict the run would have gone on.",
             )
+        for unread in counts.unread:
+            self._add_unread(unread)
         return spent
+
+    def _add_unread(self, unread: UnreadOutput) -> None:
+        """Take note of samples without a prediction; raise where the run is strict, or no output was read before."""
+        if self.request.strict:
+            why = describe_unread(unread.head, unread.indices, unread.error.message)
+            raise RecordingError(why, hint=unread.error.hint)
+        if not (unread.is_stored or self._was_read(unread.head)):
+            raise unread.error
+        key = (unread.head, str(unread.error))
+        if key not in self.unread and len(self.unread) >= _MOST_KEPT:
+            key = (unread.head, "The outputs of the model could not be read, for other reasons than those above.")
+        self.unread.setdefault(key, []).extend(unread.indices)
+
+    def _was_read(self, head: str | None) -> bool:
+        """Return whether the run knows what an output means."""
+        if head is None:
+            return self.writer.run.output is not None
+        return self._head_name(head) in self.writer.run.recipe.get("heads", {})
+
+    def _head_name(self, head: str) -> str:
+        return f"{self.assembly.model.name if self.assembly.model is not None else 'model'}.{head}"
 
     def _note_meaning(self, counts: BatchCounts) -> None:
         """Keep on the run's row what the model's output means, and why predictions could not be graded."""
@@ -184,7 +215,7 @@ class RunExecutor(ABC):
             if run.output is None:
                 run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
             if head is not None:
-                run.recipe.setdefault("heads", {})[f"{name}.{head}"] = meaning.kind
+                run.recipe.setdefault("heads", {})[self._head_name(head)] = meaning.kind
             if meaning.doubt is not None:
                 self._warn_once(f"The output of the model {'.'.join([name, *filter(None, [head])])}: {meaning.doubt}")
         for problem in counts.ungraded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ import torch
 
 from audit import values
 from audit.engines.declared_heads import DeclaredHead
-from audit.errors import AuditError, ModelError
+from audit.engines.model_output import BatchOutput, ModelOutput, UnreadOutput
+from audit.errors import AuditError, ModelError, UnclearOutput
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
 from audit.models import LoadedModel
 from audit.models.task_outputs import TaskOutput, join_outputs
@@ -19,7 +19,7 @@ from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.graded_targets import GradedTargets, grade_against
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import OutputPorts
-from audit.recorders.model.predictions import describe_label_problem, prediction_columns
+from audit.recorders.model.predictions import measured_targets, prediction_columns
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
@@ -29,38 +29,8 @@ from audit.store.write.payload_filter import Selection
 
 #: The key of the one pipeline of a run.
 ONLY_PIPELINE = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOutput:
-    """One graded output for the samples of a batch that did not fail: numbers (N, C), or rows of another task."""
-
-    reader: OutputReader
-    #: What it is graded against.
-    wanted: GradedTargets
-    values: torch.Tensor | None = None
-    task: TaskRows | None = None
-    #: Its name, where several outputs are graded.
-    head: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """What its numbers mean."""
-        return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
-
-    @property
-    def problems(self) -> list[str]:
-        """Sentences on what could not be graded."""
-        found = list(self.task.problems) if self.task is not None else []
-        if self.head is None:
-            return found  # labels that no output stands for are counted
-        if self.values is not None and (
-            problem := describe_label_problem(self.wanted.labels, self.values.shape[1], self.kind)
-        ):
-            found.append(problem)
-        if self.wanted.is_empty and not self.reader.is_embedding:
-            found.append("no item has a target for it: it is recorded and not graded. Say where it is with --target.")
-        return [f"{self.head}: {problem}" for problem in found]
+#: The number of outputs that are stored without a prediction: 0 is that of the graded one.
+_UNGRADED = 1
 
 
 class Forward:
@@ -85,6 +55,7 @@ class Forward:
         self.readers: dict[str | None, OutputReader] = {
             head.name: OutputReader(module, f"{name}.{head.name}", head.kind, head.key) for head in heads
         } or {None: OutputReader(module, name, output or model.output, None)}
+        self._is_declared = bool(heads or output or model.output)
         self._ports = OutputPorts()
         self._model = model
         self._named = named
@@ -99,30 +70,63 @@ class Forward:
         """The reader of the output that counts for the run."""
         return next(iter(self.readers.values()))
 
-    def __call__(self, fetched: RecordedBatch, level: str = "digest") -> list[ModelOutput]:
-        """Return what the model gives for the batch's samples that did not fail: each graded output."""
-        inputs, ports = fetched.data, TaskRows()
+    def __call__(self, fetched: RecordedBatch, level: str = "digest") -> BatchOutput:
+        """Return what the model gives for the batch's samples that did not fail."""
+        made, errors = BatchOutput(), dict[str | None, UnclearOutput]()
         wanted = {head: self._wanted(fetched, head) for head in self.readers}
         parts: dict[str | None, list[torch.Tensor | TaskOutput]] = {head: [] for head in self.readers}
-        if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
-            # Samples of different shapes cannot share a batch: each goes alone.
-            given = [(place, 1, value[None]) for place, value in enumerate(inputs)]
-        else:
-            given = [(0, len(fetched.ok), inputs)]
-        for first, count, value in given:
+        for first, count, value in _given(fetched):
             output = self._call(value)
             for head, reader in self.readers.items():
-                task = reader.read_task(output, count, wanted[head].items[first : first + count])
-                targets = wanted[head].values
-                parts[head].append(task if task is not None else reader.values(output, count, targets).float().cpu())
-            found = self._ports.find(output, count)
-            if len(found.tensors) > 1:
-                found.add_to(ports, range(count), first)
-        made = [self._output(fetched, head, parts[head], wanted[head], level) for head in self.readers]
-        first_task = made[0].task
-        assert first_task is not None
-        first_task.tables |= ports.tables
+                try:
+                    parts[head].append(_read(reader, output, first, count, wanted[head]))
+                except UnclearOutput as error:
+                    errors.setdefault(head, error)
+            self._add_ports(made.ports, output, first, count, least=1 if len(errors) == len(parts) else 2)
+        for call, head in enumerate(self.readers):
+            try:
+                if head in errors:
+                    raise errors[head]
+                made.graded.append(self._output(fetched, head, parts[head], wanted[head], level, call))
+            except UnclearOutput as error:
+                is_stored = bool(made.ports.tables) and not self._is_declared
+                made.unread.append(UnreadOutput(head, fetched.of_ok(fetched.indices), error, is_stored))
         return made
+
+    def _add_ports(self, ports: TaskRows, output: Any, first: int, count: int, least: int) -> None:
+        """Keep all outputs of a call, if there are so many."""
+        found = self._ports.find(output, count)
+        if found.problem is not None:
+            ports.mark(found.problem)
+        if len(found.tensors) >= least:
+            found.add_to(ports, range(count), first)
+
+    def _output(
+        self,
+        fetched: RecordedBatch,
+        head: str | None,
+        parts: list[torch.Tensor | TaskOutput],
+        wanted: GradedTargets,
+        level: str,
+        call: int,
+    ) -> ModelOutput:
+        """Return one graded output; raise UnclearOutput where its parts do not fit each other or their targets."""
+        reader = self.readers[head]
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        tasks = [part for part in parts if not isinstance(part, torch.Tensor)]
+        if tasks and tensors:
+            raise UnclearOutput(
+                f"The model {reader.name} returned {tasks[0].kind} for some samples of a batch, and numbers for others.",
+                hint="Say what the output is with output= (--output).",
+            )
+        if tasks:
+            rows = self._task_rows(fetched, reader, join_outputs(tasks), wanted, level)
+            return ModelOutput(reader, wanted, task=rows, head=head, call=call)
+        values = torch.cat(tensors)
+        meaning, _ = reader.find_meaning(values, wanted.labels, wanted.values)
+        if meaning.kind == "regression":
+            measured_targets(values, wanted.labels, wanted.values)
+        return ModelOutput(reader, wanted, values, head=head, call=call)
 
     def _wanted(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
         """Return what an output is graded against: the target of its name, else the label or target of each sample."""
@@ -133,24 +137,6 @@ class Forward:
         found = [targets.get(head) for targets in fetched.of_ok(fetched.item_head_targets)]
         tensors = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in found]
         return grade_against(tensors, labels, self._classes)
-
-    def _output(
-        self,
-        fetched: RecordedBatch,
-        head: str | None,
-        parts: list[torch.Tensor | TaskOutput],
-        wanted: GradedTargets,
-        level: str,
-    ) -> ModelOutput:
-        reader = self.readers[head]
-        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-        if not tensors:
-            task = join_outputs([part for part in parts if not isinstance(part, torch.Tensor)])
-            rows = self._task_rows(fetched, reader, task, wanted, level)
-            return ModelOutput(reader, wanted, task=rows, head=head)
-        values = torch.cat(tensors)
-        reader.find_meaning(values, wanted.labels, wanted.values)
-        return ModelOutput(reader, wanted, values, TaskRows(), head)
 
     def _task_rows(
         self, fetched: RecordedBatch, reader: OutputReader, output: TaskOutput, wanted: GradedTargets, level: str
@@ -187,6 +173,23 @@ class Forward:
             ) from error
 
 
+def _given(fetched: RecordedBatch) -> list[tuple[int, int, Any]]:
+    """Return what the model is given, call by call: the place of the first sample, how many these are, and the input."""
+    inputs = fetched.data
+    if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
+        # Samples of different shapes cannot share a batch: each goes alone.
+        return [(place, 1, value[None]) for place, value in enumerate(inputs)]
+    return [(0, len(fetched.ok), inputs)]
+
+
+def _read(
+    reader: OutputReader, output: Any, first: int, count: int, wanted: GradedTargets
+) -> torch.Tensor | TaskOutput:
+    """Return what one reader finds in the output for `count` samples, of which `first` is the place of the first."""
+    task = reader.read_task(output, count, wanted.items[first : first + count])
+    return task if task is not None else reader.values(output, count, wanted.values).float().cpu()
+
+
 def _stacked(wanted: list[Any]) -> torch.Tensor | None:
     """Return targets that are numbers as one tensor; None unless every sample has one, of the same shape."""
     if not wanted or not all(isinstance(one, np.ndarray) for one in wanted) or len({one.shape for one in wanted}) > 1:
@@ -217,18 +220,19 @@ class Rows:
         self._selection = selection
 
     def tables(
-        self, fetched: RecordedBatch, number: int, outputs: list[ModelOutput], digests: list[str | None]
+        self, fetched: RecordedBatch, number: int, output: BatchOutput | None, digests: list[str | None]
     ) -> dict[str, Any]:
-        """Return all rows of batch `number`; `outputs` is empty where no model was run."""
+        """Return all rows of batch `number`; `output` is None where no model was run."""
         unpacked = fetched.rows()
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
         stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
         tables = stamp.apply(unpacked)
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages
-        if outputs:
-            made = [self._predictions(fetched, number, call, output, digests) for call, output in enumerate(outputs)]
+        if output is not None:
+            made = [self._predictions(fetched, number, one, digests) for one in output.graded]
             tables |= {name: rows.joined([one[name] for one in made if name in one]) for one in made for name in one}
+            tables |= task_tables(output.ports, self._keys(fetched, output.graded[0].call if made else _UNGRADED))
             tables["calls"] = self._call(fetched, number)
         return self._selection.apply(tables) if self._selection else tables
 
@@ -250,9 +254,9 @@ class Rows:
         return rows.table_of("calls", {name: [value] for name, value in facts.items()})
 
     def _predictions(
-        self, fetched: RecordedBatch, number: int, call: int, output: ModelOutput, digests: list[str | None]
+        self, fetched: RecordedBatch, number: int, output: ModelOutput, digests: list[str | None]
     ) -> dict[str, Any]:
-        """Return the rows of one graded output: prediction number `call` of each visit."""
+        """Return the rows of one graded output."""
         count, wanted = len(fetched.ok), output.wanted
         columns: dict[str, Any] = {"label": wanted.labels}
         if output.values is not None:
@@ -269,15 +273,20 @@ class Rows:
             "position": fetched.ok,
             "step": [number] * count,
             "model": [self.model] * count,
-            "call": [call] * count,
+            "call": [output.call] * count,
             "number": [number] * count,
             "head": [output.head] * count,
         }
         found = {"predictions": rows.table_of("predictions", columns)}
         if output.task is not None:
-            keys = {place: {name: columns[name][place] for name in TASK_KEY} for place in range(count)}
-            found |= task_tables(output.task, keys)
+            found |= task_tables(output.task, self._keys(fetched, output.call))
         return found
+
+    def _keys(self, fetched: RecordedBatch, call: int) -> dict[int, dict[str, Any]]:
+        """Return the key of each sample's rows in the tables of single tasks."""
+        found = enumerate(fetched.of_ok(fetched.indices))
+        keys = {place: (self._run_id, 0, index, 0, self.model, call) for place, index in found}
+        return {place: dict(zip(TASK_KEY, key, strict=True)) for place, key in keys.items()}
 
 
 def input_digests(fetched: RecordedBatch) -> list[str | None]:
@@ -288,12 +297,3 @@ def input_digests(fetched: RecordedBatch) -> list[str | None]:
     if isinstance(inputs, (torch.Tensor, list, tuple)) and len(inputs) == len(fetched.ok):
         return [values.digest(value) for value in inputs]
     return [values.digest(inputs)] * len(fetched.ok)
-
-
-def labels_outside(output: ModelOutput) -> int:
-    """Count the labels that no value of the output stands for."""
-    meaning = output.reader.meaning
-    if output.values is None or (meaning is not None and meaning.task != "classification"):
-        return 0
-    width = max(int(output.values.shape[1]), 2)
-    return sum(label is not None and not 0 <= label < width for label in output.wanted.labels)

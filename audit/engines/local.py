@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from audit.engines.executor import PROBED, BatchCounts, RunExecutor
-from audit.engines.forward import ONLY_PIPELINE, Forward, ModelOutput, Rows, input_digests
+from audit.engines.forward import ONLY_PIPELINE, Forward, Rows, input_digests
+from audit.engines.model_output import BatchOutput
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.request import RunRequest
 from audit.engines.resilient_loader import ResilientLoader
@@ -159,20 +160,20 @@ class LocalRun(RunExecutor):
         assert self.background is not None
         if self.background.error is not None:
             raise self.background.error
-        outputs = self.forward(fetched, self.level.get()) if self.forward is not None and fetched.ok else []
-        digests = input_digests(fetched) if outputs else []
+        output = self.forward(fetched, self.level.get()) if self.forward is not None and fetched.ok else None
+        digests = input_digests(fetched) if output is not None and output.graded else []
         number, made = next(self.numbers), self.rows
 
         def write(writer: RunWriter) -> None:
-            writer.append(made.tables(fetched, number, outputs, digests))
+            writer.append(made.tables(fetched, number, output, digests))
 
         self.background.submit(write, fetched.row_bytes)
-        self._count(fetched, outputs)
+        self._count(fetched, output)
 
-    def _count(self, fetched: RecordedBatch, outputs: list[ModelOutput]) -> None:
+    def _count(self, fetched: RecordedBatch, output: BatchOutput | None) -> None:
         if self.undecided:
             self._settle(fetched)
-        counts = BatchCounts.of(fetched, outputs)
+        counts = BatchCounts.of(fetched, output)
         if self.count(counts) and self.level.get() == "full":
             self.level.lower("preview")
             self.warn("The capture budget was reached: later outputs are kept as previews.")

@@ -166,11 +166,11 @@ class WorkerContext:
         with torch.inference_mode():
             for number, fetched in batches:
                 writer = writer or BlockWriter(job.location, job.run_id, number)
-                outputs = forward(fetched, job.level) if forward is not None and fetched.ok else []
-                digests = input_digests(fetched) if outputs else []
-                writer.append(rows.tables(fetched, number, outputs, digests))
+                output = forward(fetched, job.level) if forward is not None and fetched.ok else None
+                digests = input_digests(fetched) if output is not None and output.graded else []
+                writer.append(rows.tables(fetched, number, output, digests))
                 numbers.append(number)
-                total.add(BatchCounts.of(fetched, outputs))
+                total.add(BatchCounts.of(fetched, output))
         assert writer is not None, "a task was given no batch"
         return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.met)
 

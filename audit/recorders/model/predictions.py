@@ -109,14 +109,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Return the columns of numbers that are not classes: their loss is the mean squared error."""
     count = len(values)
-    if targets is None and graded and all(label is not None for label in labels):
-        targets = torch.tensor(list(labels), dtype=torch.float32)
-    wanted = None if targets is None else targets.reshape(count, -1).float()
-    if wanted is not None and wanted.shape[1] != values.shape[1]:
-        raise UnclearOutput(
-            f"The model gave {values.shape[1]} numbers for each sample, and its target has {wanted.shape[1]}.",
-            hint="Pick the output that belongs to the target with logits=: a key, a position or a function.",
-        )
+    wanted = measured_targets(values, labels, targets) if graded else None
     loss = None if wanted is None else ((values.double() - wanted.double()) ** 2).mean(1).tolist()
     return {
         "label": list(labels),
@@ -125,6 +118,21 @@ def _measured(
         "target": wanted.numpy() if wanted is not None else [None] * count,
         "output": values.numpy(),
     }
+
+
+def measured_targets(
+    values: torch.Tensor, labels: Sequence[int | None], targets: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return the numbers that an output is to be, as (N, C); raise UnclearOutput where they are of another number."""
+    if targets is None and all(label is not None for label in labels):
+        targets = torch.tensor(list(labels), dtype=torch.float32)
+    wanted = None if targets is None else targets.reshape(len(values), -1).float()
+    if wanted is not None and wanted.shape[1] != values.shape[1]:
+        raise UnclearOutput(
+            f"The model gave {values.shape[1]} numbers for each sample, and its target has {wanted.shape[1]}.",
+            hint="Pick the output that belongs to the target with logits=: a key, a position or a function.",
+        )
+    return wanted
 
 
 def _multilabel(

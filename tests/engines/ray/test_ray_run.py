@@ -300,6 +300,29 @@ def test_several_graded_outputs(nodes: Any, tmp_path: Path) -> None:
     assert runs[0].recipe["heads"] == runs[1].recipe["heads"] == {"Both.a": "logits", "Both.b": "regression"}
 
 
+def test_an_output_of_another_form_in_one_batch(nodes: Any, tmp_path: Path) -> None:
+    code = tmp_path / "another_form.py"
+    code.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Own:\n"
+        "    def __len__(self): return 12\n"
+        "    def __getitem__(self, index): return torch.full((3,), float(index)), index % 3\n"
+        "def items(): return Own()\n"
+        "class Odd(nn.Module):\n"
+        "    def __init__(self): super().__init__(); torch.manual_seed(0); self.last = nn.Linear(1, 1)\n"
+        "    def forward(self, x): return x if x[0, 0] != 8 else (x, x * 2)\n"
+        "def odd(): return Odd().eval()\n"
+    )
+    store = tmp_path / "lineage"
+    run = audit.run(f"{code}:items", model=f"{code}:odd", trust=True, store=store, batch_size=4, engine="ray", actors=1)
+    assert run.status == "complete"
+    assert [one for one in run.warnings if one.startswith("4 samples have no prediction (index 8, 9, 10, 11): ")]
+    with audit.open(store) as opened:
+        assert opened.sql("SELECT list(index ORDER BY index) FROM predictions").fetchall() == [([*range(8)],)]
+        ports = "SELECT port, list(index ORDER BY index) FROM outputs GROUP BY port ORDER BY port"
+        assert opened.sql(ports).fetchall() == [("0", [8, 9, 10, 11]), ("1", [8, 9, 10, 11])]
+
+
 def test_a_model_that_fails_ends_the_run_with_its_sentence(
     nodes: Any, pictures: Callable[..., Path], tmp_path: Path
 ) -> None:

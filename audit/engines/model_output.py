@@ -1,0 +1,99 @@
+"""What a model returned for one batch: outputs that were read and are graded, and those that could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from audit.errors import UnclearOutput
+from audit.recorders.model.graded_targets import GradedTargets
+from audit.recorders.model.output_reader import OutputReader
+from audit.recorders.model.predictions import describe_label_problem
+from audit.recorders.model.task_rows import TaskRows
+
+#: So many samples are named in one sentence.
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """One graded output for the samples of a batch that did not fail: numbers (N, C), or rows of another task."""
+
+    reader: OutputReader
+    #: What it is graded against.
+    wanted: GradedTargets
+    values: torch.Tensor | None = None
+    task: TaskRows | None = None
+    #: Its name, where several outputs are graded, and its place among them.
+    head: str | None = None
+    call: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What its numbers mean."""
+        return self.reader.meaning.kind if self.reader.meaning is not None else "logits"
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences on what could not be graded."""
+        found = list(self.task.problems) if self.task is not None else []
+        if self.head is None:
+            return found  # labels that no output stands for are counted
+        if self.values is not None and (
+            problem := describe_label_problem(self.wanted.labels, self.values.shape[1], self.kind)
+        ):
+            found.append(problem)
+        if self.wanted.is_empty and not self.reader.is_embedding:
+            found.append("no item has a target for it: it is recorded and not graded. Say where it is with --target.")
+        return [f"{self.head}: {problem}" for problem in found]
+
+    @property
+    def labels_outside(self) -> int:
+        """How many labels no value of the output stands for."""
+        meaning = self.reader.meaning
+        if self.values is None or (meaning is not None and meaning.task != "classification"):
+            return 0
+        width = max(int(self.values.shape[1]), 2)
+        return sum(label is not None and not 0 <= label < width for label in self.wanted.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadOutput:
+    """An output that could not be read: the samples have no prediction of it."""
+
+    head: str | None
+    indices: list[int]
+    error: UnclearOutput
+    #: Nothing was declared that is missing, and all outputs are stored under their ports.
+    is_stored: bool = False
+
+
+@dataclass(slots=True)
+class BatchOutput:
+    """All that one model returned for one batch."""
+
+    #: The outputs that were read.
+    graded: list[ModelOutput] = field(default_factory=list)
+    #: All outputs of a model that has several, under their ports.
+    ports: TaskRows = field(default_factory=TaskRows)
+    unread: list[UnreadOutput] = field(default_factory=list)
+
+    @property
+    def first(self) -> ModelOutput | None:
+        """The output that counts for the run, if it was read."""
+        return next((one for one in self.graded if one.call == 0), None)
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences on what could not be graded or stored."""
+        return [*(problem for one in self.graded for problem in one.problems), *self.ports.problems]
+
+
+def describe_unread(head: str | None, indices: Sequence[int], sentence: str) -> str:
+    """Return a sentence on samples that have no prediction, and why."""
+    named = ", ".join(map(str, indices[:_MOST_NAMED]))
+    more = f" and {len(indices) - _MOST_NAMED:,} more" if len(indices) > _MOST_NAMED else ""
+    count = "1 sample has" if len(indices) == 1 else f"{len(indices):,} samples have"
+    return f"{count} no prediction{f' of {head}' if head is not None else ''} (index {named}{more}): {sentence}"
