@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -15,7 +16,9 @@ class CaptureLevel:
 
     def __init__(self, level: Level) -> None:
         self._shared = torch.tensor([LEVELS.index(level)], dtype=torch.uint8)
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        # Where shared memory is full, workers keep the level that they begin with.
+        with contextlib.suppress(RuntimeError):
+            self._shared.share_memory_()  # type: ignore[no-untyped-call]
         self._memory: ctypes.c_uint8 | None = None
 
     def get(self) -> Level:

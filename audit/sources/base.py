@@ -213,7 +213,9 @@ def dataset_digest(dataset: Any) -> str:
         return digest.hexdigest()
     kind = type(dataset)
     length = len(dataset) if hasattr(dataset, "__len__") else None
-    digest.update(f"{kind.__module__}.{kind.__qualname__}:{length}".encode())
+    # A module whose name was taken in this process has its path behind an "@" (usercode/loading.py).
+    module = kind.__module__.partition("@")[0]
+    digest.update(f"{module}.{kind.__qualname__}:{length}".encode())
     return digest.hexdigest()
 
 

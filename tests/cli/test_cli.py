@@ -83,7 +83,7 @@ def test_trace(recorded: Path, tmp_path: Path) -> None:
     assert [stage["name"] for stage in trace["stages"]][-1] == "Normalize"
     assert set(trace["prediction"]) == {
         *("predicted", "predicted_name", "confidence", "correct", "loss", "logits", "probabilities"),
-        *("model", "call", "operations", "target", "output"),
+        *("model", "call", "head", "label", "label_name", "operations", "target", "output"),
     }
     assert "predicted  3" in invoke("trace", "108", "--store", recorded).stdout
     assert "▀" in invoke("trace", "108", "--pictures", "--store", recorded).stdout

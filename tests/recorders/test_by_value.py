@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from places import REPOSITORY
 
 #: Runs with 160 kilobytes of shared memory, mounted for this process alone: room for the queues, and for one batch.
 PROGRAM = """
@@ -59,6 +61,7 @@ def test_nothing_is_lost_and_nothing_hangs(pictures: Callable[..., Path], folder
         capture_output=True,
         text=True,
         timeout=100,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
     )
     if done.returncode == 77:
         pytest.skip("cannot mount here")

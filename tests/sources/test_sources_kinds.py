@@ -424,3 +424,11 @@ def test_importing_and_folders_load_no_torch(pictures: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_module_whose_name_is_taken_does_not_change_the_digest() -> None:
+    """Another process, such as a worker of Ray, may find the name free."""
+    free, taken = (
+        type("Own", (), {"__len__": lambda _: 3, "__module__": name}) for name in ("calls", "calls@/a/calls.py")
+    )
+    assert dataset_digest(free()) == dataset_digest(taken())
