@@ -92,11 +92,11 @@ def test_strict_raises(tmp_path: Path) -> None:
 
 
 def test_a_graded_output_beside_hidden_states(tmp_path: Path) -> None:
-    from transformers.modeling_outputs import SequenceClassifierOutput
+    outputs = pytest.importorskip("transformers.modeling_outputs", reason="transformers is not installed")
 
     def form(x: torch.Tensor) -> Any:
         states = (x[:, None].repeat(1, 5, 1), x[:, None].repeat(1, 5, 1) * 2)
-        return SequenceClassifierOutput(loss=x.mean(), logits=x[:, :3], hidden_states=states)
+        return outputs.SequenceClassifierOutput(loss=x.mean(), logits=x[:, :3], hidden_states=states)
 
     ask = record(tmp_path, form, strict=True)
     assert ask("SELECT port, count(*), any_value(call) FROM outputs GROUP BY port ORDER BY port") == [
