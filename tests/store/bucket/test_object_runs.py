@@ -67,7 +67,7 @@ def test_a_killed_writer_leaves_a_readable_run_that_can_be_resumed(service: Serv
     process.start()
     try:
         run_id = hears.recv()
-        time.sleep(0.4)
+        wait_for_a_commit(place, run_id)
     finally:
         process.kill()
         process.join()
@@ -80,6 +80,16 @@ def test_a_killed_writer_leaves_a_readable_run_that_can_be_resumed(service: Serv
     writer.append(visit_tables(run_id, [before, before + 1]))
     writer.finish("complete")
     assert whole_visits(place, run_id, "complete") == before + 2
+
+
+def wait_for_a_commit(place: str, run_id: str) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with audit.open(place) as store:
+            if store.run(run_id).samples:
+                return
+        time.sleep(0.1)
+    pytest.fail("nothing was committed in a minute")
 
 
 def whole_visits(place: str, run_id: str, status: str) -> int:
