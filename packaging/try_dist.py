@@ -32,7 +32,7 @@ def main() -> None:
     if options.second:
         found = [version for version in found if version != f"{sys.version_info.major}.{sys.version_info.minor}"][-1:]
         if not found:
-            print("there is no second Python here: the wheel was not tried")
+            print("no second Python was found: the wheel was not tried")
             return
     if not found:
         sys.exit("no Python of 3.11 to 3.13 was found")

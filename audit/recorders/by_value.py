@@ -1,6 +1,6 @@
 """What a worker sends while shared memory is full: by value, through the pipe.
 
-A loader hands tensors over in shared memory, and moves them there in a thread of the worker. If there is no space, that thread
+A loader hands tensors over in shared memory, and moves them there in a thread of the worker. If that is full, the thread
 prints an error, what it had to send is lost, and the main process waits for it without end. So they are moved there before.
 """
 

@@ -137,14 +137,7 @@ def open_file(path: bytes) -> FileIO:
     real = os.path.realpath(name)
     if real.startswith(_SYSTEM) and not real.startswith(_DATA):
         raise OSError(errno.EINVAL, "is a file of the system, not data", name)
-    # The file may have been replaced since the first check, so open without blocking and check again.
-    file = FileIO(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    try:
-        _require_regular(os.fstat(file.fileno()).st_mode, path)
-    except OSError:
-        file.close()
-        raise
-    return file
+    return _open_regular(path)
 
 
 class FolderOpener:
@@ -163,13 +156,18 @@ class FolderOpener:
         if not self._is_data[folder] or b"\0" in path or not stat.S_ISREG(os.lstat(name).st_mode):
             # A link, or something to refuse.
             return open_file(path)
-        file = FileIO(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
-        try:
-            _require_regular(os.fstat(file.fileno()).st_mode, path)
-        except OSError:
-            file.close()
-            raise
-        return file
+        return _open_regular(path, os.O_NOFOLLOW)
+
+
+def _open_regular(path: bytes, flags: int = 0) -> FileIO:
+    """Open a file that was found regular; it may have been replaced since, so open without blocking and check again."""
+    file = FileIO(os.open(os.fsdecode(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags))
+    try:
+        _require_regular(os.fstat(file.fileno()).st_mode, path)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def size_of(path: bytes) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
+import audit
 from audit.records import Run
 from audit.store.commits import seal
 from audit.store.schema import SCHEMAS
@@ -170,3 +173,14 @@ def rewrite(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
     content.pop("digest")
     change(content)
     file.write_bytes(seal(content)[0])
+
+
+def wait_for_a_commit(place: str | Path, run_id: str) -> None:
+    """Return when a run has a sample; fail if it has none within a minute."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with audit.open(place) as store:
+            if store.run(run_id).samples:
+                return
+        time.sleep(0.05)
+    pytest.fail("nothing was committed in a minute")

@@ -33,7 +33,7 @@ class Outliers(Check):
     severity = "warning"
     needs = ("pictures",)
     options = settings(
-        expected=Option(0.3, "How many pictures of a run may be reported by chance, if there is no other in it."),
+        expected=Option(0.3, "How many pictures of a run without outliers may be reported by chance."),
         noted=Option(1.0, "The same for notes, which less distant pictures are."),
         share=Option(0.02, "Report nothing if more than this share is far away: they are a group of their own."),
         samples=Option(300, "Check only if there are at least this many pictures."),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from object_service import KEY, SECRET, Service, make_old
-from store_cases import STAGES, record, stage_table, visit_tables, write_forever
+from store_cases import STAGES, record, stage_table, visit_tables, wait_for_a_commit, write_forever
 
 import audit
 from audit.errors import DatasetError, ModelError, StoreBusy, StoreReadOnly
@@ -80,16 +79,6 @@ def test_a_killed_writer_leaves_a_readable_run_that_can_be_resumed(service: Serv
     writer.append(visit_tables(run_id, [before, before + 1]))
     writer.finish("complete")
     assert whole_visits(place, run_id, "complete") == before + 2
-
-
-def wait_for_a_commit(place: str, run_id: str) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with audit.open(place) as store:
-            if store.run(run_id).samples:
-                return
-        time.sleep(0.1)
-    pytest.fail("nothing was committed in a minute")
 
 
 def whole_visits(place: str, run_id: str, status: str) -> int:

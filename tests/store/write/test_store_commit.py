@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from interrupting import raised_by_a_signal
-from store_cases import STAGES, record, stage_table, visit_tables, write_forever
+from store_cases import STAGES, record, stage_table, visit_tables, wait_for_a_commit, write_forever
 
 import audit
 from audit.errors import AuditError, NotFound, StoreBusy, StoreError, StoreReadOnly
@@ -71,15 +71,6 @@ def whole_visits(store: audit.Store) -> dict[str, int]:
     return {row[0]: row[1] for row in rows}
 
 
-def _await_a_commit(place: Path, run_id: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with audit.open(place) as store:
-            if store.run(run_id).samples:
-                return
-        time.sleep(0.05)
-
-
 @pytest.mark.workers
 def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
@@ -94,7 +85,7 @@ def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None
             time.sleep(chance.uniform(0, 0.12))
             if attempt == 15:
                 # One at least is killed after a commit, however slow the machine is.
-                _await_a_commit(place, killed[-1])
+                wait_for_a_commit(place, killed[-1])
         with audit.open(place) as store:
             assert store.run("latest").run_id == earlier.run_id
             assert store.damaged == []
