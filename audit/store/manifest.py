@@ -44,6 +44,8 @@ MOST_ROWS = 2**26
 #: How often a manifest is read again that is replaced while it is being read.
 _MOST_LOOKS = 50
 
+_PART = Part.__dataclass_fields__.keys()
+_STATUSES = get_args(Status)
 #: A run's id is a folder's name and part of the names that DuckDB sees.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: A part is a file in the folder of its table, and nowhere else.
@@ -142,7 +144,7 @@ def _check_listing(manifest: Manifest) -> None:
     if len(files) != len(manifest.parts):
         raise ValueError("it lists a part twice")
     run = manifest.run
-    if run.status not in get_args(Status):
+    if run.status not in _STATUSES:
         raise ValueError(f"its status is {run.status!r}")
     if not 0 <= run.wrong <= run.graded or not 0 <= run.failed <= run.samples:
         raise ValueError("its counts contradict each other")
@@ -161,9 +163,8 @@ def check_run_id(run_id: str) -> str:
 
 
 def _part(row: dict[str, Any]) -> Part:
-    known = Part.__dataclass_fields__
     # What a later minor version added is left aside.
-    part = Part(**(row if row.keys() <= known.keys() else {name: row[name] for name in known if name in row}))
+    part = Part(**(row if row.keys() <= _PART else {name: row[name] for name in _PART if name in row}))
     found = _PART_FILE.fullmatch(part.file)
     if found is None or found[1] != part.table:
         raise ValueError(f"{part.file!r} is not a part of {part.table}")

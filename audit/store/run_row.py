@@ -30,9 +30,17 @@ def parse_run(row: dict[str, Any]) -> Run:
     for name, (check, optional) in _kinds().items():
         if name in row:
             value = row[name]
-            # Most values are null or plain text. Of a thousand runs, calls for these are half of what opening a store takes.
-            is_plain = optional if value is None else check is _text and type(value) is str and value.isascii()
-            found[name] = value if is_plain and name not in _TIMES else _checked(name, value, check, optional)
+            kind = type(value)
+            # Of a thousand runs, calls for plain values would be half of what opening a store takes.
+            if value is None:
+                is_plain = optional
+            elif kind is str:
+                is_plain = check is _text and value.isascii() and name not in _TIMES
+            elif kind is int:
+                is_plain = check is _whole and -(2**63) <= value < 2**63
+            else:
+                is_plain = check is _EMPTY.get(kind) and not value
+            found[name] = value if is_plain else _checked(name, value, check, optional)
     return Run(**found)
 
 
@@ -105,6 +113,8 @@ def _is_code_file(entry: Any) -> bool:
     )
 
 
+#: What checks a value of these types: an empty one is always right.
+_EMPTY: dict[type, Callable[[str, Any], Any]] = {dict: _object, list: _texts}
 _CHECKS: dict[Any, Callable[[str, Any], Any]] = {
     str: _text,
     Status: _text,

@@ -37,7 +37,8 @@ def sort_rows(
     """Yield all rows of one table's parts, in order, in tables of so many rows."""
     files = PartFilesystem(filesystem)
     chosen = Manifest(manifest.run, list(parts), manifest.commit)
-    names = [name for name, _, _ in files.expose([chosen])[parts[0].table]]
+    files.expose([chosen])
+    names = [name for name, _, _ in files.parts_of(parts[0].table)]
     keys = ", ".join(name for name in ORDER if name in schema.names)
     query = f"FROM read_parquet({literal(names)}, hive_partitioning = false) ORDER BY {keys}"
     with tempfile.TemporaryDirectory(prefix="audit-sort-") as aside:

@@ -23,14 +23,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.records import Part, Run
+from audit.records import Run
 from audit.store.filesystem import Filesystem
 from audit.store.manifest import Manifest
 from audit.store.plain_arrays import array_of
 from audit.store.read import lookalikes
-from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts, older_version
+from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts
 from audit.store.read.index_lookup import IndexLookup
-from audit.store.schema import RUNS, SCHEMAS, schema_at
+from audit.store.schema import RUNS, SCHEMAS, is_older, schema_at
 from audit.store.sql_literal import literal
 from audit.store.views import MACROS, VIEWS, latest_view
 
@@ -70,7 +70,6 @@ class Session:
 
     connection: duckdb.DuckDBPyConnection
     files: PartFilesystem
-    exposed: dict[str, list[tuple[str, str, Part]]]
     lookup: IndexLookup
     #: The statement that makes each table, view and macro, by its name. Those that were made are gone from it.
     _definitions: dict[str, str]
@@ -106,7 +105,8 @@ class Session:
         statement = self._definitions.pop(name, None)
         if statement is None:
             return
-        for needed in _words(statement):
+        # A table needs files alone; its columns may have the names of other tables.
+        for needed in _words(statement) if name not in SCHEMAS and name != "runs" else ():
             self._define(needed)
         self.connection.execute(statement)
 
@@ -162,7 +162,8 @@ def connect(
         connection.execute(f"SET memory_limit = '{int(memory_limit)}B'")
     for table, schema in SCHEMAS.items():
         files.hold(table, partial(_empty_file, schema))
-    older = sorted({(p.table, p.schema) for m in manifests for p in m.parts if older_version(p) is not None})
+    versions = {(part.table, part.schema) for manifest in manifests for part in manifest.parts}
+    older = sorted((table, version) for table, version in versions if is_older(table, version))
     for table, version in older:
         files.hold(table, partial(_empty_file, schema_at(table, version)), version)
     runs = [manifest.run for manifest in manifests]
@@ -170,7 +171,7 @@ def connect(
     connection.register_filesystem(files)
     settings = spill.settings() | _SETTINGS if spill else {"temp_directory": ""} | _SETTINGS
     connection.execute("; ".join(f"SET {setting} = {literal(value)}" for setting, value in settings.items()))
-    exposed = files.expose(manifests)
+    files.expose(manifests)
     definitions = {name: _define_table(name, older) for name in ("runs", *SCHEMAS)}
     complete = [manifest.run.run_id for manifest in manifests if manifest.run.status == "complete"]
     views = {**VIEWS, "latest": latest_view(complete[-1] if complete else None)}
@@ -178,7 +179,7 @@ def connect(
     definitions |= {
         signature.split("(")[0]: f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()
     }
-    return Session(connection, files, exposed, IndexLookup(files.open, filesystem.read), definitions)
+    return Session(connection, files, IndexLookup(files.open, filesystem.read), definitions)
 
 
 def _define_table(table: str, older: Sequence[tuple[str, int]]) -> str:

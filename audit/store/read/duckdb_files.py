@@ -42,6 +42,11 @@ def _folder(table: str, version: int | None) -> str:
     return f"{PROTOCOL}://{table}" if version is None else f"{PROTOCOL}://{table}@{version}"
 
 
+def _table(name: str) -> str:
+    """Return the table that the name of a part or of all parts belongs to."""
+    return name.removeprefix(f"{PROTOCOL}://").split("/", 1)[0].split("@", 1)[0]
+
+
 def empty_part(table: str, version: int | None = None) -> str:
     """Return the name of a table's first file, which has its columns and no rows."""
     # DuckDB sorts what a pattern gives, and a run's id begins with a letter or a digit: this comes first.
@@ -63,9 +68,13 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         super().__init__()
         self._verify = verify
         self._filesystem = filesystem
+        self._manifests: list[Manifest] = []
+        #: The names of each folder's files, and what they stand for, of the tables that were asked for.
         self._parts: dict[str, tuple[str, Part]] = {}
-        self._tables: dict[str, list[str]] = {}
+        self._folders: dict[str, list[str]] = {}
+        self._exposed: dict[str, list[tuple[str, str, Part]]] = {}
         self._in_memory: dict[str, Callable[[], bytes]] = {}
+        self._lock = threading.Lock()
         self.bytes_read = 0
         #: What kept a part from being read since it was last asked; DuckDB makes a traceback's text of the error itself.
         self.damage: StoreError | None = None
@@ -74,22 +83,33 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         """Let a table begin with a Parquet file that exists in memory alone, and is made when it is first asked for."""
         name = empty_part(table, version)
         self._in_memory[name] = cache(make)
-        self._tables.setdefault(_folder(table, version), []).insert(0, name)
+        self._folders.setdefault(_folder(table, version), []).insert(0, name)
 
-    def expose(self, manifests: Iterable[Manifest]) -> dict[str, list[tuple[str, str, Part]]]:
-        """Make these runs' parts visible; gives (name, run id, part) for each table."""
-        exposed: dict[str, list[tuple[str, str, Part]]] = {}
-        for manifest in manifests:
+    def expose(self, manifests: Iterable[Manifest]) -> None:
+        """Make these runs' parts visible."""
+        self._manifests = list(manifests)
+
+    def parts_of(self, table: str) -> list[tuple[str, str, Part]]:
+        """Return name, run id and part of every visible part of a table."""
+        # Named when a table is first asked for: of a thousand runs, naming all parts takes as long as an answer.
+        with self._lock:
+            if table not in self._exposed:
+                self._exposed[table] = list(self._name_parts(table))
+            return self._exposed[table]
+
+    def _name_parts(self, table: str) -> Iterator[tuple[str, str, Part]]:
+        for manifest in self._manifests:
             run_id = manifest.run.run_id
             for number, part in enumerate(manifest.parts):
-                folder = _folder(part.table, older_version(part))
-                name = f"{folder}/run_id={run_id}/{number}.parquet"
-                self._parts[name] = (f"{run_folder(run_id)}/{part.file}", part)
-                self._tables.setdefault(folder, []).append(name)
-                exposed.setdefault(part.table, []).append((name, run_id, part))
-        return exposed
+                if part.table == table:
+                    folder = _folder(table, older_version(part))
+                    name = f"{folder}/run_id={run_id}/{number}.parquet"
+                    self._parts[name] = (f"{run_folder(run_id)}/{part.file}", part)
+                    self._folders.setdefault(folder, []).append(name)
+                    yield name, run_id, part
 
     def _lookup(self, name: str) -> tuple[str, Part]:
+        self.parts_of(_table(name))
         try:
             return self._parts[name]
         except KeyError:
@@ -154,6 +174,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
         return {"name": path, "size": size, "type": "file"}
 
     def exists(self, path: str, **_: Any) -> bool:
+        self.parts_of(_table(path))
         return path in self._parts or path in self._in_memory
 
     def isfile(self, path: str) -> bool:
@@ -162,7 +183,8 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
     def glob(self, path: str, **_: Any) -> list[str]:
         # One pattern, made here: all parts of a table at once, instead of a question for each of thousands.
         if path.endswith(_ALL):
-            return list(self._tables.get(path[: -len(_ALL)], ()))
+            self.parts_of(_table(path))
+            return list(self._folders.get(path[: -len(_ALL)], ()))
         return [path] if self.exists(path) else []
 
     def modified(self, path: str) -> datetime:

@@ -118,7 +118,7 @@ class Reader:
         session = self.session(None, where)
         found = [
             (name, part)
-            for name, owner, part in session.exposed.get(table, ())
+            for name, owner, part in session.files.parts_of(table)
             if owner == run_id and (index is None or _may_hold(part, index))
         ]
         if index is not None and len(found) > 1:

@@ -51,3 +51,14 @@ def test_everything_is_listed_after_a_query_that_needed_little(reader: Reader) -
 def test_a_mistyped_name_is_answered_with_the_right_one(reader: Reader, typed: str, meant: str) -> None:
     with pytest.raises(QueryError, match=meant):
         reader.sql(f"FROM {typed}").fetchall()
+
+
+def test_a_table_is_defined_without_those_that_its_columns_are_called_like(reader: Reader) -> None:
+    session = reader.session(None, "SELECT count(*) FROM runs")  # it has columns `samples` and `tags`
+    made = "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+    assert session.connection.cursor().execute(made).fetchall() == [("runs",)]
+
+
+def test_a_part_can_be_named_before_its_table(reader: Reader) -> None:
+    run_id = reader.run().run_id
+    assert reader.sql(f"SELECT count(*) FROM 'audit://samples/run_id={run_id}/0.parquet'").fetchall() == [(2,)]
