@@ -238,8 +238,15 @@ class Part:
     last_index: int | None = None
     #: Version of its columns. Manifests of format version 1 do not say it.
     schema: int = 1
-    #: A file of the run with the indices of the commit, where bounds would not tell (see store/index_set.py).
+    #: A file of the run with the indices of the commit, where bounds would not tell (see store/index_set.py); without
+    #: pages from earlier versions, with pages since.
     indices: str | None = None
+    index_pages: str | None = None
+
+    @property
+    def index_file(self) -> str | None:
+        """The file with the indices of its commit; None where it has none."""
+        return self.index_pages or self.indices
 
 
 class Columns:

@@ -70,7 +70,7 @@ class LocalFilesystem(Filesystem):
             raise _read_error(self.location, path, error) from error
 
     def open(self, path: str) -> RandomReader:
-        return LocalReader(self._at(path))
+        return LocalReader(f"{self.location}/{path}")
 
     def size(self, path: str) -> int:
         try:

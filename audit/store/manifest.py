@@ -27,7 +27,7 @@ from audit.store.commits import (
     unseal,
 )
 from audit.store.filesystem import Filesystem
-from audit.store.index_set import INDICES_FOLDER, is_index_set
+from audit.store.index_set import INDICES_FOLDER, PAGES_FOLDER, is_index_set
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.marker import check_version
 from audit.store.run_row import parse_run
@@ -168,8 +168,9 @@ def _part(row: dict[str, Any]) -> Part:
     found = _PART_FILE.fullmatch(part.file)
     if found is None or found[1] != part.table:
         raise ValueError(f"{part.file!r} is not a part of {part.table}")
-    if part.indices is not None and not is_index_set(part.indices):
-        raise ValueError(f"{part.indices!r} is not a file of indices")
+    for file, folder in ((part.indices, INDICES_FOLDER), (part.index_pages, PAGES_FOLDER)):
+        if file is not None and not is_index_set(file, folder):
+            raise ValueError(f"{file!r} is not a file of indices")
     for number in (part.rows, part.bytes, part.schema, part.first_index or 0, part.last_index or 0):
         if not isinstance(number, int) or not -(2**63) <= number < 2**63:
             raise ValueError(f"{part.file!r} is listed with what is not a number")
@@ -303,7 +304,7 @@ def unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> li
     """Return files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a killed
     writer or a lost attempt left behind. Only who holds the run's lock may delete them."""
     folder = run_folder(manifest.run.run_id)
-    listed = {f"{folder}/{file}" for part in manifest.parts for file in (part.file, part.indices) if file}
-    folders = (*SCHEMAS, INDICES_FOLDER)
+    listed = {f"{folder}/{file}" for part in manifest.parts for file in (part.file, part.index_file) if file}
+    folders = (*SCHEMAS, INDICES_FOLDER, PAGES_FOLDER)
     found = [(f"{folder}/{table}/{name}", name) for table in folders for name in filesystem.list(f"{folder}/{table}")]
     return [path for path, name in found if path not in listed and name.lstrip(".").startswith(prefix)]

@@ -56,7 +56,7 @@ def check_no_link(root: Path, path: str) -> None:
 class LocalReader(RandomReader):
     """One open file of a directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._descriptor = open_regular(path)
         self.size = os.fstat(self._descriptor).st_size
 

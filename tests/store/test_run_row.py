@@ -21,7 +21,7 @@ from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
 
 FIELDS = sorted(Run.__dataclass_fields__)
-PART = ("schema", "rows", "bytes", "first_index", "last_index", "sha256", "indices", "table", "file")
+PART = ("schema", "rows", "bytes", "first_index", "last_index", "sha256", "indices", "index_pages", "table", "file")
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

@@ -163,13 +163,14 @@ def _schema_problem(part: Part, columns: list[str]) -> str | None:
 
 def _index_problem(reader: Reader, run_id: str, part: Part, table: pa.Table) -> str | None:
     """Return what is wrong with the file that lists a part's indices; None if nothing is."""
-    if part.indices is None:
+    file = part.index_file
+    if file is None:
         return None
     try:
-        found = read_index_set(part.indices, reader.filesystem.read(f"{run_folder(run_id)}/{part.indices}"))
+        found = read_index_set(file, reader.filesystem.read(f"{run_folder(run_id)}/{file}"))
     except (OSError, StoreError) as error:
-        return f"is listed with {part.indices}, which cannot be read: {error}"
+        return f"is listed with {file}, which cannot be read: {error}"
     if found is None:
-        return f"is listed with {part.indices}, which has other bytes than were written"
+        return f"is listed with {file}, which has other bytes than were written"
     mine = np.asarray(table["index"].drop_null(), dtype=np.int64)
-    return None if np.isin(mine, found).all() else f"has indices that {part.indices} does not list"
+    return None if np.isin(mine, found).all() else f"has indices that {file} does not list"

@@ -179,7 +179,7 @@ def connect(
     definitions |= {
         signature.split("(")[0]: f"CREATE MACRO {signature} AS {body}" for signature, body in MACROS.items()
     }
-    return Session(connection, files, IndexLookup(files.open, filesystem.read), definitions)
+    return Session(connection, files, IndexLookup(files.open, filesystem), definitions)
 
 
 def _define_table(table: str, older: Sequence[tuple[str, int]]) -> str:

@@ -2,7 +2,7 @@
 
 A loader that shuffles spreads indices over all parts, so that the bounds in the manifest exclude none of them, and
 DuckDB would open every part and decode a row group of each. Where a commit has a file of its indices (see index_set),
-no part is opened that does not hold the sample. This only narrows the choice of files; the rows themselves
+no part is opened that does not hold the sample, and of the file one page is read. This only narrows the choice of files; the rows themselves
 are read by DuckDB.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from audit.errors import StoreDamaged
-from audit.store.index_set import Numbers, read_index_set
+from audit.store.filesystem import Filesystem
+from audit.store.index_set import IndexPages, Numbers, has_pages, read_index_set
+from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import MOST_ROWS
 
 #: What the kept indices may take together: those of about sixteen million samples.
@@ -56,11 +59,11 @@ class Indices:
 
 
 class IndexLookup:
-    """Answers whether a part has a row of some index. `opened` gives a part's file by its name, `read` any file's bytes."""
+    """Answers whether a part has a row of some index. `opened` gives a part's file by its name, `filesystem` any file."""
 
-    def __init__(self, opened: Callable[[str], Any], read: Callable[[str], bytes]) -> None:
+    def __init__(self, opened: Callable[[str], Any], filesystem: Filesystem) -> None:
         self._open = opened
-        self._read_file = read
+        self._filesystem = filesystem
         #: Parts of several tables that were written together hold the same indices: kept once.
         self._keys: dict[str, Key] = {}
         self._kept: dict[Key, Indices] = {}
@@ -68,13 +71,16 @@ class IndexLookup:
         #: Files of indices, by path.
         self._sets: dict[str, Numbers] = {}
         self._set_bytes = 0
+        #: Beginnings of files of indices, by path; what was last asked of each, and the answer.
+        self._pages: dict[str, IndexPages] = {}
+        self._answers: dict[str, tuple[int, bool]] = {}
         self._chance = random.Random(0)
         self._lock = threading.Lock()
 
     def holds(self, name: str, index: int, listed: str | None = None) -> bool:
         """Return whether the part of that name has a row of that index; with `listed`, the commit's file of indices, whether it may."""
         if listed is not None:
-            return _is_among(self._listed(listed), index)
+            return self._is_listed(listed, index)
         key = self._keys.get(name)
         found = self._kept.get(key) if key else None
         if found is None:
@@ -83,8 +89,30 @@ class IndexLookup:
                 self._keep(name, found)
         return index in found
 
+    def _is_listed(self, path: str, index: int) -> bool:
+        """Return whether a commit's file lists an index: of ten million samples, a few hundred files are asked."""
+        # In a bucket one request for the whole file takes less time than one for each page.
+        if not has_pages(_below_run(path)) or not isinstance(self._filesystem, LocalFilesystem):
+            return _is_among(self._listed(path), index)
+        last = self._answers.get(path)
+        if last is None or last[0] != index:
+            last = self._answers[path] = (index, self._is_on_a_page(path, index))
+        return last[1]
+
+    def _is_on_a_page(self, path: str, index: int) -> bool:
+        try:
+            with closing(self._filesystem.open(path)) as reader:
+                pages = self._pages.get(path)
+                if pages is None:
+                    pages = self._pages[path] = IndexPages(_below_run(path), reader.read_at)
+                return pages.holds(index, reader.read_at)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        except ValueError as error:
+            raise _changed(path) from error
+
     def _listed(self, path: str) -> Numbers:
-        """Return the indices in a commit's file, as they lie there: of ten million samples they are looked at in a few hundred files."""
+        """Return the indices in a commit's file, as they lie there."""
         found = self._sets.get(path)
         if found is None:
             found = self._read_listed(path)
@@ -97,17 +125,11 @@ class IndexLookup:
 
     def _read_listed(self, path: str) -> Numbers:
         try:
-            found = read_index_set("/".join(path.rsplit("/", 2)[1:]), self._read_file(path))
+            found = read_index_set(_below_run(path), self._filesystem.read(path))
         except OSError as error:
-            raise StoreDamaged(
-                f"{path} of the store cannot be read: {error.strerror}.",
-                hint="Open the store again: another process may have merged or removed the run. Else see: audit store verify",
-            ) from error
+            raise _unreadable(path, error) from error
         if found is None:
-            raise StoreDamaged(
-                f"{path} of the store has other bytes than were written.",
-                hint="See what is damaged with: audit store verify",
-            )
+            raise _changed(path)
         return found
 
     def _keep(self, name: str, found: Indices) -> None:
@@ -150,3 +172,21 @@ def _is_among(found: Numbers, index: int) -> bool:
     if not len(found) or not int(found[0]) <= index <= int(found[-1]):
         return False
     return bool(found[np.searchsorted(found, found.dtype.type(index))] == index)
+
+
+def _below_run(path: str) -> str:
+    """Return the path of a file below its run's folder."""
+    return "/".join(path.rsplit("/", 2)[1:])
+
+
+def _unreadable(path: str, error: OSError) -> StoreDamaged:
+    return StoreDamaged(
+        f"{path} of the store cannot be read: {error.strerror}.",
+        hint="Open the store again: another process may have merged or removed the run. Else see: audit store verify",
+    )
+
+
+def _changed(path: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{path} of the store has other bytes than were written.", hint="See what is damaged with: audit store verify"
+    )

@@ -201,7 +201,7 @@ def _source(table: str, found: list[tuple[str, Part]]) -> str:
 
 
 def _listed(run_id: str, part: Part) -> str | None:
-    return f"{run_folder(run_id)}/{part.indices}" if part.indices is not None else None
+    return f"{run_folder(run_id)}/{part.index_file}" if part.index_file is not None else None
 
 
 def _may_hold(part: Part, index: int) -> bool:

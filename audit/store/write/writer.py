@@ -179,7 +179,7 @@ class RunWriter:
             indices = self._write_indices(gathered)
             for name, table in gathered.items():
                 part = self._write_part(name, table)
-                parts.append(replace(part, indices=indices) if part.first_index is not None else part)
+                parts.append(replace(part, index_pages=indices) if part.first_index is not None else part)
         except (StoreError, OSError):
             withdraw(self._filesystem, self.run.run_id, parts)
             raise
