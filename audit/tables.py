@@ -299,6 +299,10 @@ class ActivationRow(TypedDict):
     norm: Annotated[float | None, DOUBLE("Euclidean norm", null="not recorded")]
     digest: Annotated[str | None, VARCHAR("as of a tensor", null="not recorded")]
     payload: Annotated[bytes | None, BLOB("the exact value, encoded as a tensor", null="not recorded")]
+    axis: Annotated[
+        str | None,
+        VARCHAR("what is known of the first axis, as in `outputs`", null="as there, or not recorded", since=7),
+    ]
 
 
 class StepRow(TypedDict):
@@ -438,23 +442,52 @@ class TokenRow(TaskRow):
     correct: Annotated[bool | None, BOOLEAN("predicted = target", null="there is no target")]
 
 
-class OutputRow(TaskRow):
-    """One row for each tensor that a model with several outputs returned for a visit, and whose first axis is the samples.
+class OutputRow(TypedDict):
+    """One row for each tensor that a model with several outputs returned for a visit, or for a whole call.
 
-    Where none of them could be graded, `call` is a number that no prediction of the visit has.
+    A tensor with as many entries as the call had rows has a row for each sample: its entry at the place of the sample. `axis`
+    says whether the calls show that the entry is the sample's own. Every other tensor belongs to the call. Where none of them could be graded, `call` is a number that no prediction of the visit has.
     """
 
+    run_id: Annotated[str, RUN_ID]
+    epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
+    index: Annotated[
+        int | None, BIGINT("the sample's place in the dataset", null="the value belongs to the whole call")
+    ]
+    visit: Annotated[int | None, INTEGER("0, or how often the epoch had drawn this index before", null="as above")]
+    model: Annotated[str | None, VARCHAR("the name of the model", null="it has none")]
+    call: Annotated[int | None, INTEGER("which of the visit's predictions, as in `predictions`", null="as above")]
     port: Annotated[
         str, VARCHAR("where it was in what the model returned: a key or position, as `1`; deeper `hidden_states.0`")
     ]
     dtype: Annotated[str, VARCHAR("as of a tensor")]
-    shape: Annotated[list[int], BIGINTS("of the visit's own row")]
+    shape: Annotated[list[int], BIGINTS("of the visit's own row, or of the whole value")]
     digest: Annotated[str | None, VARCHAR("as of a tensor", null="it could not be had")]
     min: Annotated[float | None, DOUBLE("least finite element", null="no element is finite")]
     max: Annotated[float | None, DOUBLE("greatest finite element", null="as above")]
     mean: Annotated[float | None, DOUBLE("mean of the finite elements", null="as above")]
     std: Annotated[float | None, DOUBLE("standard deviation of the finite elements", null="as above")]
     nonfinite: Annotated[int, BIGINT("elements that are NaN or infinite")]
+    number: Annotated[int | None, BIGINT("the row of `calls`", null="written before this column existed", since=7)]
+    axis: Annotated[
+        str | None,
+        VARCHAR(
+            "what is known of the first axis: `samples`, where calls of different length had as many entries as rows; "
+            "`other`, where a call had another number, or it is the memory of a weight",
+            null="all calls until then had as many entries as rows and one length, which may be chance",
+            since=7,
+        ),
+    ]
+    form: Annotated[
+        str | None, VARCHAR("what `data` is: `full` or `preview`", null="the capture level is digest", since=7)
+    ]
+    encoding: Annotated[
+        str | None,
+        VARCHAR(
+            "`full`: an encoding of FORMAT-values.md for tensors; `preview`: a media type", null="as above", since=7
+        ),
+    ]
+    data: Annotated[bytes | None, BLOB("the exact value, or its preview", null="as above", since=7)]
 
 
 class FindingRow(TypedDict):

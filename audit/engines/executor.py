@@ -55,7 +55,7 @@ class BatchCounts:
         return cls(
             samples=batch.count,
             failed=batch.failed,
-            payload_bytes=batch.payload_bytes,
+            payload_bytes=batch.payload_bytes + output.payload_bytes,
             outside=first.labels_outside if first is not None else 0,
             outputs=int(logits.shape[1]) if logits is not None else None,
             problems=batch.problems,
@@ -97,7 +97,10 @@ class RunExecutor(ABC):
         #: Samples without a prediction, by the output and the sentence that says why.
         self.unread: dict[tuple[str | None, str], list[int]] = {}
         self.outputs: int | None = None
-        self.budget = Budget(self.request.capture_budget if self.request.capture == "auto" else None)
+        is_auto = self.request.capture == "auto"
+        self.budget = Budget(self.request.capture_budget if is_auto else None)
+        #: Each sample's share of it; None where the budget does not count.
+        self.share = self.request.capture_budget / max(self.total, 1) if is_auto else None
         if self.request.commit_every is not None:
             plan.writer.commit_every(self.request.commit_every)
 

@@ -15,6 +15,7 @@ from audit.errors import AuditError, ModelError, UnclearOutput
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
 from audit.models import LoadedModel
 from audit.models.task_outputs import TaskOutput, join_outputs
+from audit.recorders.capture import output_level
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.graded_targets import GradedTargets, grade_against
 from audit.recorders.model.output_reader import OutputReader
@@ -24,6 +25,7 @@ from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
 from audit.recorders.visit.stage_register import StageOrdinals
+from audit.records import Level
 from audit.store import wire as rows
 from audit.store.write.payload_filter import Selection
 
@@ -49,6 +51,7 @@ class Forward:
         output: str | None = None,
         classes: list[str] | None = None,
         heads: Sequence[DeclaredHead] = (),
+        share: float | None = None,
     ) -> None:
         name, module = model.arch or type(model.module).__name__, model.module
         #: The readers of all graded outputs by name: one without a name, unless several are declared.
@@ -56,7 +59,9 @@ class Forward:
             head.name: OutputReader(module, f"{name}.{head.name}", head.kind, head.key) for head in heads
         } or {None: OutputReader(module, name, output or model.output, None)}
         self._is_declared = bool(heads or output or model.output)
-        self._ports = OutputPorts()
+        self._ports = OutputPorts(module)
+        #: Each visit's share of the capture budget; None where the budget does not count.
+        self._share = share
         self._model = model
         self._named = named
         self._device = device
@@ -70,7 +75,7 @@ class Forward:
         """The reader of the output that counts for the run."""
         return next(iter(self.readers.values()))
 
-    def __call__(self, fetched: RecordedBatch, level: str = "digest") -> BatchOutput:
+    def __call__(self, fetched: RecordedBatch, level: Level = "digest") -> BatchOutput:
         """Return what the model gives for the batch's samples that did not fail."""
         made, errors = BatchOutput(), dict[str | None, UnclearOutput]()
         wanted = {head: self._wanted(fetched, head) for head in self.readers}
@@ -82,24 +87,24 @@ class Forward:
                     parts[head].append(_read(reader, output, first, count, wanted[head]))
                 except UnclearOutput as error:
                     errors.setdefault(head, error)
-            self._add_ports(made.ports, output, first, count, least=1 if len(errors) == len(parts) else 2)
+            self._add_ports(made.ports, output, first, count, level, least=1 if len(errors) == len(parts) else 2)
         for call, head in enumerate(self.readers):
             try:
                 if head in errors:
                     raise errors[head]
                 made.graded.append(self._output(fetched, head, parts[head], wanted[head], level, call))
             except UnclearOutput as error:
-                is_stored = bool(made.ports.tables) and not self._is_declared
+                is_stored = made.ports.has_samples and not self._is_declared
                 made.unread.append(UnreadOutput(head, fetched.of_ok(fetched.indices), error, is_stored))
         return made
 
-    def _add_ports(self, ports: TaskRows, output: Any, first: int, count: int, least: int) -> None:
+    def _add_ports(self, ports: TaskRows, output: Any, first: int, count: int, level: Level, *, least: int) -> None:
         """Keep all outputs of a call, if there are so many."""
         found = self._ports.find(output, count)
-        if found.problem is not None:
-            ports.mark(found.problem)
-        if len(found.tensors) >= least:
-            found.add_to(ports, range(count), first)
+        for problem in found.problems:
+            ports.mark(problem)
+        if len(found.tensors) + len(found.whole) >= least:
+            found.add_to(ports, range(count), output_level(level, found.bytes_per_row, self._share), first)
 
     def _output(
         self,
@@ -123,7 +128,7 @@ class Forward:
             rows = self._task_rows(fetched, reader, join_outputs(tasks), wanted, level)
             return ModelOutput(reader, wanted, task=rows, head=head, call=call)
         values = torch.cat(tensors)
-        meaning, _ = reader.find_meaning(values, wanted.labels, wanted.values)
+        meaning, _ = reader.find_meaning(values, wanted.labels, wanted.values, wanted.classes)
         if meaning.kind == "regression":
             measured_targets(values, wanted.labels, wanted.values)
         return ModelOutput(reader, wanted, values, head=head, call=call)
@@ -232,7 +237,10 @@ class Rows:
         if output is not None:
             made = [self._predictions(fetched, number, one, digests) for one in output.graded]
             tables |= {name: rows.joined([one[name] for one in made if name in one]) for one in made for name in one}
-            tables |= task_tables(output.ports, self._keys(fetched, output.graded[0].call if made else _UNGRADED))
+            keys = self._keys(fetched, output.graded[0].call if made else _UNGRADED)
+            numbered = {place: key | {"number": number} for place, key in keys.items()}
+            whole = {"run_id": self._run_id, "epoch": 0, "model": self.model, "number": number}
+            tables |= task_tables(output.ports, numbered, whole)
             tables["calls"] = self._call(fetched, number)
         return self._selection.apply(tables) if self._selection else tables
 

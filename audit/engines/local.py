@@ -51,7 +51,15 @@ class LocalRun(RunExecutor):
         model = self.assembly.model
         request = self.request
         self.forward = (
-            Forward(model, request.model, request.device, request.single_output, self.assembly.classes, request.heads)
+            Forward(
+                model,
+                request.model,
+                request.device,
+                request.single_output,
+                self.assembly.classes,
+                request.heads,
+                self.share,
+            )
             if model
             else None
         )

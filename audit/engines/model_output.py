@@ -86,6 +86,12 @@ class BatchOutput:
         return next((one for one in self.graded if one.call == 0), None)
 
     @property
+    def payload_bytes(self) -> int:
+        """How many bytes of values its rows keep."""
+        tasks = [one.task for one in self.graded if one.task is not None]
+        return sum(task.payload_bytes for task in (*tasks, self.ports))
+
+    @property
     def problems(self) -> list[str]:
         """Sentences on what could not be graded or stored."""
         return [*(problem for one in self.graded for problem in one.problems), *self.ports.problems]

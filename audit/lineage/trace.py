@@ -26,6 +26,7 @@ from audit.tables import (
     ActivationRow,
     BoxRow,
     MaskRow,
+    OutputRow,
     PayloadRow,
     PredictionRow,
     SampleRow,
@@ -112,6 +113,59 @@ class Trace(Printable):
         return self.reader.rows(
             TokenRow, self.run.run_id, index=self.sample["index"], where=self._graded, order="position"
         )
+
+    @cached_property
+    def outputs(self) -> list[OutputRow]:
+        """What a model with several outputs returned: the visit's own entries, then the values of its whole calls."""
+        key = self.sample
+        visit = f"epoch = {key['epoch']} AND visit = {key['visit']}"
+        own = self.reader.rows(OutputRow, self.run.run_id, index=key["index"], where=visit, order="call, port")
+        if any(row["axis"] is None for row in own):
+            # What had as many entries as the call had rows only by chance, as later calls showed, is not the sample's.
+            query = "SELECT DISTINCT model, port FROM outputs WHERE run_id = ? AND axis = 'other'"
+            others = set(self.reader.sql(query, parameters=[self.run.run_id]).fetchall())
+            own = [row for row in own if row["axis"] is not None or (row["model"], row["port"]) not in others]
+        numbers = sorted({row["number"] for row in own if row["number"] is not None} | self._call_numbers)
+        if not numbers:
+            return own
+        listed = ", ".join(map(str, numbers))
+        where = f"index IS NULL AND number IN ({listed})"
+        return own + self.reader.rows(OutputRow, self.run.run_id, where=where, order="number, port")
+
+    @property
+    def _call_numbers(self) -> set[int]:
+        made = [*([self.prediction] if self.prediction else []), *self.other_predictions]
+        return {row["number"] for row in made if row["number"] is not None}
+
+    def output(self, port: str, *, model: str | None = None, call: int | None = None) -> Any:
+        """Return the exact value that a model returned for this visit at a port, as stored; its digest is checked.
+
+        Where several calls have the port, the first is taken unless `model` or `call` says another. NotFound where the value
+        was not stored: it is with capture level `full`.
+        """
+        found = [row for row in self.outputs if row["port"] == port and model in (None, row["model"])]
+        rows = [row for row in found if call in (None, row["call"])]
+        if not rows:
+            known = ", ".join(dict.fromkeys(row["port"] for row in self.outputs)) or "none"
+            raise NotFound(f"Sample {self.sample['index']} has no output {port}.", hint=f"Its outputs: {known}.")
+        return self._output_value(rows[0])
+
+    def _output_value(self, row: OutputRow) -> Any:
+        if row["form"] != "full" or row["encoding"] is None or row["data"] is None:
+            raise NotFound(
+                f"The output {row['port']} of sample {self.sample['index']} was not stored.",
+                hint='Record with capture="full" to keep every output.',
+            )
+        encoded = values.Encoded(row["encoding"], row["data"])
+        value = values.decode("tensor", encoded)
+        with values.following_digests(self.run.digest_version):
+            digest = values.encoded_digest("tensor", encoded)
+        if row["digest"] is not None and digest != row["digest"]:
+            raise StoreDamaged(
+                f"The stored output {row['port']} of sample {self.sample['index']} does not have its digest.",
+                hint="See what is damaged with: audit store verify",
+            )
+        return value
 
     @cached_property
     def overlays(self) -> list[StageOverlay]:
@@ -227,10 +281,20 @@ class Trace(Printable):
                 absent = stem.with_name(stem.name + ".txt")
                 absent.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
                 written.append(absent)
+        written += self._export_outputs(target)
         written += export_overlays(self, target, stems)
         summary = target / "trace.json"
         summary.write_text(plainjson.dumps(self.as_json(), indent=2))
         return [*written, summary]
+
+    def _export_outputs(self, target: Path) -> list[Path]:
+        written: list[Path] = []
+        for row in self.outputs:
+            if row["form"] == "full":
+                name = "-".join(str(part) for part in (row["model"], row["number"], row["port"]) if part is not None)
+                stem = target / f"output-{''.join(c if c.isalnum() or c in '-_.' else '_' for c in name)[:80]}"
+                written += values.export(self._output_value(row), stem)
+        return written
 
     def as_json(self) -> JsonObject:
         """Return the trace as `audit trace --json` prints it."""
@@ -268,6 +332,7 @@ class Trace(Printable):
             "prediction": _prediction_json(self.prediction) if self.prediction else None,
             "other_predictions": [_prediction_json(row) for row in self.other_predictions],
             "activations": self.activations,
+            **({"outputs": [_output_json(row) for row in self.outputs]} if self.outputs else {}),
             **({"boxes": [_box_json(row) for row in self.boxes]} if self.run.task == "detection" else {}),
             **({"tokens": [_token_json(row) for row in self.tokens]} if self.run.task == "tokens" else {}),
         }
@@ -280,6 +345,10 @@ def _prediction_json(row: PredictionRow) -> JsonObject:
 
 def _box_json(row: BoxRow) -> JsonObject:
     return {name.rstrip("_"): value for name, value in row.items()}
+
+
+def _output_json(row: OutputRow) -> JsonObject:
+    return {name: value for name, value in row.items() if name not in ("run_id", "epoch", "index", "visit", "data")}
 
 
 def _token_json(row: TokenRow) -> JsonObject:

@@ -6,6 +6,7 @@ user gets a message that explains how to declare it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +26,11 @@ DOUBT = (
 _MISFIT = (
     "{targets}, and the model gives {width} for each sample: what they mean is not evident. They are recorded as {kind} and "
     "not graded. Say what they are with output (--output): multilabel, regression, sigmoid, logits or embedding."
+)
+#: What is said of one number beside labels that it cannot stand for.
+_ONE_NUMBER = (
+    "the labels are of {count}, and the model gives one number for each sample: what it means is not evident. It is recorded "
+    "and not graded. Say what it is with output (--output): regression, sigmoid, logits or embedding."
 )
 #: The most numbers of one sample that are stored as its prediction.
 MOST_NUMBERS = 4096
@@ -61,12 +67,17 @@ def find_meaning(
     module: nn.Module | None = None,
     labels: list[int | None] | None = None,
     targets: torch.Tensor | None = None,
+    classes: Sequence[str] | None = None,
 ) -> OutputMeaning:
-    """Return what values (N, C) mean, from what was declared or from what is evident in the first output."""
+    """Return what values (N, C) mean, from what was declared or from what is evident in the first output.
+
+    `classes` are the names of the labels' classes, where they are known.
+    """
     if declared is not None:
         return OutputMeaning(declared, "It was declared.")
     values = values.detach().float().cpu()
-    found = _from_targets(values, labels or [], targets) or _from_values(values, module)
+    found = _from_one_number(values, module, labels or [], classes)
+    found = found or _from_targets(values, labels or [], targets) or _from_values(values, module)
     return replace(found, doubt=found.doubt or doubt_targets(found, values.shape[1], labels or [], targets))
 
 
@@ -89,6 +100,23 @@ def doubt_targets(
         count = wide.shape[1]
         found = f"each target is {what}" if count == 1 else f"each target is {count} numbers"
     return _MISFIT.format(targets=found, width=f"{width} numbers" if width > 1 else "one number", kind=meaning.kind)
+
+
+def _from_one_number(
+    values: torch.Tensor, module: nn.Module | None, labels: list[int | None], classes: Sequence[str] | None
+) -> OutputMeaning | None:
+    """Return the meaning of one number beside labels of several classes, which it cannot tell apart: a critic's, say."""
+    known = [label for label in labels if label is not None]
+    if values.shape[1] != 1 or not known:
+        return None
+    is_score = isinstance(_last_module(module), nn.Sigmoid) and lies_inside(values)
+    is_classes = classes is not None and len(classes) > 2
+    if not is_classes and not (is_score and any(label not in (0, 1) for label in known)):
+        return None
+    count = f"{len(classes)} classes" if classes is not None and is_classes else "more than two classes"
+    return OutputMeaning(
+        "embedding", "One number does not tell several classes apart.", _ONE_NUMBER.format(count=count)
+    )
 
 
 def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch.Tensor | None) -> OutputMeaning | None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from audit.errors import UnclearOutput
+from audit.models.output_tree import is_weight, iterate_leaves, list_entries
 
 _HINT = (
     "Say what it is with output= (--output): tokens for (N, T, V), masks for (N, C, H, W), regression or embedding. "
@@ -21,24 +23,20 @@ _HINT = (
 _NOTHING = "Wrap it in a module that returns one (N, C) tensor of logits, or several tensors in a dict or a tuple."
 
 
-def logits_of(output: object, *, batch: int | None = None) -> torch.Tensor:
+def logits_of(output: object, *, batch: int | None = None, module: nn.Module | None = None) -> torch.Tensor:
     """Return the logits in a model's output as (N, C), or (N, 1) for a single logit; N must be `batch` if given.
 
-    Takes a tensor, or a tuple, list, mapping or object that holds exactly one tensor which can be the logits, or that
-    calls one of its entries `logits` (Hugging Face's ModelOutput; torchvision's Inception and GoogLeNet outputs).
+    Takes a tensor, or a tuple, list, mapping or dataclass that holds, at any depth, exactly one tensor which can be the
+    logits, where a weight of the model (`module`) cannot be; or an object that calls one of its entries `logits` (Hugging Face's ModelOutput; torchvision's Inception outputs).
     """
     if isinstance(output, torch.Tensor):
         return _check_shape(output, batch)
     named = _named_logits(output)
     if named is not None:
-        return logits_of(named, batch=batch)
-    if isinstance(output, Mapping):
-        entries = {repr(key): value for key, value in output.items()}
-    elif isinstance(output, tuple | list):
-        entries = {f"[{position}]": value for position, value in enumerate(output)}
-    else:
+        return logits_of(named, batch=batch, module=module)
+    if list_entries(output, batch) is None:
         raise UnclearOutput(f"The model returned {_kind(output)}, in which no logits can be found.", hint=_NOTHING)
-    return _only_candidate(entries, _kind(output), batch)
+    return _only_candidate(dict(iterate_leaves(output, batch)), _kind(output), batch, module)
 
 
 def _named_logits(output: object) -> object | None:
@@ -47,22 +45,23 @@ def _named_logits(output: object) -> object | None:
     return None if callable(getattr(output, "logits", None)) else getattr(output, "logits", None)
 
 
-def _only_candidate(entries: dict[str, object], kind: str, batch: int | None) -> torch.Tensor:
+def _only_candidate(entries: dict[str, object], kind: str, batch: int | None, module: nn.Module | None) -> torch.Tensor:
     if len(entries) == 1:
         return logits_of(next(iter(entries.values())), batch=batch)
-    candidates = {where: value for where, value in entries.items() if _may_be_logits(value, batch)}
+    candidates = {port: value for port, value in entries.items() if _may_be_logits(value, batch, module)}
     if len(candidates) == 1:
-        only = next(iter(candidates.values()))
-        return logits_of(only, batch=batch)
-    shown = ", ".join(f"{where}: {_kind(value)}" for where, value in list(entries.items())[:8]) or "nothing"
-    count = "no entry" if not candidates else f"more than one entry ({', '.join(candidates)})"
+        return logits_of(next(iter(candidates.values())), batch=batch)
+    shown = ", ".join(f"{port!r}: {_kind(value, batch)}" for port, value in list(entries.items())[:8]) or "nothing"
+    named = ", ".join(map(repr, list(candidates)[:8]))
+    count = "no entry" if not candidates else f"more than one entry ({named})"
     raise UnclearOutput(f"The model returned {kind} in which {count} can be the logits: {shown}.", hint=_HINT)
 
 
-def _may_be_logits(value: object, batch: int | None) -> bool:
+def _may_be_logits(value: object, batch: int | None, module: nn.Module | None) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
-    return value.is_floating_point() and value.dim() in (1, 2) and batch in (None, value.shape[0])
+    may_be = value.is_floating_point() and value.dim() in (1, 2) and batch in (None, value.shape[0])
+    return may_be and not is_weight(value, module)
 
 
 def _check_shape(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
@@ -100,7 +99,13 @@ def probabilities_of(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=1)
 
 
-def _kind(value: object) -> str:
+def _kind(value: object, batch: int | None = None) -> str:
     if isinstance(value, torch.Tensor):
-        return f"a {tuple(value.shape)} tensor of {str(value.dtype).removeprefix('torch.')}"
+        # The axis of the batch has a letter, so that batches of different length are described by one sentence.
+        lengths = [str(length) for length in value.shape]
+        if lengths and batch is not None and value.shape[0] == batch:
+            lengths[0] = "N"
+        return (
+            f"a ({', '.join(lengths)}{',' * (len(lengths) == 1)}) tensor of {str(value.dtype).removeprefix('torch.')}"
+        )
     return "None" if value is None else f"a {type(value).__name__}"

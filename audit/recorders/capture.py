@@ -33,6 +33,15 @@ def decide(asked: str, bytes_per_sample: float | None, samples: int, budget: int
     )
 
 
+def output_level(level: Level, bytes_per_row: float, share: float | None) -> Level:
+    """Return how much is kept of what a model returned: all of it if it takes at most half of a visit's share of the budget.
+
+    `share` is None where the budget does not count. The other half is for the stages, whose estimate comes first.
+    """
+    is_small = share is None or 2 * bytes_per_row <= share
+    return level if is_small or level != "full" else "preview"
+
+
 class Budget:
     """What payloads have taken so far; `spent` says once when the limit is passed."""
 

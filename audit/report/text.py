@@ -18,10 +18,11 @@ from rich.tree import Tree
 from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.terminal_pictures import half_blocks
-from audit.tables import PredictionRow, TokenRow
+from audit.tables import OutputRow, PredictionRow, TokenRow
 
 _BAR = 24
 _MOST_CLASSES = 5
+_MOST_OUTPUTS = 12
 
 
 def clean(value: Any) -> str:
@@ -49,7 +50,26 @@ def trace_tree(trace: Trace, *, pictures: bool = False) -> RenderableType:
         tree.add(_prediction(trace))
     for prediction in trace.other_predictions:
         tree.add(_verdict(prediction, named=True))
+    for output in trace.outputs[:_MOST_OUTPUTS]:
+        tree.add(_output(output))
+    if len(trace.outputs) > _MOST_OUTPUTS:
+        tree.add(Text(f"{len(trace.outputs) - _MOST_OUTPUTS} more outputs: audit trace --json", "dim"))
     return tree
+
+
+def _output(row: OutputRow) -> Text:
+    """Return what a model with several outputs returned at one port."""
+    shape = "×".join(map(str, row["shape"])) or "one number"
+    text = Text.assemble(("output  ", "dim"), (clean(row["port"]), "bold"), f"  {clean(row['dtype'])} {shape}")
+    if row["min"] is not None:
+        text.append(f"  [{row['min']:.4g}, {row['max']:.4g}] mean {row['mean']:.4g} std {row['std']:.4g}", "dim")
+    if row["nonfinite"]:
+        text.append(f"  {row['nonfinite']} non-finite", "bold red")
+    if row["index"] is None:
+        text.append("  of the whole call", "dim")
+    elif row["axis"] is None:
+        text.append("  entry at the sample's place", "dim")
+    return text
 
 
 def _source(trace: Trace) -> Text:

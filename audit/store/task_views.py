@@ -43,6 +43,12 @@ VIEWS: dict[str, str] = {
                avg(correct::INT) AS accuracy, avg(loss) AS mean_loss
         FROM head_predictions GROUP BY run_id, epoch, model, head ORDER BY run_id, epoch, model, head
     """,
+    # What a model with several outputs returned for each visit, without values that only seemed to be those of samples.
+    "sample_outputs": """
+        SELECT * EXCLUDE (data) FROM outputs o WHERE index IS NOT NULL AND (axis IS NOT NULL OR NOT EXISTS (
+            FROM outputs w WHERE w.axis = 'other' AND (w.run_id, w.port) = (o.run_id, o.port)
+                AND w.model IS NOT DISTINCT FROM o.model))
+    """,
     # The target boxes at each stage that returns a picture together with them, in the pixels of that picture.
     "stage_boxes": """
         SELECT run_id, epoch, index, visit, stage, name, n - 1 AS box, classes[n] AS class,

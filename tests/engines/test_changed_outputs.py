@@ -113,11 +113,13 @@ def test_several_outputs_of_which_none_is_picked(tmp_path: Path) -> None:
     recorded = run(tmp_path, "((x, x * 2), {'a': [x[:, :3]]}, x.mean(0))")
     assert recorded.status == "complete"
     assert any("10 samples have no prediction" in one and "can be the logits" in one for one in recorded.warnings)
-    assert any("2 (6,)" in one and "not stored" in one for one in recorded.warnings)
     found = ask(
         tmp_path, "SELECT port, count(DISTINCT index), min(call), max(call) FROM outputs GROUP BY port ORDER BY 1"
     )
-    assert found == [("0.0", 10, 1, 1), ("0.1", 10, 1, 1), ("1.a.0", 10, 1, 1)]
+    assert found == [("0.0", 10, 1, 1), ("0.1", 10, 1, 1), ("1.a.0", 10, 1, 1), ("2", 0, None, None)]
+    assert ask(tmp_path, "SELECT number, shape FROM outputs WHERE port = '2' ORDER BY 1") == [
+        (n, [6]) for n in range(3)
+    ]
     assert ask(tmp_path, "SELECT count(*) FROM predictions") == [(0,)]
     assert ask(tmp_path, "SELECT output, accuracy FROM runs") == [(None, None)]
     with pytest.raises(RecordingError, match="can be the logits"):

@@ -30,6 +30,12 @@ class ModelOutput(OrderedDict[str, Any]):
 
 
 @dataclass
+class Scored:
+    scores: torch.Tensor
+    features: list[torch.Tensor]
+
+
+@dataclass
 class Answer:
     logits: torch.Tensor
     hidden: torch.Tensor
@@ -52,6 +58,9 @@ class Answer:
         Answer(LOGITS, torch.zeros(4, 9)),
         InceptionOutputs(LOGITS, torch.zeros(4, 3)),
         GoogLeNetOutputs(LOGITS, torch.zeros(4, 3), torch.zeros(4, 3)),
+        (LOGITS, (torch.zeros(2, 4, 8), torch.zeros(2, 4, 8))),  # states of an LSTM
+        {"heads": {"scores": LOGITS}, "loss": torch.tensor(1.0)},
+        Scored(LOGITS, [torch.zeros(4, 8, 7, 7)]),
     ],
 )
 def test_clear_outputs(output: object) -> None:
@@ -70,6 +79,9 @@ def test_clear_outputs(output: object) -> None:
         (LOGITS, LOGITS),
         {"a": LOGITS, "b": torch.zeros(4, 5)},
         (LOGITS, torch.zeros(4)),
+        (LOGITS, [torch.zeros(4, 3)]),  # the deeper one may be the logits too
+        {"a": LOGITS, "b": {"c": (torch.zeros(4, 5), None)}},
+        Scored(LOGITS, [torch.zeros(4)]),
         torch.tensor(1.0),
         torch.zeros(4, 0),
         torch.zeros(4, 3, 2),

@@ -115,6 +115,7 @@ class RayRun(RunExecutor):
             {file.module: file.sha256 for file in assembly.code},
             self.assembly.pipeline.stages,
             self.numbering,
+            self.share,
         )
 
     def _per_task(self) -> int:

@@ -55,6 +55,8 @@ class Job:
     #: The stages of the pipeline, and the actor that numbers these and all that visits meet.
     stages: list[Stage]
     numbering: Any
+    #: Each sample's share of the capture budget; None where the budget does not count.
+    share: float | None = None
 
     def request(self, device: str) -> RunRequest:
         """Return the request as this machine must understand it."""
@@ -149,7 +151,13 @@ class WorkerContext:
             assert model is not None
             self._job.check("model", model.digest)
             self._forward = Forward(
-                model, request.model, request.device, request.single_output, self._job.classes, request.heads
+                model,
+                request.model,
+                request.device,
+                request.single_output,
+                self._job.classes,
+                request.heads,
+                self._job.share,
             )
         return self._forward
 

@@ -10,8 +10,8 @@ import torch
 
 from audit.models.meaning import MOST_NUMBERS
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
+from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.envelope import BatchLayout, RecordedBatch
-from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.loader_recording import Iteration
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch

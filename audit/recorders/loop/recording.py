@@ -21,12 +21,12 @@ from audit.identity import check_run_name
 from audit.models.expected_input import stated_by
 from audit.models.presets import expand_preset
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
+from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.loop.base_loader import base_of
 from audit.recorders.loop.batch_intake import BatchIntake
 from audit.recorders.loop.batch_receiver import BatchReceiver
 from audit.recorders.loop.batch_stage import BatchStage, BatchStages
 from audit.recorders.loop.call_receiver import CallReceiver
-from audit.recorders.loop.capture_plan import CapturePlan
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
 from audit.recorders.loop.expected_draws import ExpectedDraws, length_of, sampler_of
 from audit.recorders.loop.loader import RecordedLoader
@@ -111,7 +111,7 @@ class Recording:
             batches=state.batches,
             mixes=state.mixes,
             tracker=state.tracker,
-            level=self._plan.level,
+            plan=self._plan,
         )
         self._calls = CallReceiver(state, problems, self._recorder, self._channels)
 

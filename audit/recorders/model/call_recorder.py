@@ -10,7 +10,7 @@ import torch
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
 from audit.models.meaning import OutputMeaning
 from audit.models.task_outputs import TaskOutput, is_losses
-from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.graded_targets import GradedTargets, head_targets, sample_targets
 from audit.recorders.model.match import BatchMatch, BatchMatcher, Unmatched
@@ -43,7 +43,7 @@ class CallRecorder:
         batches: WaitingBatches,
         mixes: MixRecorder,
         tracker: BatchTracker,
-        level: CaptureLevel,
+        plan: CapturePlan,
     ) -> None:
         self._run = run
         self._problems = problems
@@ -51,7 +51,7 @@ class CallRecorder:
         self._batches = batches
         self._mixes = mixes
         self._tracker = tracker
-        self._level = level
+        self._plan = plan
         self._matcher = BatchMatcher(batches, tracker)
         self._calls = ModelCalls(run.run_id)
         self._models: list[RecordedModel] = []
@@ -166,6 +166,7 @@ class CallRecorder:
                 self._read_one(watched, watched.reader, step, given, output, sample_targets(step))
         with self._problems.guard():
             self._keep_outputs(watched, steps, output)
+        self._plan.spend_outputs(sum(part.task.payload_bytes for part in steps if part.task is not None))
         made = [part for part in steps if part.is_read or part.task is not None]
         return [rows for part in made for rows in self._add_predictions(part)]
 
@@ -192,13 +193,13 @@ class CallRecorder:
     def _keep_outputs(self, watched: RecordedModel, steps: list[ModelStep], output: Any) -> None:
         """Keep all outputs of a call beside its first prediction; where there is none, by themselves."""
         found = watched.ports.find(output, steps[0].size)
-        if found.problem is not None:
-            self._problems.mark(f"The output of the model {watched.name}: {found.problem}", loud=False)
+        for problem in found.problems:
+            self._problems.mark(f"The output of the model {watched.name}: {problem}", loud=False)
         read = next((step for step in steps if step.is_read), None)
-        if len(found.tensors) < (1 if read is None else 2):
+        if len(found.tensors) + len(found.whole) < (1 if read is None else 2):
             return
         home, rows = read or steps[0], TaskRows()
-        found.add_to(rows, home.inputs)
+        found.add_to(rows, home.inputs, self._plan.output_level(found.bytes_per_row))
         home.keep_outputs(rows)
 
     def _read_one(
@@ -221,7 +222,7 @@ class CallRecorder:
             self._run.recipe.setdefault("output_dtype", str(given_values.dtype).removeprefix("torch."))
             self._run.recipe.setdefault("output_device", given_values.device.type)
         values = given_values[step.inputs].float().cpu().clone()
-        meaning, is_new = reader.find_meaning(values, wanted.labels, wanted.values)
+        meaning, is_new = reader.find_meaning(values, wanted.labels, wanted.values, wanted.classes)
         if is_new:
             self._note_meaning(watched, reader, step, meaning)
         problem = describe_label_problem(wanted.labels, values.shape[1], meaning.kind)
@@ -250,7 +251,7 @@ class CallRecorder:
                 None if is_mixed else target for target, is_mixed in zip(wanted.items, step.mixed_rows, strict=True)
             ],
             classes=step.rows[0][0].classes,
-            level=self._level.get(),
+            level=self._plan.level.get(),
             spaces=_spaces_of(step) if output.kind == "boxes" else (),
             tokens=given if output.kind == "tokens" else None,
         )

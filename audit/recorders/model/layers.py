@@ -18,6 +18,7 @@ from torch import nn
 
 from audit.errors import UsageError
 from audit.recorders.model.inert_hook import Hook
+from audit.recorders.model.sample_axis import OTHER, SampleAxis
 from audit.recorders.model.step import ModelStep
 from audit.recorders.model.tensor_statistics import describe
 from audit.store.write.payload_filter import Selection
@@ -136,6 +137,7 @@ class LayerHooks:
         self.fired: dict[str, int] = dict.fromkeys(self.modules, 0)
         #: Bytes of kept values so far.
         self.spent = 0
+        self._axis = SampleAxis()
         self.problem: str | None = None
         self._step: ModelStep | None = None
         self._wanted: list[int] | None = None
@@ -241,11 +243,14 @@ class LayerHooks:
     ) -> None:
         value, count = tensor.detach(), len(step.rows)
         wanted = wanted if wanted is not None else self._wanted
-        per_sample = self.policy.per_sample and value.dim() > 0 and value.shape[0] == step.size
+        key = name, direction, port
+        self._axis.note(key, value, step.size)
+        axis = self._axis.known(key)
+        per_sample = self.policy.per_sample and axis != OTHER
         places = (wanted if wanted is not None else list(range(count))) if per_sample else None
         if places is not None and len(places) < step.size:
             value = value[[step.inputs[place] for place in places]]
-        rows = describe(value, per_sample=per_sample)
+        rows = [row | {"axis": axis} for row in describe(value, per_sample=per_sample)]
         step.seen.append(
             (self, Seen(name, kind, direction, port, rows, places, self._values_to_keep(value, len(rows), per_sample)))
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,7 +99,8 @@ class OutputReader:
 
     def values(self, output: Any, size: int, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Return the values (N, C) that are recorded; `targets` show whether an output of more axes is measured values."""
-        tensor = logits_of(self._flatten(self._picked(output), size, targets), batch=size).detach()
+        flat = self._flatten(self._picked(output), size, targets)
+        tensor = logits_of(flat, batch=size, module=self._module).detach()
         if self._width is not None and tensor.shape[1] != self._width:
             was, now = self._width, tensor.shape[1]
             raise UnclearOutput(
@@ -138,13 +139,17 @@ class OutputReader:
             ) from error
 
     def find_meaning(
-        self, values: torch.Tensor, labels: list[int | None], targets: torch.Tensor | None
+        self,
+        values: torch.Tensor,
+        labels: list[int | None],
+        targets: torch.Tensor | None,
+        classes: Sequence[str] | None = None,
     ) -> tuple[OutputMeaning, bool]:
         """Return what the values mean, and whether that was found out just now."""
         is_new = self.meaning is None
         if self.meaning is None:
             self.meaning = find_meaning(
-                values, declared=self._declared, module=self._module, labels=labels, targets=targets
+                values, declared=self._declared, module=self._module, labels=labels, targets=targets, classes=classes
             )
         elif self._declared is None and self.meaning.doubt is None:
             doubt = doubt_targets(self.meaning, values.shape[1], labels, targets)

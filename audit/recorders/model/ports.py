@@ -1,117 +1,145 @@
-"""All tensors that a model with several outputs returned, each under its port, sample by sample."""
+"""All tensors that a model with several outputs returned, each under its port: sample by sample, or for the whole call."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from audit import values
-from audit.models.task_outputs import describe_output, looks_like_boxes
+from audit.models.output_tree import is_weight, iterate_leaves
+from audit.models.task_outputs import describe_output
+from audit.recorders.model.sample_axis import OTHER, SAMPLES, SampleAxis
 from audit.recorders.model.task_rows import TaskRows
+from audit.records import Level
 
-#: So many containers may lie in each other.
-_DEEPEST = 8
 #: So many outputs are named in one sentence.
 _MOST_NAMED = 8
-#: What says nothing about samples, and is not an output.
-_PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PortTensors:
-    """The outputs of one call that have a row for each sample, by port."""
+    """The tensors that one call returned, by port."""
 
+    #: Those with an entry for each row of the call, which may be those of the samples.
     tensors: Mapping[str, torch.Tensor]
-    #: A sentence on outputs that have none.
-    problem: str | None = None
+    #: Those that belong to the call as a whole.
+    whole: Mapping[str, torch.Tensor]
+    #: What is known of the first axis of each.
+    axes: Mapping[str, str | None]
+    problems: Sequence[str] = ()
 
-    def add_to(self, rows: TaskRows, inputs: Sequence[int], first: int = 0) -> None:
-        """Add the row of each sample and port.
+    @property
+    def bytes_per_row(self) -> float:
+        """How many bytes they hold, for each row of the call."""
+        split = sum(tensor.nbytes / max(len(tensor), 1) for tensor in self.tensors.values())
+        return split + sum(tensor.nbytes for tensor in self.whole.values())
+
+    def add_to(self, rows: TaskRows, inputs: Sequence[int], level: Level, first: int = 0) -> None:
+        """Add the row of each sample and port, and one for each port of the whole call.
 
         `inputs` are the rows that are samples; the first of them has the number `first`.
         """
         for port, tensor in self.tensors.items():
-            whole = tensor.detach().cpu()
+            entries = tensor.detach().cpu()
             for sample, place in enumerate(inputs, first):
-                rows.add("outputs", sample, port=port, **_describe(whole[place]))
+                rows.add("outputs", sample, port=port, axis=self.axes[port], **_describe(entries[place], level))
+        for port, tensor in self.whole.items():
+            rows.add("outputs", None, port=port, axis=self.axes[port], **_describe(tensor.detach().cpu(), level))
 
 
 class OutputPorts:
-    """Which outputs of one model have a row for each sample, as its calls show it."""
+    """Which outputs of one model have an entry for each sample, as its calls show it."""
 
-    def __init__(self) -> None:
-        #: Ports that once had no row for each sample: where the lengths agree later, that is chance.
-        self._whole: set[str] = set()
+    def __init__(self, module: nn.Module | None = None) -> None:
+        self._module = module
+        self._axis = SampleAxis()
         self._named: set[str] = set()
 
-    def find(self, output: Any, size: int) -> PortTensors:
-        """Return the outputs of a call that was given `size` rows, as far as they have a row for each."""
-        found = dict(_leaves(output, size))
-        split = {port: tensor for port, tensor in found.items() if self._is_by_sample(port, tensor, size)}
-        others = {port: value for port, value in found.items() if port not in split}
-        return PortTensors(split, self._describe_others(others) if len(found) > 1 else None)
+    def note(self, output: Any, size: int) -> None:
+        """Take in what a call returned that is not recorded: it shows which outputs follow the number of rows."""
+        for port, value in iterate_leaves(output, size):
+            if isinstance(value, torch.Tensor):
+                self._axis.note(port, value, size)
 
-    def _is_by_sample(self, port: str, value: Any, size: int) -> bool:
-        """Return whether the first axis is the samples, and nothing else can be."""
-        if not isinstance(value, torch.Tensor) or not value.dim() or value.shape[0] != size:
-            self._whole.add(port)
-        if port in self._whole:
+    def find(self, output: Any, size: int) -> PortTensors:
+        """Return the outputs of a call that was given `size` rows."""
+        found = dict(iterate_leaves(output, size))
+        problems = []
+        tensors: dict[str, torch.Tensor] = {}
+        for port, value in found.items():
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested:
+                tensors[port] = value
+                if (problem := self._note(port, value, size)) is not None:
+                    problems.append(problem)
+        split = {port: tensor for port, tensor in tensors.items() if self._is_by_sample(port, tensor, size)}
+        whole = {port: tensor for port, tensor in tensors.items() if port not in split}
+        others = {port: value for port, value in found.items() if port not in tensors}
+        if len(found) > 1 and (problem := self._describe_others(others)) is not None:
+            problems.append(problem)
+        return PortTensors(split, whole, {port: self._axis.known(port) for port in tensors}, problems)
+
+    def _note(self, port: str, value: torch.Tensor, size: int) -> str | None:
+        """Take in one output; return a sentence where it refutes what earlier rows of it seemed to be."""
+        if self._axis.known(port) == OTHER:
+            return None
+        self._axis.note(port, value, size)
+        if self._axis.known(port) is None and is_weight(value, self._module):
+            self._axis.refute(port)
+            return None
+        if self._axis.known(port) != OTHER or not self._axis.was_assumed(port):
+            return None
+        return (
+            f"the output {port} had as many entries as earlier calls had rows, and now {tuple(value.shape)} for {size}: its "
+            "earlier rows of `outputs`, whose `axis` is NULL, are not of single samples. The view sample_outputs leaves "
+            "them out."
+        )
+
+    def _is_by_sample(self, port: str, value: torch.Tensor, size: int) -> bool:
+        """Return whether the first axis is the samples, as far as it is known, and no other axis seems to be."""
+        known = self._axis.known(port)
+        if known == OTHER:
             return False
         # The states of a recurrent net are (layers, samples, numbers), its outputs may be (times, samples, numbers).
-        return not (size > 1 and value.dim() == 3 and value.shape[1] == size)
+        is_ambiguous = size > 1 and value.dim() == 3 and value.shape[1] == size
+        return not is_ambiguous or known == SAMPLES
 
     def _describe_others(self, others: Mapping[str, Any]) -> str | None:
-        """Return a sentence on outputs that cannot be divided among samples, once; a single number is the whole batch's."""
-        fresh = [port for port in others if port not in self._named and getattr(others[port], "shape", None) != ()]
+        """Return a sentence on outputs that are not tensors, once."""
+        fresh = [port for port in others if port not in self._named]
         self._named |= others.keys()
         if not fresh:
             return None
-        shown = [f"{port} {_form(others[port])}" for port in fresh[:_MOST_NAMED]]
+        shown = [f"{port} ({describe_output(others[port])})" for port in fresh[:_MOST_NAMED]]
         more = f" and {len(fresh) - _MOST_NAMED} more" if len(fresh) > _MOST_NAMED else ""
-        return f"these parts do not show a row for each sample, and are not stored: {', '.join(shown)}{more}."
+        return f"these parts are not tensors with numbers in a row, and are not stored: {', '.join(shown)}{more}."
 
 
-def _leaves(output: Any, size: int, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield what lies in mappings, sequences and dataclasses, with the keys or positions that lead to it."""
-    entries = _entries(output, size) if depth < _DEEPEST else None
-    if entries is not None:
-        for name, value in entries:
-            yield from _leaves(value, size, f"{path}.{name}" if path else str(name), depth + 1)
-    elif path and not isinstance(output, _PLAIN):
-        yield path, output
-
-
-def _entries(output: Any, size: int) -> list[tuple[Any, Any]] | None:
-    """Return what a container holds; None for anything else, and for a list of dicts that are about one sample each."""
-    if isinstance(output, Mapping):
-        return list(output.items())
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return list(zip(output._fields, output, strict=True))
-    if isinstance(output, (tuple, list)):
-        is_by_sample = len(output) == size and all(isinstance(one, Mapping) for one in output)
-        return None if is_by_sample or looks_like_boxes(output) else list(enumerate(output))
-    if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        return [(field.name, getattr(output, field.name)) for field in dataclasses.fields(output)]
-    return None
-
-
-def _form(value: Any) -> str:
-    return str(tuple(value.shape)) if isinstance(value, torch.Tensor) else f"({describe_output(value)})"
-
-
-def _describe(row: torch.Tensor) -> dict[str, Any]:
+def _describe(value: torch.Tensor, level: Level) -> dict[str, Any]:
+    value = value.contiguous()
     facts: dict[str, Any] = {
-        "dtype": str(row.dtype).removeprefix("torch."),
-        "shape": list(row.shape),
-        "digest": values.digest(row.contiguous()),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "digest": values.digest(value),
     }
-    numbers = row.double() if not row.is_complex() else row.abs().double()
+    numbers = value.double() if not value.is_complex() else value.abs().double()
     finite = numbers[torch.isfinite(numbers)]
     facts["nonfinite"] = numbers.numel() - finite.numel()
     if finite.numel():
         facts |= {"min": float(finite.min()), "max": float(finite.max()), "mean": float(finite.mean())}
         facts["std"] = float(finite.std(unbiased=False))
-    return facts
+    return facts | _payload(value, level)
+
+
+def _payload(value: torch.Tensor, level: Level) -> dict[str, Any]:
+    """Return what is kept of a value at this level."""
+    if level == "full":
+        kind, encoded = values.encode(value)
+        if kind == "tensor":
+            return {"form": "full", "encoding": encoded.encoding, "data": encoded.data}
+    if level != "digest" and (preview := values.preview(value)) is not None:
+        return {"form": "preview", "encoding": preview.media_type, "data": preview.data}
+    return {}

@@ -48,7 +48,7 @@ class RecordedModel:
         self.reader = reader
         #: Its outputs that have targets of their own; empty where it has one graded output.
         self.heads = heads
-        self.ports = OutputPorts()
+        self.ports = OutputPorts(model)
         self._tracker = tracker
         self.layers = layers
         self.calls = 0
@@ -105,6 +105,8 @@ class RecordedModel:
                     self.layers.end()
                 if step is not None:
                     self._after(self, step, given, output)
+                elif given is not None and given.dim() and not isinstance(output, torch.Tensor):
+                    self.ports.note(output, int(given.size(0)))
             finally:
                 self._tracker.resume()
 

@@ -150,11 +150,18 @@ class ModelStep:
                 for name, column in columns.items()
             }
         beside = [self.is_beside or is_mixed for is_mixed in self.mixed_rows]
-        columns = columns | {"call": [pending.next_call(self.rows[row][1], is_beside=beside[row]) for row in own]}
+        if self.is_read or (self.task is not None and self.task.has_samples):
+            columns = columns | {"call": [pending.next_call(self.rows[row][1], is_beside=beside[row]) for row in own]}
+        else:
+            columns = columns | {"call": [None] * len(own)}
         found = {"predictions": tables.table_of("predictions", columns)} if self.is_read else {}
         if self.task is not None:
-            keys = [{name: columns[name][place] for name in TASK_KEY} for place in range(len(own))]
-            found |= task_tables(self.task, dict(zip(own, keys, strict=True)))
+            number = {"number": self.call}
+            keys = [{name: columns[name][place] for name in TASK_KEY} | number for place in range(len(own))]
+            # Of a call with samples of several batches, what belongs to all of them is written with the first.
+            whole = {"run_id": self.run_id, "epoch": self.epoch, "model": self.model, **number}
+            is_home = pending is self.rows[0][0]
+            found |= task_tables(self.task, dict(zip(own, keys, strict=True)), whole if is_home else None)
         return found
 
     def _without_grades(self) -> dict[str, Any]:
@@ -191,11 +198,19 @@ class ModelStep:
         return tables.table_of("steps", {name: [value] for name, value in columns.items()})
 
 
-def task_tables(task: TaskRows, keys: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the tables of those samples, by their number in the call, that have a key here."""
+def task_tables(
+    task: TaskRows, keys: Mapping[int, Mapping[str, Any]], whole: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the tables of those samples, by their number in the call, that have a key here.
+
+    `whole` is the key of rows that belong to the whole call; without it they are left out.
+    """
+    every_key: dict[int | None, Mapping[str, Any]] = dict(keys.items())
+    if whole is not None:
+        every_key[None] = whole
     found = {}
     for name, every in task.tables.items():
-        own = [{**row, **keys[row["sample"]]} for row in every if row["sample"] in keys]
+        own = [{**row, **every_key[row["sample"]]} for row in every if row["sample"] in every_key]
         if own:
             columns = dict.fromkeys(column for row in own for column in row if column != "sample")
             found[name] = tables.table_of(name, {column: [row.get(column) for row in own] for column in columns})

@@ -39,8 +39,18 @@ class TaskRows:
     columns: dict[str, list[Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, table: str, sample: int, **row: Any) -> None:
-        """Add a row of one of the call's samples."""
+    @property
+    def payload_bytes(self) -> int:
+        """How many bytes of values the rows keep."""
+        return sum(len(row.get("data") or b"") for rows in self.tables.values() for row in rows)
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether a row is of a sample, and not of the whole call."""
+        return any(row["sample"] is not None for rows in self.tables.values() for row in rows)
+
+    def add(self, table: str, sample: int | None, **row: Any) -> None:
+        """Add a row of one of the call's samples; None: of the whole call."""
         self.tables.setdefault(table, []).append({"sample": sample, **row})
 
     def mark(self, problem: str) -> None:

@@ -9,6 +9,9 @@ import pyarrow.compute as pc
 from audit.errors import UsageError
 from audit.store.schema import SCHEMAS
 
+#: Tables of predictions that keep values, and the columns that hold them.
+_VALUES = {"outputs": ("form", "encoding", "data"), "masks": ("form", "data")}
+
 
 class Selection:
     """`--capture-where`: payloads stay only for the visits whose prediction meets the condition."""
@@ -28,20 +31,19 @@ class Selection:
 
     def apply(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         """Return the same rows, with the payloads of visits that were not chosen left out."""
-        payloads, outputs = tables.get("payloads"), tables.get("stage_outputs")
-        if payloads is None or outputs is None:
+        if not tables.keys() & {"payloads", *_VALUES}:
             return tables
-        predictions = tables.get("predictions", SCHEMAS["predictions"].empty_table())
-        chosen = self._choose(predictions)
-        keys = _keys(payloads)
-        kept = pc.is_in(_keys(outputs), value_set=chosen)
-        level = pc.if_else(kept, outputs["payload"], pa.scalar("none", pa.string()))
-        column = outputs.schema.get_field_index("payload")
-        return {
-            **tables,
-            "payloads": payloads.filter(pc.is_in(keys, value_set=chosen)),
-            "stage_outputs": outputs.set_column(column, outputs.schema.field(column), level),
-        }
+        chosen, numbers = self._choose(tables.get("predictions", SCHEMAS["predictions"].empty_table()))
+        kept = dict(tables)
+        payloads, outputs = tables.get("payloads"), tables.get("stage_outputs")
+        if payloads is not None and outputs is not None:
+            level = pc.if_else(_is_chosen(outputs, chosen), outputs["payload"], pa.scalar("none", pa.string()))
+            column = outputs.schema.get_field_index("payload")
+            kept["payloads"] = payloads.filter(_is_chosen(payloads, chosen))
+            kept["stage_outputs"] = outputs.set_column(column, outputs.schema.field(column), level)
+        for name in tables.keys() & _VALUES.keys():
+            kept[name] = _without_values(tables[name], _VALUES[name], chosen, numbers)
+        return kept
 
     def places(self, predictions: pa.Table) -> set[int]:
         """Return the places in a table of predictions whose row meets the condition."""
@@ -51,13 +53,33 @@ class Selection:
         found = cursor.sql(f"SELECT _place FROM predictions WHERE ({self.condition}\n)").fetchall()
         return {place for (place,) in found}
 
-    def _choose(self, predictions: pa.Table) -> pa.Array:
+    def _choose(self, predictions: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """Return the keys of the chosen visits, and the numbers of the calls that are about any of them."""
         cursor = self._connection.cursor()
         cursor.register("predictions", predictions)
         query = (
-            f"SELECT index || '/' || visit AS key FROM predictions WHERE coalesce(call, 0) = 0 AND ({self.condition}\n)"
+            "SELECT index || '/' || visit AS key, number FROM predictions "
+            f"WHERE coalesce(call, 0) = 0 AND ({self.condition}\n)"
         )
-        return cursor.sql(query).to_arrow_table()["key"].combine_chunks().cast(pa.string())
+        found = cursor.sql(query).to_arrow_table()
+        return found["key"].combine_chunks().cast(pa.string()), found["number"].combine_chunks()
+
+
+def _without_values(table: pa.Table, columns: tuple[str, ...], chosen: pa.Array, numbers: pa.Array) -> pa.Table:
+    """Return the rows with these columns NULL, but for chosen visits. A value of a whole call is kept if any of its are."""
+    is_kept = _is_chosen(table, chosen)
+    if "number" in table.column_names:
+        is_whole = pc.is_null(table["index"])
+        is_kept = pc.if_else(is_whole, pc.is_in(table["number"], value_set=numbers), is_kept)
+    for name in columns:
+        at = table.schema.get_field_index(name)
+        field = table.schema.field(at)
+        table = table.set_column(at, field, pc.if_else(is_kept, table[name], pa.scalar(None, field.type)))
+    return table
+
+
+def _is_chosen(table: pa.Table, chosen: pa.Array) -> pa.Array:
+    return pc.is_in(_keys(table), value_set=chosen)
 
 
 def _keys(table: pa.Table) -> pa.Array:

@@ -80,6 +80,27 @@ def test_ports_and_calls(tmp_path: Path) -> None:
     assert ask("SELECT count(*) FROM activations WHERE port = 'output.1' AND index IS NULL") == [(1,)]
 
 
+class TimeFirst(nn.Module):
+    """Its layer is given (times, samples, numbers), with four times: as many as the first batches have samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x[:, :4, None].transpose(0, 1)).mean(0)
+
+
+def test_an_axis_that_is_as_long_as_the_batch_by_chance(tmp_path: Path) -> None:
+    with audit.record(tmp_path, strict=True) as run:
+        model = run.model(TimeFirst(), layers=["inner"])
+        for x, _ in run.loader(DataLoader(Numbers(10), batch_size=4)):
+            model(x)
+    ask = Asked(tmp_path)
+    found = ask("SELECT DISTINCT step, axis, index IS NULL FROM activations WHERE port = 'output.0' ORDER BY step")
+    assert found == [(0, None, False), (1, None, False), (2, "other", True)]
+
+
 def test_an_in_place_layer_does_not_change_what_was_seen(tmp_path: Path) -> None:
     ask = record(tmp_path / "lineage", layers=["body.0", "body.1"])
     before = ask("SELECT index, mean, std FROM activations WHERE layer = 'body.0' AND port = 'output.0' ORDER BY index")

@@ -302,3 +302,29 @@ def test_a_soft_label_has_a_loss_and_no_verdict(tmp_path: Path, last: nn.Module 
         assert loss == pytest.approx(float(own.detach()), rel=1e-5)
         assert target == pytest.approx(wanted.tolist())
     assert ask("SELECT accuracy FROM runs") == [(None,)]
+
+
+class NamedItems(Items):
+    classes = ("circle", "square", "star")
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"), [(Items, nn.Sigmoid()), (NamedItems, None)], ids=["sigmoid", "named classes"]
+)
+def test_one_number_beside_several_classes_is_not_graded(
+    tmp_path: Path, kind: type[Items], last: nn.Module | None
+) -> None:
+    """The critic of a GAN, whose loader has labels that it is not about."""
+    model = ends_in(last, 1)
+
+    def critic() -> None:
+        with audit.record(tmp_path / "lineage") as run:
+            run.model(model)
+            for x, _ in run.loader(DataLoader(kind(CLASSES), batch_size=4)):
+                model(x)
+
+    with pytest.warns(RecordingWarning, match=r"the labels are of .* classes, and the model gives one number"):
+        critic()
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT count(*), count(loss), count(correct), count(output) FROM predictions") == [(12, 0, 0, 12)]
+    assert ask("SELECT output, accuracy FROM runs") == [("embedding", None)]
