@@ -85,6 +85,7 @@ class FileDataset:
     ) -> None:
         options = options or Options()
         self.root = os.path.abspath(root)
+        self._has_plain_root = printable(os.fsencode(self.root)) == self.root
         self.classes = classes
         self.transform = options.transform
         self.target_transform = options.target_transform
@@ -125,6 +126,12 @@ class FileDataset:
             return Source(f"dataset://{at}")
         shown = printable(name)
         return Source(shown, printable(os.fsencode(self.root)), raw_of(name, shown))
+
+    def plain_name(self, index: int) -> str | None:
+        """Return the name of a sample's file where that is stored as it is, and so is the folder's; else None."""
+        name = os.fsdecode(self._names[index])
+        is_plain = name.isascii() and name.isprintable() and "\\" not in name
+        return name if name and is_plain and self._has_plain_root else None
 
     @property
     def labelled(self) -> bool:

@@ -124,7 +124,7 @@ _DATA = "/dev/shm/"
 
 def read_file(path: bytes) -> bytes:
     """Return all bytes of a regular file; raise OSError for anything else."""
-    with open_file(path) as file:
+    with _FOLDERS.open(path) as file:
         return file.readall()
 
 
@@ -140,6 +140,10 @@ def open_file(path: bytes) -> FileIO:
     return _open_regular(path)
 
 
+#: So many folders are remembered.
+_MOST_FOLDERS = 4096
+
+
 class FolderOpener:
     """Open many files of few folders as `open_file` does; each folder's links are followed once."""
 
@@ -151,12 +155,18 @@ class FolderOpener:
         name = os.fsdecode(path)
         folder = os.path.dirname(name)
         if folder not in self._is_data:
+            if len(self._is_data) >= _MOST_FOLDERS:
+                self._is_data.clear()
             real = os.path.realpath(folder) + "/"
             self._is_data[folder] = not real.startswith(_SYSTEM) or real.startswith(_DATA)
         if not self._is_data[folder] or b"\0" in path or not stat.S_ISREG(os.lstat(name).st_mode):
             # A link, or something to refuse.
             return open_file(path)
         return _open_regular(path, os.O_NOFOLLOW)
+
+
+#: Following the links of a path takes longer than reading a picture.
+_FOLDERS = FolderOpener()
 
 
 def _open_regular(path: bytes, flags: int = 0) -> FileIO:

@@ -98,16 +98,16 @@ class ItemRecorder:
         """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
         run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
         made = self._maker.make(request, run, self.level.get())
-        self._add_rows(request.index, made, None)
+        self._gather(request.index, made)
         return made
 
     def add_lost(self, index: int) -> None:
         """Gather the row of a sample whose worker process died."""
-        self._add_rows(index, MadeVisit(lost_visit(self.instrument.pipeline)), None)
+        self._gather(index, MadeVisit(lost_visit(self.instrument.pipeline)))
 
     def add_stalled(self, index: int, stage: str, error: str) -> None:
         """Gather the row of a sample that took too long and was given up."""
-        self._add_rows(index, MadeVisit(stalled_visit(self.instrument.pipeline, stage, error)), None)
+        self._gather(index, MadeVisit(stalled_visit(self.instrument.pipeline, stage, error)))
 
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
         """Record what `make` makes, and return it. Raises what it raises, after noting it."""
@@ -119,9 +119,7 @@ class ItemRecorder:
             self._problem(index, error)
             return make()
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
-        if not (self._is_sequence and origin is None and self._add_later(index, made)):
-            self._add_waiting()
-            self._add_rows(index, made, origin)
+        self._gather(index, made, origin)
         if made.error is not None:
             raise made.error
         return made.item
@@ -163,6 +161,12 @@ class ItemRecorder:
     def _problem(self, index: int, error: Exception) -> None:
         # Recording must never break the user's loop; the run is marked instead.
         self.rows.problems.append(f"sample {index}: {type(error).__name__}: {error}")
+
+    def _gather(self, index: int, made: MadeVisit, origin: Origin | None = None) -> None:
+        """Gather the rows of a visit, now or at the end of the sequence."""
+        if not (self._is_sequence and origin is None and self._add_later(index, made)):
+            self._add_waiting()
+            self._add_rows(index, made, origin)
 
     def _add_later(self, index: int, made: MadeVisit) -> bool:
         """Let the rows of a visit wait for the end of the sequence; return False for a visit that may not wait.

@@ -21,6 +21,7 @@ from torch.utils.data import Subset
 from audit.recorders.visit.hugging_face import TableRow, row_values, table_row
 from audit.recorders.visit.items import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
+from audit.sources.base import FileDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +190,30 @@ def file_below(path: str, folder: str | None) -> OriginFile:
 
 
 class ListedFile(NamedTuple):
-    """What a dataset's list `samples` says of one sample."""
+    """What a dataset's list of files says of one sample."""
 
     path: str
     root: Any
     label: int | None
+    #: The name of the file in the list, where that is what is stored; else its path as seen from `root` is.
+    name: str | None = None
+    split: str | None = None
 
     def origin(self) -> Origin:
         """Return it as an origin."""
-        path, root, label = self
+        path, root, label = self[:3]
         folder = absolute_folder(os.path.dirname(path) if root is None else root)
-        relative = relative_path(path, folder)
-        return Origin(printable_path(relative), folder, raw_path(relative), None, label, path)
+        relative = self.name or relative_path(path, folder)
+        return Origin(printable_path(relative), folder, raw_path(relative), self.split, label, path)
 
 
 def listed_file(dataset: Any, index: int) -> ListedFile | None:
-    """Return the file of a sample where the class of the dataset is known to name it by the list `samples` alone."""
+    """Return the file of a sample where the class of the dataset is known to name it by a list alone."""
     if type(dataset) in _LISTS and "source" not in vars(dataset):
         return _file_in_samples(dataset, index)
+    if type(dataset) is FileDataset and (name := dataset.plain_name(index)) is not None:
+        path = os.path.join(dataset.root, name)
+        return ListedFile(path, dataset.root, dataset.label(index), name, dataset.split_of(index))
     return None
 
 

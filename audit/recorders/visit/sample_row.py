@@ -81,18 +81,18 @@ def add_listed_sample(
     classes: Sequence[str] | None,
 ) -> bool:
     """As `add_sample`, for a visit that read the one file that its dataset's list names; False where that is not so."""
-    path, root, _ = file
+    path, root = file.path, file.root
     folder = absolute_folder(root) if root is not None else ""
     if len(visit.opened) != 1 or visit.opened[0] != path or not folder:
         return False
-    source = relative_path(path, folder)
+    source = file.name or relative_path(path, folder)
     if not source.isascii():
         return False
     digest, size = visit.source_digest, visit.source_bytes
     name = classes[label] if classes and 0 <= label < len(classes) else None
     worker = get_worker_info()
     number = worker.id if worker else None
-    first = (index, position, None, source, folder, None, digest, size)
+    first = (index, position, file.split, source, folder, None, digest, size)
     tables["samples"].append(_SAMPLE, (*first, label, name, "ok", None, None, number))
     tables["sample_sources"].append(_SOURCE, (index, position, 0, None, source, folder, digest, size, None))
     return True

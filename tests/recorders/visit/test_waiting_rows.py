@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Lambda, ToTensor
 
 import audit
+from audit.sources import open_dataset
 
 _SAMPLES = "SELECT index, source, source_digest, label, label_name, status, failed_stage FROM samples ORDER BY ALL"
 _STAGES = "SELECT index, stage, name, digest, changed, mean FROM stage_outputs ORDER BY ALL"
@@ -85,3 +87,31 @@ def test_the_samples_before_a_failure_are_recorded_with_it(pictures: Path, tmp_p
         _record(dataset, tmp_path / "store", 40)
     samples = audit.open(tmp_path / "store").sql(_SAMPLES).fetchall()
     assert [(row[0], row[5]) for row in samples] == [*((index, "ok") for index in range(20)), (20, "failed")]
+
+
+def test_audit_run_names_files_as_its_dataset_does(pictures: Path, tmp_path: Path) -> None:
+    for name in ("plain.png", "a b.png", "dög.png", "x\\y.png"):
+        Image.new("RGB", (4, 4), "red").save(pictures / "cat" / name)
+    names = ["cat/plain.png", "./cat/a b.png", "cat/../cat/dög.png", str(pictures / "cat" / "x\\y.png"), "cat/01.png"]
+    manifest = tmp_path / "list.csv"
+    manifest.write_text(
+        "path,label,split\n" + "".join(f"pictures/{name},{n % 2},test\n" for n, name in enumerate(names[:3]))
+    )
+    with manifest.open("a") as file:
+        file.write(f"{names[3]},1,train\npictures/{names[4]},0,train\n")
+    pipeline = tmp_path / "tensors.py"
+    pipeline.write_text("from torchvision.transforms import ToTensor\ntransform = [ToTensor()]\n")
+    for spec, count in ((pictures, 44), (manifest, 5)):
+        audit.run(spec, pipeline=pipeline, store=tmp_path / "stores" / spec.name, capture="digest", workers=0)
+        dataset = open_dataset(str(spec))
+        expected = []
+        for index in range(len(dataset)):
+            source = dataset.source(index)
+            digest = hashlib.sha256(dataset.read(index)).hexdigest()
+            expected.append((index, source.path, source.root, source.raw, dataset.split_of(index), digest))
+        assert len(expected) == count
+        columns = "SELECT index, source, root, source_raw, {} FROM {} ORDER BY index"
+        store = audit.open(tmp_path / "stores" / spec.name)
+        assert store.sql(columns.format("split, source_digest", "samples")).fetchall() == expected
+        files = store.sql(columns.format("ordinal, digest", "sample_sources")).fetchall()
+        assert files == [(*row[:4], 0, row[5]) for row in expected]
