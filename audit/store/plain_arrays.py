@@ -1,4 +1,4 @@
-"""Lists as Arrow arrays, without `pa.array`: that loads pandas where it is installed, which takes longer than a first answer.
+"""Lists as Arrow arrays, and Arrow arrays of numbers as those of numpy, without `pa.array`: that loads pandas where it is installed, which takes longer than a first answer.
 
 For the few types of the `runs` table, which every process makes that asks a store something.
 """
@@ -37,6 +37,13 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, length, [valid, ends], children=[entries])
     return pa.Array.from_buffers(kind, length, [valid, ends], children=[array_of(within, kind.value_type)])
+
+
+def numbers_of(column: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """Return the numbers of a column without nulls, without `to_numpy`, which loads pandas too."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    kind = column.type.to_pandas_dtype()
+    return np.concatenate([np.empty(0, kind), *(np.from_dlpack(chunk) for chunk in chunks if len(chunk))])
 
 
 def _microseconds(time: datetime) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,10 +27,12 @@ class Tally:
         samples, predictions = tables.get("samples"), tables.get("predictions")
         if predictions is not None:
             # Of several predictions of a visit the first counts, as in the view `graded_predictions`.
-            predictions = predictions.filter(pc.equal(pc.fill_null(predictions["call"], 0), 0))
+            # Without a Python number to compare with: pyarrow imports pandas to convert one.
+            later = pc.cast(predictions["call"], pa.bool_())
+            predictions = predictions.filter(pc.or_kleene(pc.is_null(later), pc.invert(later)))
         return cls(
             samples.num_rows if samples is not None else 0,
-            (pc.sum(pc.equal(samples["status"], "failed")).as_py() or 0) if samples is not None else 0,
+            _counts(samples["status"]).get("failed", 0) if samples is not None else 0,
             predictions.num_rows - predictions["correct"].null_count if predictions is not None else 0,
             (pc.sum(predictions["correct"]).as_py() or 0) if predictions is not None else 0,
             _by_epoch(samples, predictions),
@@ -64,10 +67,16 @@ def _by_epoch(samples: pa.Table | None, predictions: pa.Table | None) -> dict[in
     found = dict.fromkeys(_distinct_epochs(samples), (0, 0))
     if predictions is None:
         return found
+    epochs, correct = predictions["epoch"], predictions["correct"]
+    graded, right = _counts(epochs.filter(pc.is_valid(correct))), _counts(epochs.filter(correct))
     for epoch in _distinct_epochs(predictions):
-        correct = predictions["correct"].filter(pc.equal(predictions["epoch"], epoch))
-        found[epoch] = (len(correct) - correct.null_count, pc.sum(correct).as_py() or 0)
+        found[epoch] = graded.get(epoch, 0), right.get(epoch, 0)
     return found
+
+
+def _counts(values: pa.ChunkedArray) -> dict[Any, int]:
+    """Return how often each value occurs."""
+    return {row["values"]: row["counts"] for row in pc.value_counts(values).to_pylist()}
 
 
 def _distinct_epochs(table: pa.Table | None) -> list[int]:

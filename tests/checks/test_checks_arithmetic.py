@@ -160,9 +160,20 @@ def test_the_expected_precision_of_doubts_is_what_comes_true(sharpness: float, s
     assert share / 2 < noise.wrong <= 1.1 * share
     assert np.isin(listed[:count], wrong).mean() >= expected - 0.08
     # Nobody finds all of them: as many as with the true probabilities, and the true share of wrong labels.
-    known = LabelNoise((1.0,), np.array([1 - share, share]), True).wrong_chance(_softmax(logits), labels)
+    known = LabelNoise((1.0,), np.array([1 - share, share]), True, logits.shape[1]).wrong_chance(
+        _softmax(logits), labels
+    )
     ideal, _ = _listed(np.sort(known)[::-1], 0.8)
     assert count >= 0.6 * ideal
+
+
+def test_a_model_that_guesses_confidently_knows_no_labels() -> None:
+    """Most labels seem to be wrong then, and the few that it predicts seemed to be all that it can know."""
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, 10, 2_000)
+    given = _softmax(5 * rng.normal(0, 1, (2_000, 10)))
+    noise = fit_noise(given, labels)
+    assert noise.known(float((given.argmax(axis=1) == labels).mean())) < 0.5
 
 
 def _flip(made: World, seed: int) -> set[int]:

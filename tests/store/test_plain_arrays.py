@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.records import Run
-from audit.store.plain_arrays import array_of
+from audit.store.plain_arrays import array_of, numbers_of
 from audit.store.schema import RUNS
 from audit.store.write.writer import RunWriter
 
@@ -38,6 +38,15 @@ def test_arrays_are_those_of_arrow(kind: pa.DataType, data: st.DataObject) -> No
     made = array_of(values, kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, kind))
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.int32(), pa.float32()], ids=str)
+def test_numbers_of_all_chunks_come_back_in_order(kind: pa.DataType) -> None:
+    column = pa.chunked_array([pa.array([1, 2, 3], kind).slice(1), pa.array([], kind), pa.array([4], kind)])
+    numbers = numbers_of(column)
+    assert numbers.tolist() == [2, 3, 4]
+    assert numbers.dtype == column.to_numpy().dtype
+    assert numbers_of(column.slice(0, 0)).dtype == numbers.dtype
 
 
 @pytest.mark.workers

@@ -10,6 +10,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.picture_grids import blocks
 from audit.checks.shared.signatures import sharpness_of, signatures
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +71,12 @@ class Outliers(Check):
 
 
 def measures(thumbnails: Array) -> Array:
-    """Return for each picture: brightness, contrast, detail, its finest part, and the share of black or white."""
+    """Return 13 measures of each picture: its levels, its detail, its texture and its palette."""
+    return np.concatenate([_measures(block) for block in blocks(thumbnails)])
+
+
+def _measures(thumbnails: Array) -> Array:
+    """Return for each picture: brightness, contrast, detail, its finest part, the share of black or white, and more."""
     grey = thumbnails.astype(np.float32)
     detail, sharpness = sharpness_of(grey)
     contrast = grey.std(axis=(1, 2))
@@ -89,11 +95,7 @@ def measures(thumbnails: Array) -> Array:
 def _texture(grey: Array) -> list[Array]:
     """Return the share of each band of spatial frequencies, and how much more of it is vertical than horizontal."""
     height, width = grey.shape[1:]
-    spectrum = np.fft.rfft2(grey - grey.mean(axis=(1, 2), keepdims=True))
-    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    # A real picture's other half of the spectrum is the mirror image of this one.
-    power[:, :, 1 : (width + 1) // 2] *= 2
-    power = power.reshape(len(grey), -1)
+    power = _power(grey - grey.mean(axis=(1, 2), keepdims=True)).reshape(len(grey), -1)
     down, across = np.abs(np.fft.fftfreq(height)) * height, np.fft.rfftfreq(width) * width
     radius = np.hypot(down[:, None], across[None])
     parts = [(radius >= low) & (radius < high) for low, high in _BANDS]
@@ -102,6 +104,22 @@ def _texture(grey: Array) -> list[Array]:
     *bands, vertical, horizontal = (power @ np.stack(parts).reshape(len(parts), -1).T.astype(np.float32)).T
     whole = power.sum(axis=1) + 1e-3
     return [*(np.log(band / whole + 1e-4) for band in bands), np.log(vertical + 1) - np.log(horizontal + 1)]
+
+
+def _power(grey: Array) -> Array:
+    """Return half of the power spectrum of each picture; of many small ones, products take a third of the time of `rfft2`."""
+    count, height, width = grey.shape
+    columns = np.fft.rfft(np.eye(width)).astype(np.complex64)
+    rows = np.fft.fft(np.eye(height)).astype(np.complex64)
+    half = columns.shape[1]
+    across = grey.reshape(-1, width) @ np.concatenate([columns.real, columns.imag], axis=1)
+    spectrum = np.concatenate([rows.real, rows.imag]) @ across.reshape(count, height, 2 * half)
+    real = spectrum[:, :height, :half] - spectrum[:, height:, half:]
+    imaginary = spectrum[:, :height, half:] + spectrum[:, height:, :half]
+    power: Array = real**2 + imaginary**2
+    # A real picture's other half of the spectrum is the mirror image of this one.
+    power[:, :, 1 : (width + 1) // 2] *= 2
+    return power
 
 
 def _palette(thumbnails: Array) -> list[Array]:

@@ -51,14 +51,13 @@ class ClassOrder(Check):
         if shifted := _find_shift(context, rows, size, before, query):
             yield shifted
             return
-        if size > 2_000 or total < 5 * len(labels) or before > 1 - context.options["gain"]:
+        reached = _most_right(rows) / total
+        if size > 2_000 or total < 5 * len(labels) or not self._is_large(context, total, before, reached):
             yield from _find_swaps(context, rows, query)
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
-        # If a model guesses, some permutation is better by chance; fewer samples make this more likely.
-        gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
-        if not gained or after < context.options["permuted_accuracy"]:
+        if not self._is_large(context, total, before, after):
             yield from _find_swaps(context, rows, query)
             return
         seen = {row["predicted"] for row in rows}
@@ -73,6 +72,20 @@ class ClassOrder(Check):
             threshold=before,
             sql=query,
         )
+
+    def _is_large(self, context: Context, total: int, before: float, after: float) -> bool:
+        """Return whether a permutation's accuracy is high, and enough above the plain one."""
+        # If a model guesses, some permutation is better by chance; fewer samples make this more likely.
+        gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
+        return bool(gained and after >= context.options["permuted_accuracy"])
+
+
+def _most_right(rows: list[PredictedClass]) -> int:
+    """Return how many predictions can be right at most if each predicted class meant its commonest label."""
+    most: dict[int, int] = {}
+    for row in rows:
+        most[row["predicted"]] = max(most.get(row["predicted"], 0), row["count"])
+    return sum(most.values())
 
 
 def _find_shift(context: Context, rows: list[PredictedClass], size: int, before: float, query: str) -> Finding | None:

@@ -17,6 +17,7 @@ from audit.checks.context import EVALUATION, Context
 from audit.checks.shared.files import evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training import is_trained
+from audit.store.plain_arrays import numbers_of
 from audit.store.sql_literal import literal
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +49,7 @@ class LabelIssues(Check):
         wanted = f"SELECT {', '.join(_VISIT)}, predicted, probabilities FROM {judged} WHERE predicted <> label"
         contradicted = int(context.value(f"SELECT count(*) FROM {judged} WHERE predicted <> label"))
         agreed = 1 - contradicted / int(context.value(f"SELECT count(*) FROM {judged}"))
-        if agreed / (1 - noise.wrong) < context.options["min_accuracy"]:
+        if noise.known(agreed) < context.options["min_accuracy"]:
             raise Skip(
                 f"the model predicts only {agreed:.0%} of the labels, which is too few to doubt the others; at least "
                 f"{context.options['min_accuracy']:.0%} are needed"
@@ -125,7 +126,7 @@ def _fit(context: Context, judged: str) -> LabelNoise:
     chosen = evenly(most, rows["total"]) if rows["total"] > most else "true"
     query = f"SELECT label, probabilities FROM {judged} WHERE {chosen}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
-    labels = np.concatenate([batch["label"].to_numpy() for batch in batches])
+    labels = np.concatenate([numbers_of(batch["label"]) for batch in batches])
     return fit_noise(np.concatenate([_table(batch) for batch in batches]), labels)
 
 
@@ -134,7 +135,7 @@ def _ranked(context: Context, query: str, noise: LabelNoise) -> dict[str, Array]
     found: dict[str, list[Array]] = {name: [] for name in (*_VISIT, "predicted", "own", "other", "chance")}
     for batch in context.reader.sql(query, run=[context.run.run_id]).arrow_batches():
         given, rows = _table(batch), np.arange(batch.num_rows)
-        columns = {name: batch[name].to_numpy() for name in (*_VISIT, "predicted")}
+        columns = {name: numbers_of(batch[name]) for name in (*_VISIT, "predicted")}
         columns["own"], columns["other"] = given[rows, columns["label"]], given[rows, columns["predicted"]]
         columns["chance"] = noise.wrong_chance(given, columns["label"])
         for name, column in columns.items():
@@ -153,5 +154,4 @@ def _listed(chances: Array, precision: float) -> tuple[int, float]:
 
 def _table(batch: Any) -> Array:
     """Return the probabilities of an Arrow batch, one row for each sample."""
-    flat: Array = batch["probabilities"].flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(batch.num_rows, -1)
+    return numbers_of(batch["probabilities"].flatten()).reshape(batch.num_rows, -1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.statistics import holm, two_rates, wilson
+from audit.store.plain_arrays import numbers_of
 
 #: The properties, by name: SQL over stage 0 (o) and samples (s), and words for messages.
 _FACTS = {
@@ -78,14 +79,13 @@ def _segments(context: Context) -> list[Segment]:
     """Return the quarters of each property, as `_query` finds them; all of them are found in one pass over the tables."""
     import numpy as np
 
-    facts = ", ".join(f"({fact})::FLOAT AS {name}" for name, (fact, _) in _FACTS.items())
-    query = f"SELECT p.correct, {facts} FROM {_joined(context)}"
+    facts = ", ".join(f"coalesce(({fact})::FLOAT, 'NaN'::FLOAT) AS {name}" for name, (fact, _) in _FACTS.items())
+    query = f"SELECT p.correct::UTINYINT AS correct, {facts} FROM {_joined(context)}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
     found: list[Segment] = []
     for name in _FACTS:
-        # A number that is missing is NaN here.
-        values = np.concatenate([_column(batch, name) for batch in batches] or [np.empty(0)])
-        right = np.concatenate([_column(batch, "correct") for batch in batches] or [np.empty(0, bool)])
+        values = np.concatenate([numbers_of(batch[name]) for batch in batches] or [np.empty(0)])
+        right = np.concatenate([numbers_of(batch["correct"]) for batch in batches] or [np.empty(0, bool)])
         right, values = right[~np.isnan(values)].astype(bool), values[~np.isnan(values)]
         order = np.argsort(values)
         right, values = right[order], values[order]
@@ -106,10 +106,6 @@ def _segments(context: Context) -> list[Segment]:
                 }
             )
     return found
-
-
-def _column(batch: Any, name: str) -> Any:
-    return batch.column(name).to_numpy(zero_copy_only=False)
 
 
 def _joined(context: Context) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.context import Context
+from audit.store.plain_arrays import numbers_of
 from audit.store.sql_literal import literal
 
 #: At most this many repeated contents are listed in a query; for more, all rows are read.
@@ -51,7 +52,7 @@ def alike(context: Context, having: str) -> str:
 def _recurring_hashes(context: Context, column: str, rows: str) -> np.ndarray[Any, Any]:
     """Return the hashes of a column's values that several rows share: 24 bytes a row, where GROUP BY takes 80."""
     query = f"SELECT hash({column}) AS hash FROM {rows} WHERE {column} IS NOT NULL"
-    hashes = np.sort(context.reader.sql(query, run=[context.run.run_id]).arrow()["hash"].to_numpy())
+    hashes = np.sort(numbers_of(context.reader.sql(query, run=[context.run.run_id]).arrow()["hash"]))
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 

@@ -23,6 +23,8 @@ _SMALLEST = np.float32(1e-12)
 _SURE = 3.0
 #: The share of wrong labels is the least that is not less likely than the likeliest by this factor (its logarithm).
 _CAUTIOUS = 1.0
+#: If more labels seem to be wrong than this share, a model that guesses explains it better.
+_MOST_WRONG = 0.5
 #: Labels that the model predicts are counted in so many groups.
 _GROUPS = 200
 
@@ -34,11 +36,21 @@ class LabelNoise:
     temperatures: tuple[float, ...]
     shares: Array
     sure: bool
+    classes: int
 
     @property
     def wrong(self) -> float:
         """Return the share of wrong labels."""
         return float(self.shares[-1])
+
+    def known(self, agreed: float) -> float:
+        """Return the share of right labels that the model predicts, if it predicts the share `agreed` of all labels.
+
+        It predicts some wrong labels by chance. Where most labels seem to be wrong, the model does not know them: 0.
+        """
+        if self.wrong > _MOST_WRONG:
+            return 0.0
+        return (agreed - self.wrong / self.classes) / (1 - self.wrong)
 
     def wrong_chance(self, probabilities: Array, labels: Array) -> Array:
         """Return for each label the probability that it is wrong."""
@@ -56,7 +68,7 @@ def fit_noise(probabilities: Array, labels: Array) -> LabelNoise:
     likeliest, most = _maximise(rows, counts, None)
     none, least = _maximise(rows, counts, 0.0)
     if most - least <= _CAUTIOUS:
-        return LabelNoise(temperatures, likeliest if most > least else none, False)
+        return LabelNoise(temperatures, likeliest if most > least else none, False, probabilities.shape[1])
     low, high, shares = 0.0, float(likeliest[-1]), likeliest
     for _ in range(6):
         middle = (low + high) / 2
@@ -65,7 +77,7 @@ def fit_noise(probabilities: Array, labels: Array) -> LabelNoise:
             low = middle
         else:
             high, shares = middle, fitted
-    return LabelNoise(temperatures, shares, most - least >= _SURE)
+    return LabelNoise(temperatures, shares, most - least >= _SURE, probabilities.shape[1])
 
 
 def _temperature(probabilities: Array, labels: Array, agreed: Array) -> float:
@@ -108,12 +120,12 @@ def _maximise(rows: Array, counts: Array, wrong: float | None, start: Array | No
         if wrong is not None:
             shares[:-1] *= (1 - wrong) / shares[:-1].sum()
             shares[-1] = wrong
-        weighted = rows * shares
-        new = (weighted * (counts / np.maximum(weighted.sum(axis=1), 1e-30))[:, None]).sum(axis=0) / total
+        # Two products of a matrix and a vector take a tenth of the time of a table of all weighted rows.
+        new = shares * (rows.T @ (counts / np.maximum(rows @ shares, 1e-30))) / total
         if np.abs(new - shares).max() < 1e-6:
             break
         shares = new
     if wrong is not None:
         shares[:-1] *= (1 - wrong) / shares[:-1].sum()
         shares[-1] = wrong
-    return shares, float((counts * np.log(np.maximum((rows * shares).sum(axis=1), 1e-30))).sum())
+    return shares, float(counts @ np.log(np.maximum(rows @ shares, 1e-30)))

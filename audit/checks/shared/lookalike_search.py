@@ -21,7 +21,8 @@ _CORRELATION, _LEFT_SEARCHED, _LEFT_COMPARED = 0.85, 0.1, 0.13
 _MOST_FITTED, _MOST_ALIGNED = 64, 2
 #: Pairs that leave less than this unexplained go on in any case: a picture may have many copies.
 _SURE = 0.01
-_ROWS = 500
+#: First pictures that are fitted together, and that are correlated with all others at a time: a table that the cache holds.
+_ROWS, _TABLE = 500, 50
 
 
 def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
@@ -35,13 +36,20 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     even = np.ascontiguousarray((left + right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
     odd = np.ascontiguousarray((left - right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
     for start in range(0, len(pictures), _ROWS):
-        rows = slice(start, start + _ROWS)
-        one, two = even[rows] @ even[start:].T, odd[rows] @ odd[start:].T
-        for mirrored, table in ((False, one + two), (True, one - two)):
-            i, j = np.divmod(np.flatnonzero(table >= _CORRELATION), table.shape[1])
-            later = j > i
-            found[mirrored].append(search.best(i[later] + start, j[later] + start, mirrored))
+        pairs = [_correlated(even, odd, n) for n in range(start, min(start + _ROWS, len(pictures)), _TABLE)]
+        for mirrored in (False, True):
+            i, j = (np.concatenate(parts) for parts in zip(*(pair[mirrored] for pair in pairs), strict=True))
+            found[mirrored].append(search.best(i, j, mirrored))
     return np.concatenate(found[False]), np.concatenate(found[True])
+
+
+def _correlated(even: Array, odd: Array, start: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the pairs (i < j) of a few first pictures that correlate, as they are and with one mirrored; i is sorted."""
+    rows = slice(start, start + _TABLE)
+    one, two = even[rows] @ even[start:].T, odd[rows] @ odd[start:].T
+    places = [np.divmod(np.flatnonzero(table >= _CORRELATION), table.shape[1]) for table in (one + two, one - two)]
+    plain, mirrored = ((i[j > i] + start, j[j > i] + start) for i, j in places)
+    return plain, mirrored
 
 
 class _LookalikeSearch:

@@ -12,6 +12,7 @@ from audit.checks.context import Context
 from audit.checks.shared.hashes import Array, dhash
 from audit.checks.shared.lookalikes import MOST_IN_PAIRS
 from audit.checks.shared.picture_alignment import SIDE
+from audit.checks.shared.picture_grids import blocks
 from audit.checks.shared.picture_measures import SMALL, Measures, measured
 from audit.checks.shared.pictures import Picture, pictures
 
@@ -33,7 +34,8 @@ class Signatures:
     @cached_property
     def details(self) -> dict[str, Array]:
         """Return two measures of each picture by the words for them: blur, noise and compression change both."""
-        detail, sharpness = sharpness_of(self.thumbnails.astype(np.float32))
+        found = [sharpness_of(block.astype(np.float32)) for block in blocks(self.thumbnails)]
+        detail, sharpness = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return {"the amount of detail": detail, "the sharpness": sharpness}
 
     @cached_property

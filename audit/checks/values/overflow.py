@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class Overflow(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         found: dict[int, list[tuple[int, int, int]]] = {}
         seen = 0
-        for stage, index, before, after in (*self._stored(context), *self._loaded(context)):
+        for stage, index, before, after in self._pairs(context):
             seen += 1
             if (wrapped := wrapped_levels(before, after)) is not None:
                 found.setdefault(stage, []).append((index, *wrapped))
@@ -49,11 +48,12 @@ class Overflow(Check):
                 sql=context.evidence("stage_outputs", index, f"stage <= {stage}"),
             )
 
-    def _stored(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
+    def _pairs(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
         """Yield each stage that maps 8-bit values to 8-bit values of their shape, the sample, and the values before and after."""
-        if len({row["stage"] for row in context.profile if row["dtype"] == "uint8"}) < 2:
+        if not any(row["dtype"] == "uint8" for row in context.profile):
             return
         last: tuple[Visit, Array] | None = None
+        loaded: dict[int, Array] = {}
         for visit, stage, value in stored_values(context, max(1, context.options["samples"])):
             if value is None:
                 last = None
@@ -61,33 +61,27 @@ class Overflow(Check):
             if last is not None and last[0] == visit and is_comparable(last[1], value):
                 yield stage, visit[1], last[1], value
             last = visit, value
+            if stage == 0 and value.dtype == np.uint8:
+                loaded[visit[1]] = value
+        if {row["mode"] for row in context.profile if row["stage"] == 0} <= {"L", "RGB"}:
+            yield from _from_files(context, loaded)
 
-    def _loaded(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
-        """Yield the pixels of some files, and what was loaded from them."""
-        if context.facts.root is None or not any(
-            row["stage"] == 0 and row["kind"] == "image" for row in context.profile
-        ):
-            return
-        files = chosen_files(context, max(1, context.options["samples"]), "status = 'ok'")
-        listed = ", ".join(str(file.index) for file in files) or "NULL"
-        query = (
-            f"SELECT index, kind, encoding, data FROM payloads WHERE run_id = {context.run_literal} AND form = 'full' "
-            f"AND stage = 0 AND index IN ({listed}){context.of_items}"
-        )
-        from audit import values
 
-        stored = {row[0]: row[1:] for row in context.reader.sql(query, run=[context.run.run_id]).fetchall()}
-        for file, found in opened([file for file in files if file.index in stored]):
-            kind, encoding, data = stored[file.index]
-            try:
-                if isinstance(found, OSError):
-                    raise found
-                loaded: Any = values.decode(kind, values.Encoded(encoding, data))
-                with found, open_picture(found) as image:
-                    before = np.asarray(image.convert(loaded.mode))
-            except Exception:
-                continue
-            yield 0, file.index, before, np.asarray(loaded)
+def _from_files(context: Context, loaded: dict[int, Array]) -> Iterator[tuple[int, int, Array, Array]]:
+    """Yield the pixels of some files, and the grey levels or colours that were loaded from them."""
+    if context.facts.root is None or not loaded:
+        return
+    listed = ", ".join(map(str, loaded))
+    for file, found in opened(chosen_files(context, 0, f"index IN ({listed})")):
+        value = loaded[file.index]
+        try:
+            if isinstance(found, OSError):
+                raise found
+            with found, open_picture(found) as image:
+                before = np.asarray(image.convert("L" if value.ndim == 2 else "RGB"))
+        except Exception:
+            continue
+        yield 0, file.index, before, value
 
 
 def is_comparable(before: Array, after: Array) -> bool:
