@@ -279,7 +279,7 @@ class Columns:
 
     def strided(self, name: str) -> tuple[list[Any], int, int] | None:
         """Return a list, where the column begins in it, and how far apart its values are; None for one of NULL alone."""
-        if not self._waiting or len(self._waiting) < self.rows * len(self._given):
+        if not self._waiting or len(self._waiting) != self.rows * len(self._given):
             return self.data[name], 0, 1
         return (self._waiting, self._given.index(name), len(self._given)) if name in self._given else None
 
@@ -293,8 +293,13 @@ class Columns:
         if not self._waiting:
             return
         waiting, width = self._waiting, len(self._given)
+        count = self.rows - len(next(iter(self._columns.values())))
+        if len(waiting) != count * width:
+            raise ValueError(
+                f"{count} rows have {len(waiting)} values, but {width} columns each: {', '.join(self._given)}"
+            )
         places = {name: place for place, name in enumerate(self._given)}
-        nothing = [None] * (len(waiting) // width)
+        nothing = [None] * count
         for name, column in self._columns.items():
             place = places.get(name)
             column += nothing if place is None else waiting[place::width]

@@ -19,7 +19,7 @@ class VisitRow(TypedDict):
     run_id: Annotated[str, RUN_ID]
     epoch: Annotated[int, INTEGER("number of the epoch, from 0")]
     index: Annotated[int, BIGINT("the sample's place in the dataset")]
-    visit: Annotated[int, INTEGER("0, or how often the epoch had drawn this index before")]
+    visit: Annotated[int, INTEGER("how often this index was drawn earlier in the epoch; 0 the first time")]
 
 
 class SampleRow(VisitRow):
@@ -96,7 +96,11 @@ class StageOutputRow(VisitRow):
     shape: Annotated[list[int] | None, BIGINTS("lengths of the axes", null="the kind has none")]
     mode: Annotated[str | None, VARCHAR("an image's mode, a tensor's own type", null="has none")]
     digest: Annotated[
-        str | None, VARCHAR("XXH3-128 of the value, hex", null="equal values could not be distinguished from others")
+        str | None,
+        VARCHAR(
+            "XXH3-128 of the value, hex",
+            null="the value cannot be compared by a digest",
+        ),
     ]
     changed: Annotated[
         bool | None, BOOLEAN("whether it differs from what the stage was given", null="one of the two has no digest")
@@ -454,7 +458,9 @@ class OutputRow(TypedDict):
     index: Annotated[
         int | None, BIGINT("the sample's place in the dataset", null="the value belongs to the whole call")
     ]
-    visit: Annotated[int | None, INTEGER("0, or how often the epoch had drawn this index before", null="as above")]
+    visit: Annotated[
+        int | None, INTEGER("how often this index was drawn earlier in the epoch; 0 the first time", null="as above")
+    ]
     model: Annotated[str | None, VARCHAR("the name of the model", null="it has none")]
     call: Annotated[int | None, INTEGER("which of the visit's predictions, as in `predictions`", null="as above")]
     port: Annotated[

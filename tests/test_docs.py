@@ -147,6 +147,7 @@ def test_every_documented_name_can_be_reached() -> None:
 def test_every_command_has_its_twin() -> None:
     """Whoever writes Python can do what a command does: each command calls the method or function named here."""
     import audit
+    from audit.cli.groups import SECTIONS
     from audit.cli.main import cli
 
     twins: dict[str, Any] = {
@@ -162,6 +163,8 @@ def test_every_command_has_its_twin() -> None:
     without = {"config", "completion"}
     missing = {*cli.commands} - without - {*twins}
     assert not missing, f"add the method of audit that each of these commands calls to `twins` in this test: {missing}"
+    placed = {name for names in SECTIONS.values() for name in names}
+    assert {*cli.commands} == placed, "name each command in SECTIONS of audit/cli/groups.py"
     for found in twins.values():
         for twin in found:
             parameters = inspect.signature(twin).parameters.values()

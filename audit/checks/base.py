@@ -51,6 +51,7 @@ def settings(**options: Option) -> Mapping[str, Option]:
 class Finding:
     """One defect and its place. `sql` is a query that shows it, for `audit sql`."""
 
+    #: One sentence. If `source` is given, the message contains it.
     message: str
     index: int | None = None
     source: str | None = None
@@ -73,7 +74,8 @@ class Check(ABC):
     severity: ClassVar[Severity] = "error"
     options: ClassVar[Mapping[str, Option]] = settings()
     needs: ClassVar[tuple[Need, ...]] = ()
-    #: Checks whose findings explain this one's: if one of them fails as severely, this check's are notes.
+    #: Checks whose findings explain this one's. If one of them fails with the same or a higher severity, the findings of
+    #: this check are only notes.
     follows: ClassVar[tuple[str, ...]] = ()
     #: Whether it runs when the configuration chooses nothing.
     default: ClassVar[bool] = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from audit.engines.declared_heads import (
 from audit.engines.failure_limit import FailureLimit
 from audit.errors import StoreDamaged, UsageError
 from audit.records import DEFAULT_BUDGET, LEVELS, Progress
+from audit.sources.absolute_names import absolute_dataset, absolute_spec
 
 #: Where the work is done: DataLoader workers on this machine, or Ray's on a cluster.
 ENGINES = ("local", "ray")
@@ -147,8 +147,8 @@ class RunRequest:
         recipe = {name: getattr(self, name) for name in _RECIPE} | {"output": self.single_output}
         if heads := self.heads:
             recipe["graded_outputs"] = heads_to_recipe(heads)
-        paths = {name: _absolute(recipe[name]) for name in ("dataset", "pipeline", "model", "arch") if recipe[name]}
-        return recipe | paths | {"kind": "run"}
+        paths = {name: absolute_spec(recipe[name]) for name in ("pipeline", "model", "arch") if recipe[name]}
+        return recipe | paths | {"dataset": absolute_dataset(self.dataset), "kind": "run"}
 
     @classmethod
     def from_recipe(cls, recipe: Mapping[str, Any], store: str, *, trust: bool, **changes: Any) -> RunRequest:
@@ -170,11 +170,3 @@ class RunRequest:
             options["output"], options["target"] = heads_from_recipe(recipe["graded_outputs"])
         # Recipes from before there was a choice were recorded with pictures in their own mode.
         return cls(**{"mode": "keep", **options, "store": store, **changes, "trust": trust})
-
-
-def _absolute(spec: str) -> str:
-    """Return a path that still means the same from another directory; names such as torchvision:MNIST stay."""
-    path, colon, name = spec.rpartition(":")
-    if not os.path.exists(spec) and colon and os.path.exists(path):
-        return f"{os.path.abspath(path)}:{name}"
-    return os.path.abspath(spec) if os.path.exists(spec) else spec

@@ -21,7 +21,7 @@ from audit.registry import Registry
 class Format(Protocol):
     """One kind of model that `--model` accepts."""
 
-    kind: str  # in words, with an article
+    kind: str  # in words, with an article: "a TorchScript archive"
     executes_code: bool  # loading it can run code that the file brings along
 
     def recognise(self, spec: str) -> bool:

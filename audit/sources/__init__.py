@@ -15,6 +15,7 @@
     base      FileDataset, Source, and the table of kinds
     scan      what is in a folder      files     names as bytes and as text, bytes of a file
     builder   functions that build a dataset, for a replay      trust     whose code may run
+    absolute_names   names that mean the same in another folder
     decode    bytes to picture, array, text
 
 A plugin adds a kind with an entry point in the group `audit.sources`: a module, or an object, with the names of

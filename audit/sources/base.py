@@ -47,7 +47,11 @@ class Options:
 
 
 class DatasetKind(Protocol):
-    """One kind of dataset that --dataset accepts: a module with these names."""
+    """One kind of dataset that --dataset accepts: a module with these names.
+
+    A kind whose names are `PREFIX:PATH` also has `path_prefix`, the prefix with its colon; one that takes paths as
+    options (`?root=PATH`) has `path_options`, their keys. A recorded name then has absolute paths.
+    """
 
     description: str
 

@@ -22,19 +22,19 @@ from audit.sources.files import Names
 
 description = "coco:FILE.json, objects in COCO's format"
 
-_PREFIX = "coco:"
+path_prefix = "coco:"
 #: Class names are listed up to this number; ids beyond it are numbers without a name.
 _MOST_CLASSES = 100_000
 
 
 def recognise(spec: str) -> bool:
     """Return whether it starts with coco:."""
-    return spec.startswith(_PREFIX)
+    return spec.startswith(path_prefix)
 
 
 def open_source(spec: str, options: Options) -> CocoPictures:
     """Return the pictures that the file lists, in its order, with their boxes."""
-    path, settings = parse_spec(spec, _PREFIX, ("images",))
+    path, settings = parse_spec(spec, path_prefix, ("images",))
     content = _read(path)
     pictures = content["images"]
     names = [str(picture.get("file_name", "")) for picture in pictures]
@@ -133,7 +133,7 @@ def _folder(path: str, named: str | None, first: str) -> str:
             return os.path.normpath(folder)
     raise DatasetError(
         f"The first picture of {shown_path(path)}, {first}, is not beside it.",
-        hint=f"Say where the pictures are: {_PREFIX}{shown_path(path)}?images=FOLDER",
+        hint=f"Say where the pictures are: {path_prefix}{shown_path(path)}?images=FOLDER",
     )
 
 

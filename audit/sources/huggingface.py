@@ -20,18 +20,18 @@ from audit.sources.manifest import LABEL_COLUMNS
 
 description = "hf:PATH, a Hugging Face dataset saved on disk"
 
-_PREFIX = "hf:"
+path_prefix = "hf:"
 _EXTRA_LABELS = ("labels", "fine_label", "coarse_label")
 
 
 def recognise(spec: str) -> bool:
     """Return whether it starts with hf:."""
-    return spec.startswith(_PREFIX)
+    return spec.startswith(path_prefix)
 
 
 def open_source(spec: str, options: Options) -> HuggingFaceItems:
     """Return the saved dataset's pictures or texts, with their labels."""
-    path, _, query = spec.removeprefix(_PREFIX).partition("?")
+    path, _, query = spec.removeprefix(path_prefix).partition("?")
     path = os.path.expanduser(path)
     if not os.path.exists(path):
         raise DatasetError(

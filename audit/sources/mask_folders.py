@@ -21,18 +21,18 @@ from audit.sources.scan import scan
 
 description = "masks:FOLDER, with images/ and masks/"
 
-_PREFIX = "masks:"
+path_prefix = "masks:"
 _MODES = ("L", "P", "1", "I", "I;16", "I;16B", "I;16L")
 
 
 def recognise(spec: str) -> bool:
     """Return whether it starts with masks:."""
-    return spec.startswith(_PREFIX)
+    return spec.startswith(path_prefix)
 
 
 def open_source(spec: str, options: Options) -> MaskedPictures:
     """Return the pictures in images/, each with the mask of the same name."""
-    folder, _ = parse_spec(spec, _PREFIX, ())
+    folder, _ = parse_spec(spec, path_prefix, ())
     parts = [os.path.join(folder, name) for name in ("images", "masks")]
     for part in parts:
         if not os.path.isdir(part):

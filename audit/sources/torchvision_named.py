@@ -17,6 +17,8 @@ from audit.sources.base import Options
 description = "torchvision:NAME?key=value, a dataset of torchvision"
 
 _PREFIX = "torchvision:"
+#: Arguments of datasets that are paths.
+path_options = ("root", "annFile", "annotation_path")
 _WORDS = {"true": True, "false": False, "none": None}
 
 

@@ -20,7 +20,7 @@ from audit.sources.files import Names
 
 description = "voc:FOLDER, objects in the format of Pascal VOC"
 
-_PREFIX = "voc:"
+path_prefix = "voc:"
 _VOC = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
@@ -30,12 +30,12 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 def recognise(spec: str) -> bool:
     """Return whether it starts with voc:."""
-    return spec.startswith(_PREFIX)
+    return spec.startswith(path_prefix)
 
 
 def open_source(spec: str, options: Options) -> VocPictures:
     """Return the annotated pictures, in the order of the split or of their names."""
-    folder, settings = parse_spec(spec, _PREFIX, ("split",))
+    folder, settings = parse_spec(spec, path_prefix, ("split",))
     annotations = os.path.join(folder, "Annotations")
     if not os.path.isdir(annotations):
         raise DatasetError(

@@ -21,18 +21,18 @@ from audit.sources.scan import scan
 
 description = "yolo:data.yaml, objects in YOLO's format"
 
-_PREFIX = "yolo:"
+path_prefix = "yolo:"
 _SPLITS = ("val", "test", "train")
 
 
 def recognise(spec: str) -> bool:
     """Return whether it starts with yolo:."""
-    return spec.startswith(_PREFIX)
+    return spec.startswith(path_prefix)
 
 
 def open_source(spec: str, options: Options) -> YoloPictures:
     """Return the pictures of one split, with their boxes."""
-    path, settings = parse_spec(spec, _PREFIX, ("split", "first"))
+    path, settings = parse_spec(spec, path_prefix, ("split", "first"))
     content = _read(path)
     split = settings.get("split") or next((name for name in _SPLITS if content.get(name)), None)
     if split is None or not content.get(split):

@@ -66,8 +66,8 @@ class ValueKind(ABC):
     name: ClassVar[str]
     # True when the type alone decides, so that the answer of `matches` may be remembered for the type.
     by_type: ClassVar[bool] = False
-    # True when the kinds before this one in the table never take a value of a type that this one takes. After the first value
-    # of that type, this kind is asked before all others.
+    # True if no earlier kind in the table takes a value of a type that this one takes. After the first value of that type,
+    # this kind is asked first.
     sole: ClassVar[bool] = False
 
     @abstractmethod
@@ -88,7 +88,7 @@ class ValueKind(ABC):
 
     @abstractmethod
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
-        """Digest (None if equal digests would not mean equal values) and size in bytes, without the cost of statistics."""
+        """Return the digest (None if the value cannot be compared by one) and the size in bytes, without the cost of statistics."""
 
     @abstractmethod
     def preview(self, value: Any) -> Preview | None:

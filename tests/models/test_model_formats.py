@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -20,6 +21,7 @@ from torch import nn
 
 from audit.errors import ModelError
 from audit.models import LoadedModel, load
+from audit.models.formats import FORMATS
 
 Make = Callable[..., nn.Module]
 PICTURES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -261,3 +263,10 @@ def test_weights_saved_on_a_gpu(weights: Path, mobilenet: nn.Module, tmp_path: P
                 assert b"cuda:0" in data
             target.writestr(name, data)
     check_same(load(str(path)), mobilenet)
+
+
+def test_every_format_has_a_test() -> None:
+    files = list(Path(__file__).parent.glob("test_*.py"))
+    names = [path.stem for path in files] + re.findall(r"def (test_\w+)", "\n".join(map(Path.read_text, files)))
+    untested = [format_name for format_name in FORMATS if not any(format_name in name for name in names)]
+    assert not untested, f"write a test, or a file of tests, with the name of each of these formats: {untested}"

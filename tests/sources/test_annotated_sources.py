@@ -12,8 +12,10 @@ import torch
 from annotated_pictures import CLASSES, PIECES, make_coco, make_masks, make_voc, make_yolo, mask_of
 from torchvision import tv_tensors
 
+import audit
 from audit.errors import DatasetError
 from audit.sources import dataset_digest, open_dataset
+from audit.sources.absolute_names import absolute_dataset
 
 _BOXED: list[tuple[str, Callable[[Path], Path], str]] = [
     ("coco:", make_coco, ""),
@@ -143,3 +145,46 @@ def test_a_mask_of_colours_or_none_at_all_fails_its_own_sample(tmp_path: Path) -
     with pytest.raises(FileNotFoundError, match="no mask"):
         dataset[1]
     assert dataset[2][1].shape == (64, 96)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "make"),
+    [("coco", make_coco), ("voc", make_voc), ("yolo", make_yolo), ("masks", make_masks)],
+    ids=["coco", "voc", "yolo", "masks"],
+)
+def test_a_run_replays_in_another_folder_and_for_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, make: Callable[[Path], Path]
+) -> None:
+    made = make(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    store = tmp_path / "lineage"
+    audit.run(f"{prefix}:{made.relative_to(tmp_path)}", store=store, workers=0, limit=2, capture="digest")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "stranger"))
+    with audit.open(store) as opened:
+        replayed = opened.replay()
+    assert (replayed.checked, replayed.identical) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "absolute"),
+    [
+        ("hf:saved?split=train", "hf:{}/saved?split=train"),
+        ("coco:a.json?images=x", "coco:{}/a.json?images=x"),
+        ("torchvision:FakeData?size=4", "torchvision:FakeData?size=4"),
+        ("torchvision:MNIST?root=my%20data&train=false", "torchvision:MNIST?root={}/my%20data&train=false"),
+        ("package.module:build", "package.module:build"),
+        ("s3://bucket/images", "s3://bucket/images"),
+        ("saved", "{}/saved"),
+        ("build.py:dataset", "{}/build.py:dataset"),
+    ],
+)
+def test_a_name_means_the_same_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, absolute: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "MNIST").mkdir()
+    (tmp_path / "build.py").touch()
+    assert absolute_dataset(spec) == absolute.format(tmp_path)

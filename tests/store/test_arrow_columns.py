@@ -92,3 +92,11 @@ def test_a_strided_column_holds_what_was_appended(rows: list[tuple[bool, int]]) 
         found = columns.strided(name)
         values = [None] * len(rows) if found is None else found[0][found[1] :: found[2]]
         assert values == [row[place] for row in expected]
+
+
+@pytest.mark.parametrize("row", [(1,), (1, 2, 3)])
+def test_a_row_with_too_few_or_too_many_values_is_refused(row: tuple[int, ...]) -> None:
+    columns = Columns(("a", "b"))
+    columns.append(("a", "b"), row)
+    with pytest.raises(ValueError, match="a, b"):
+        columns.strided("a")

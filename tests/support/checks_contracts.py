@@ -30,7 +30,7 @@ def check_outcome(store: Path, outcome: CheckOutcome) -> None:
         for finding in outcome.findings:
             assert finding.message.strip()
             if finding.source is not None:
-                assert finding.source in finding.message
+                assert finding.source in finding.message, f"name the source {finding.source} in: {finding.message}"
             if finding.sql is not None:
                 reader.sql(finding.sql).fetchall()
 

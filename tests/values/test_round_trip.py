@@ -33,6 +33,12 @@ def test_every_registered_kind_has_examples() -> None:
 def test_every_registered_kind_is_documented() -> None:
     listed = re.findall(r"`(\w+)`", columns_of(StageOutputRow)["kind"].meaning)
     assert set(listed) == set(values.KINDS), "list it in the column `kind` of StageOutputRow, in audit/tables.py"
+    page = (Path(__file__).parents[2] / "docs" / "FORMAT-values.md").read_text(encoding="utf-8")
+    digests, encodings = page.split("\n## Encodings\n")
+    for place, text in (("Digest", digests), ("Encodings", encodings)):
+        rows = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("|"))
+        missing = [name for name in values.KINDS if not re.search(rf"\b{name}\b", rows)]
+        assert not missing, f"add rows for {missing} to the table under {place!r} in docs/FORMAT-values.md"
 
 
 @pytest.mark.slow

@@ -80,7 +80,10 @@ def add_listed_sample(
     label: int,
     classes: Sequence[str] | None,
 ) -> bool:
-    """As `add_sample`, for a visit that read the one file that its dataset's list names; False where that is not so."""
+    """Append the same rows as `add_sample`, in a faster way, for a dataset with a list of files such as ImageFolder.
+
+    Return False, and append nothing, if the visit did not read exactly the one file that the list names.
+    """
     path, root = file.path, file.root
     folder = absolute_folder(root) if root is not None else ""
     if len(visit.opened) != 1 or visit.opened[0] != path or not folder:
