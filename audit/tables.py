@@ -29,9 +29,9 @@ class SampleRow(VisitRow):
     source: Annotated[
         str | None,
         VARCHAR(
-            "path below `root` as UTF-8 text, or a URI such as `dataset://7` (for a Subset, the index in the dataset "
+            "path below `root` as UTF-8 text, or a URI such as `dataset://7` (for a Subset or a wrapper, the index in the dataset "
             "behind it); if the dataset does not list its files, the first picture, sound or video that was opened "
-            "while the item was made, else a file opened that the dataset's own list names for this index; bytes that are not UTF-8 are shown as `\\xff`",
+            "while the item was made, else a file opened that belongs to this sample alone (DATASETS.md); bytes that are not UTF-8 are shown as `\\xff`",
             null="unknown",
         ),
     ]

@@ -36,6 +36,16 @@ The *sources* of a sample are the files that it was read from. audit takes them 
 `samples`, or a method `source(index)` that returns a path, a list of paths, or a mapping by role. Otherwise it observes which files
 are opened while the item is made, also by `cv2.imread` and `torchvision.io`. `run.loader(loader, source=…)` names them from outside:
 a function of the index (or of the index and the item), or a mapping by index. All files are in the table `sample_sources`.
+
+What is observed comes before what a list says: if a dataset has a list `samples`, but opens another picture, that picture is the source.
+A dataset of your own that wraps another one may take its items in any order, so audit observes which item it asks for: the source is that item's. An item made of
+several (a pair, a mix) has the first one's file as its source, or `dataset://N` with its own number if there are no files. Where an item is given instead of
+another one that cannot be read, the source is the one that was given.
+
+The first picture, sound or video that is opened is the source. Any other file (`.npy`, `.pt`, `.txt`, `.json`) may be read for many samples, so it is the source only if it
+is known to belong to one: the dataset has a list or table with an entry for each sample that names the file for this index; or the file is one of a list that has at least as many
+files as there are samples; or the last number in its name is the index, and there are such files for the first and the last sample, too. Otherwise the file is in `sample_sources`, and the source is `dataset://N`. A dataset that
+keeps its items in memory after the first epoch opens no file later: those visits have the source `dataset://N`, unless the dataset names its files.
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
 Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from audit.lineage.replay.repeated_calls import last_calls
 from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
 from audit.recorders.by_value import to_send
+from audit.recorders.calls.asked_items import makes_own_items
 from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
@@ -140,9 +142,17 @@ class ReplayPipeline:
             if origin.root is None:
                 # The dataset does not tell its files: this one was seen while the sample was made.
                 return index
+            if makes_own_items(self.dataset) and self._reads(index, os.path.join(root, source)):
+                # Its list names the files in another order than that of its items.
+                return index
         if self._sources is None:
             self._sources = _Sources(self.dataset, len(self))
         return self._sources.place_of(index, source, root)
+
+    def _reads(self, index: int, path: str) -> bool:
+        """Return whether the dataset reads a file when it makes the sample with this index."""
+        made = self._maker.make(VisitRequest(index), lambda: self.dataset[index], "verify")
+        return any(os.path.abspath(opened) == path for opened in made.visit.opened)
 
     def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
         """Several visits; called by a DataLoader in a worker."""
@@ -178,7 +188,8 @@ class ReplayPipeline:
         return ReplayedVisit(
             task,
             {path: row.facts.digest for path, row in rows.items()},
-            visit.source_digest,
+            # Of several files, the first that was read need not be the source.
+            None if visit.has_further_sources else visit.source_digest,
             visit.failed_stage,
             visit.error,
             {path: row.full for path, row in rows.items() if row.full is not None},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from audit.recorders.calls.asked_items import AskedItems, has_one_base, item_functions
 from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
@@ -28,6 +29,12 @@ class CallStages:
         known = [step.target for step in pipeline.steps if step.target is not None]
         self._search = CallSearch(dataset, known, pipeline.found.held_values())
         self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
+        self._has_calls = bool(self._slots)
+        #: Functions that make the items of datasets, where it is not known otherwise which items are asked for.
+        owners = list(self._search.owners.values())
+        asked = item_functions(dataset, owners)
+        self._has_item_slots, self._has_one_base = bool(asked), has_one_base(owners)
+        self._slots += [FunctionSlot(function, _ask) for function in asked]
         self._described: dict[tuple[str, Key], Stage] = {}
         self._passing: dict[tuple[str, str], Stage] = {}
         #: Slots that stay put between visits.
@@ -41,8 +48,10 @@ class CallStages:
     def follow(self, visit: Visit) -> None:
         """Follow the calls of one visit, where the slots are put already."""
         visit.may_change_in_place = self._search.changes_in_place
-        if self._slots:
+        if self._has_calls:
             visit.calls = VisitCalls(visit, self._search)
+        if self._has_item_slots:
+            visit.asked = AskedItems(has_one_base=self._has_one_base)
 
     def stand(self) -> None:
         """Let all slots have the calls of several visits, until `stand_down`."""
@@ -86,6 +95,13 @@ def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if visit is None or visit.calls is None:
         return slot.original(*args, **kwargs)
     return visit.calls.observe(slot, args, kwargs)
+
+
+def _ask(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    visit = current_visit()
+    if visit is None or visit.asked is None or len(args) != 2 or kwargs:
+        return slot.original(*args, **kwargs)
+    return visit.asked.ask(slot.original, *args)
 
 
 def describe_call(call: ObservedCall) -> Stage:

@@ -78,7 +78,7 @@ class _Frame:
 class VisitCalls:
     """Follows the calls of one visit. Made for each, so that it holds little until there is a call."""
 
-    __slots__ = ("_followed", "_frames", "_held", "_search", "_sink", "made", "paused")
+    __slots__ = ("_followed", "_frames", "_held", "_search", "_sink", "loaded", "made", "paused")
 
     def __init__(self, sink: CallSink, search: CallSearch) -> None:
         self._sink = sink
@@ -89,6 +89,8 @@ class VisitCalls:
         self.paused = 0
         self._followed: set[int] = set()
         self.made: list[ObservedCall] = []
+        #: The identities of what counts as loaded, if that is what the first call was given.
+        self.loaded: set[int] = set()
 
     # -- stages that are found otherwise ---------------------------------------------------------
 
@@ -216,6 +218,10 @@ class VisitCalls:
         found: list[tuple[str, str]] = []
         stages = [call for call in self.made if not call.is_target]
         known = set(stages[0].given) if stages else set()
+        used = set().union(ids_in(item), *(call.given for call in stages))
+        if stages and self.loaded and not self.loaded & used:
+            # The first call that was given it failed, or returned no value; it was changed since.
+            found.append(("load", stages[0].label))
         for place, (before, call) in enumerate(itertools.pairwise(stages), 1):
             made = ids_in(before.output)
             known |= made

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from audit import values
+from audit.recorders.calls.data_values import ids_in
 from audit.recorders.calls.observed_calls import ObservedCall, arguments_of
 from audit.recorders.stages.call_parameters import listen, parameters_of
 from audit.recorders.stages.describe import name_of
@@ -44,6 +45,10 @@ class CalledStages(VisitSource):
         """By ordinal, the stages that were not known before the visit."""
         return self._stages.added if self._stages is not None else _NONE_ADDED
 
+    def note_loaded_again(self, value: Any, nanoseconds: int) -> None:
+        """Note a further file that was decoded for the same sample, such as the second of a pair."""
+        self._note(self.stages.add_repeated(self._pipeline.steps[0].stage), value, None, nanoseconds, None)
+
     def path_of(self, ordinal: int) -> str:
         """Return the path that names a stage in the run, for one of this visit's ordinals."""
         return self.stages.path_of(ordinal)
@@ -76,6 +81,8 @@ class CalledStages(VisitSource):
         if 0 not in self.rows:
             # The dataset decoded the source by itself: what its first stage is given is the load.
             self.note_loaded(value)
+            if self.calls is not None:
+                self.calls.loaded = ids_in(value)
         step = PipelineStep(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
         return CallToken(step, self._came_in(value, label), listen(step), self._overhead)
 

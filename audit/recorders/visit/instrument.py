@@ -170,7 +170,7 @@ def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
         except OSError as error:
             visit.fail("load", error)
             raise
-        visit.hash_source(data)
+        visit.hash_source(data, path)
         if getattr(target, "__module__", "") == "torchvision.datasets.folder":
             backend, decode = _torchvision_loader()
             if backend() == "PIL":

@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.metrics.boxes import Boxes
 from audit.recorders.visit.items import label_number
-from audit.recorders.visit.label_candidates import describe_form
+from audit.recorders.visit.label_candidates import describe_form, whole_numbers
 from audit.recorders.visit.make import MadeVisit
 from audit.recorders.visit.targets import Target, TargetPicker, find_boxes, find_target, pick_item_target
 
@@ -26,11 +26,19 @@ class ItemLabel:
         self._all_targets = all_targets
         #: Whether the user says where labels or targets are.
         self.is_chosen = finder is not None or bool(heads)
+        #: Whether a list of the dataset's has given a label that was not in the item.
+        self._lists_others = False
 
     def find(self, index: int, made: MadeVisit, problems: list[str]) -> tuple[int | None, Target | None]:
         """Return an item's class number, and the target that is more than that; None for what it does not have."""
         target = self._target_of(index, made, problems)
         return None if isinstance(target, Boxes) else self._label_of(made, problems), target
+
+    def confirm(self, label: int, made: MadeVisit, *, is_guess: bool) -> int | None:
+        """Return the label that the dataset's own list has; a guess only if the items so far have had it, too."""
+        if is_guess and made.visit.error is None:
+            self._lists_others = self._lists_others or label not in whole_numbers(made.item)
+        return None if is_guess and self._lists_others else label
 
     def find_heads(self, index: int, made: MadeVisit, problems: list[str]) -> dict[str, Any]:
         """Return what each of several graded outputs is to be."""

@@ -204,7 +204,7 @@ class ItemRecorder:
         if add_listed_sample(rows.tables, index, len(rows.indices), made.visit, file, label, self.classes):
             rows.add_visit(index, made.visit, label, None, made.states, self._sent)
         else:
-            self._add_visit(index, made, file.origin())
+            self._add_visit(index, made, file.origin(self.dataset, index))
 
     def _add_rows(self, index: int, made: MadeVisit, origin: Origin | None) -> None:
         try:
@@ -215,7 +215,8 @@ class ItemRecorder:
     def _add_visit(self, index: int, made: MadeVisit, origin: Origin) -> None:
         visit, rows = made.visit, self.rows
         label, target = self.label.find(index, made, rows.problems)
-        label = origin.label if label is None else label
+        if label is None and origin.label is not None:
+            label = self.label.confirm(origin.label, made, is_guess=origin.is_label_guess)
         if label is None and target is None and visit.error is None:
             rows.unlabelled.append((index, made.item))
         if not made.is_seen:

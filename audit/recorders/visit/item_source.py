@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from audit.recorders.calls.asked_items import AskedItems
 from audit.recorders.visit.make import MadeVisit
 from audit.recorders.visit.origin import Origin, archived_origin, find_source, named_origin, origin_of
 from audit.recorders.visit.source_files import is_media
@@ -21,13 +23,15 @@ class ItemSource:
         self.finder = finder
         #: Whether an iterable dataset was seen to read files of other samples than the one that it gives.
         self.reads_ahead = False
+        #: Whether an item was seen that is made of several others, as a pair is.
+        self._joins_items = False
 
     def find(self, index: int, made: MadeVisit, origin: Origin | None, problems: list[str]) -> Origin:
         """Return the origin of an item; `origin` is what is known of it before it is made."""
         if origin is not None and origin.is_streamed:
             made.visit.opened = self._own_files(made.visit.opened)
             origin = archived_origin(made.item) or origin
-        found = origin or origin_of(self._dataset, index)
+        found = origin or self._asked_origin(index, made.visit.asked) or origin_of(self._dataset, index)
         if self.finder is None:
             return found
         try:
@@ -37,6 +41,18 @@ class ItemSource:
             # The same words for every item: a run is marked once with each message.
             problems.append(f"source= names no file of a sample: {type(error).__name__}: {error}")
             return found
+
+    def _asked_origin(self, index: int, asked: AskedItems | None) -> Origin | None:
+        """Return the origin of the item of another dataset that this one was made of; None where it is not known."""
+        if asked is None or not asked.bases or asked.bases == [(self._dataset, index)]:
+            return None
+        owner, number = asked.bases[0]
+        found = replace(origin_of(owner, number), label=None)
+        self._joins_items = self._joins_items or len(asked.bases) > 1
+        if found.root is None and (self._joins_items or not asked.has_one_base):
+            # The number of one item does not identify what was made of several, nor tell items of two datasets apart.
+            return replace(found, source=f"dataset://{index}", owner=self._dataset, number=index)
+        return found
 
     def _own_files(self, opened: list[str]) -> list[str]:
         """Return the files of one item of an iterable dataset; none as soon as it may have read those of other items."""

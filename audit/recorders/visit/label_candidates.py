@@ -29,6 +29,11 @@ def _whole_numbers(items: Sequence[tuple[int, Any]]) -> dict[Any, list[tuple[int
     return {place: pairs for place, pairs in found.items() if len(pairs) == len(items)}
 
 
+def whole_numbers(item: Any) -> list[int]:
+    """Return the whole numbers that an item holds beside its input."""
+    return [number for _, part in _places(item) if (number := label_number(part)) is not None]
+
+
 def _places(item: Any) -> list[tuple[Any, Any]]:
     if isinstance(item, Mapping):
         return list(item.items())

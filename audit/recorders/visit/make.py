@@ -113,6 +113,8 @@ class VisitMaker:
         inserted = self.instrument.insert(visit)
         try:
             made.item = item = fetch() if self.activity is None else self._fetch(visit.index, fetch)
+            if visit.error is not None:
+                visit.recover()
             if type(item) is tuple and len(item) == 2 and type(item[1]) is int and visit.is_tensor_of_stages(item[0]):
                 made.value, made.label = item  # nearly always; `_note_item` would do no more
             else:
@@ -122,7 +124,7 @@ class VisitMaker:
             self._fail(made, error)
         finally:
             self.instrument.remove(inserted)
-        visit.end()
+        visit.end(made.item)
         try:
             made.states = self.randomness.drawn()
         except Exception as error:
@@ -177,7 +179,7 @@ class VisitMaker:
                 self._note_item(made)
             elif visit is None:
                 self._fail(made, error)
-            made.visit.end()
+            made.visit.end(made.item)
             visits.append(made)
         return MadeBatch(items, visits, error)
 
@@ -204,7 +206,7 @@ class VisitMaker:
             elif 0 not in visit.rows:
                 if visit.problem is None:
                     visit.note_loaded(made.value)
-                    made.is_load_only = True
+                    made.is_load_only = made.value is not None
             elif self._notes_items and not self._is_output(visit, made):
                 if not visit.explains(made.value):
                     made.gaps.append((visit.last_stage or "load", "item"))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Subset
 
+from audit.recorders.calls.asked_items import makes_own_items
 from audit.recorders.visit.hugging_face import TableRow, row_values, table_row
 from audit.recorders.visit.items import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
@@ -58,6 +59,10 @@ class Origin:
     #: The dataset that does not tell its files, and the sample's index there.
     owner: Any = None
     number: int = -1
+    #: Whether the label is that of a list, and code of the user's own makes the item: it need not have that label.
+    is_label_guess: bool = False
+    #: Whether a list of the dataset's has the file at this index. The dataset's code may have read another one.
+    is_listed: bool = False
     #: Whether the dataset gives its items in order only, so that it may read files of later ones before.
     is_streamed: bool = False
     #: Digest and length of the first file, where they are known already.
@@ -88,7 +93,7 @@ def _origin(dataset: Any, index: int) -> Origin:
         if not hasattr(source, "path"):
             return named_origin(source, _folder(dataset), split, label)
         return Origin(source.path, source.root, source.raw, split, label)
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, Subset) and not makes_own_items(dataset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
     if (row := table_row(dataset, index)) is not None:
         return _origin_of_row(dataset, index, row)
@@ -199,12 +204,16 @@ class ListedFile(NamedTuple):
     name: str | None = None
     split: str | None = None
 
-    def origin(self) -> Origin:
-        """Return it as an origin."""
+    def origin(self, owner: Any, number: int) -> Origin:
+        """Return it as the origin of a sample, which has this number in the dataset."""
         path, root, label = self[:3]
         folder = absolute_folder(os.path.dirname(path) if root is None else root)
         relative = self.name or relative_path(path, folder)
-        return Origin(printable_path(relative), folder, raw_path(relative), self.split, label, path)
+        printable, raw, split = printable_path(relative), raw_path(relative), self.split
+        is_guess = makes_own_items(owner)
+        return Origin(
+            printable, folder, raw, split, label, path, folder, None, (), owner, number, is_guess, is_listed=True
+        )
 
 
 def listed_file(dataset: Any, index: int) -> ListedFile | None:
@@ -230,16 +239,17 @@ def _file_in_samples(dataset: Any, index: int) -> ListedFile | None:
 def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
     """Return the origin by the list `samples`."""
     found = _file_in_samples(dataset, index)
-    return None if found is None else found.origin()
+    return None if found is None else found.origin(dataset, index)
 
 
 def _origin_in_wrapped(dataset: Any, index: int) -> Origin:
+    is_users = makes_own_items(dataset)
     wrapped = getattr(dataset, "dataset", None)
-    if wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
+    # A wrapper of the user's own may number its items in another way: what it asks for tells (see asked_items.py).
+    if not is_users and wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)
-    return Origin(
-        f"dataset://{index}", label=_target(dataset, index), folder=_folder(dataset), owner=dataset, number=index
-    )
+    label, folder = _target(dataset, index), _folder(dataset)
+    return Origin(f"dataset://{index}", None, None, None, label, None, folder, None, (), dataset, index, is_users)
 
 
 def _folder(dataset: Any) -> str | None:

@@ -40,14 +40,16 @@ def add_sample(
     label: int | None,
     classes: Sequence[str] | None,
 ) -> None:
-    """Append the rows of one visit. `label` is the label in the item; if that is None, the one that the origin names is used."""
+    """Append the rows of one visit."""
     origin = observed_origin(origin, visit.opened)
+    if visit.source_path is not None and visit.source_path != origin.path:
+        # Another file than the source was hashed first, such as one that could not be decoded.
+        visit.source_digest = None
     if visit.source_digest is None and origin.path is not None:
         content = content_of(origin.path)
         visit.source_digest, visit.source_bytes = content.digest, content.bytes
     elif visit.source_digest is None:
         visit.source_digest, visit.source_bytes = origin.digest, origin.size
-    label = origin.label if label is None else label
     worker = get_worker_info()
     tables["samples"].append(
         _SAMPLE,

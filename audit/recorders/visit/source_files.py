@@ -1,7 +1,7 @@
 """The files that one sample was read from: those that its dataset names, then those that were seen being opened.
 
 The first picture, sound or video is the sample's source where the dataset names none. Any other file is the source only if
-the dataset's own list names it for this index: a file of annotations may be opened for every sample.
+it is that of one sample (see file_lists.py): a file of annotations may be opened for every sample.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from audit.recorders.calls.callables import is_library_file
+from audit.recorders.visit.file_lists import is_listed, is_of_one_sample
 from audit.recorders.visit.origin import Origin, file_below
 from audit.sources.archive import read_member
 
@@ -87,19 +87,37 @@ def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
     """Return the origin of a sample with all its files: those that its dataset names, then those that were opened."""
     if not opened or (len(opened) == 1 and opened[0] == origin.path):
         return origin
+    if origin.is_listed and not _was_opened(origin, opened):
+        origin = replace(origin, source=f"dataset://{origin.number}", root=None, raw=None, path=None, is_listed=False)
     paths = list(_data_files(opened, origin))
     if not paths:
         return origin
     if origin.root is None and origin.source.startswith("dataset://"):
-        first = next((path for path in paths if is_media(path)), None)
-        if first is None:
-            first = next((path for path in paths if _is_listed(origin.owner, origin.number, path)), None)
+        first = _first_file(origin, paths)
         if first is not None:
             file = file_below(first, origin.folder)
             paths.remove(first)
             origin = replace(origin, source=file.source, root=file.root, raw=file.raw, path=first)
     further = [file_below(path, origin.folder or origin.root) for path in paths]
     return replace(origin, further=(*origin.further, *further))
+
+
+def _was_opened(origin: Origin, opened: Sequence[str]) -> bool:
+    """Return whether the file that a list names may be the one that was read: no other picture, sound or video was."""
+    if origin.path is None or origin.path in opened:
+        return True
+    listed = os.path.realpath(origin.path)
+    return all(not is_media(path) for path in opened) or any(os.path.realpath(path) == listed for path in opened)
+
+
+def _first_file(origin: Origin, paths: Sequence[str]) -> str | None:
+    """Return the file that is the source of a sample whose dataset names none."""
+    media = [path for path in paths if is_media(path)]
+    if media:
+        # One that is listed for another index may have been read in vain before, because it is damaged for example.
+        listed = (path for path in media if is_listed(origin.owner, origin.number, path))
+        return media[0] if len(media) == 1 else next(listed, media[0])
+    return next((path for path in paths if is_of_one_sample(origin.owner, origin.number, path)), None)
 
 
 def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
@@ -131,32 +149,3 @@ def _is_system(path: str) -> bool:
     if not is_media(path) and (path.lower().endswith(_CODE) or is_system or is_library_file(path)):
         return True
     return any(part in path for part in _METADATA) or not os.path.isfile(path)
-
-
-def _is_listed(dataset: Any, index: int, path: str) -> bool:
-    """Return whether a list of the dataset, with one entry for each sample, names the path for this index."""
-    try:
-        count, attributes = len(dataset), list(vars(dataset).values())
-    except TypeError:
-        return False
-    return any(_names_path(held[index], path) for held in attributes if _is_list_of(held, count, index))
-
-
-def _is_list_of(held: Any, count: int, index: int) -> bool:
-    if not isinstance(held, (list, tuple)) and type(held).__module__ not in ("numpy", "pandas"):
-        return False
-    try:
-        return len(held) == count and 0 <= index < count
-    except TypeError:
-        return False
-
-
-def _names_path(entry: Any, path: str) -> bool:
-    if isinstance(entry, (str, os.PathLike)):
-        name = os.fsdecode(entry)
-        return bool(name) and (os.path.abspath(name) == path or path.endswith(os.sep + name))
-    if isinstance(entry, Mapping):
-        entry = list(entry.values())
-    return isinstance(entry, (list, tuple)) and any(
-        _names_path(part, path) for part in entry if isinstance(part, (str, os.PathLike))
-    )

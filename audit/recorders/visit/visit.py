@@ -14,6 +14,7 @@ import torch
 
 from audit import values
 from audit.recorders.activity import Activity
+from audit.recorders.calls.asked_items import AskedItems
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall
 from audit.recorders.stages.call_parameters import listen
@@ -45,6 +46,8 @@ class Visit(CalledStages):
     #: Where other processes can read what this one is doing.
     activity: Activity | None = None
     index = -1
+    #: The items that the dataset asked others for, where that tells which sample this is.
+    asked: AskedItems | None = None
     #: The stages that ran, in order.
     route: Sequence[int] = ()
 
@@ -195,9 +198,11 @@ class Visit(CalledStages):
 
     # -- what is noted -------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """Let go of the values, and fill in the stages that were passed over."""
+    def end(self, item: Any = None) -> None:
+        """Let go of the values, and fill in the stages that were passed over; `item` is what the dataset gave."""
         self._value = self._last = self._picture = None
+        if self.asked is not None:
+            self.asked.end(item, has_failed=self.error is not None)
         self._passed.clear()
         rows = self.rows
         self.route = list(rows)
@@ -214,9 +219,12 @@ class Visit(CalledStages):
         for ordinal, row in self.rows.items():
             rows.setdefault(numbers[ordinal], row)
         self.rows = rows
-        self.source_digest = earlier.source_digest or self.source_digest
-        self.source_bytes = earlier.source_bytes or self.source_bytes
+        if earlier.source_bytes is not None:
+            self.source_digest, self.source_bytes = earlier.source_digest, earlier.source_bytes
+            self.source_path = earlier.source_path
         self.opened[:0] = earlier.opened
+        if self.asked is not None and earlier.asked is not None:
+            self.asked.join(earlier.asked)
         self.problem = self.problem or earlier.problem
 
     # -- rows ----------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ class VisitSource(VisitOutputs):
     error: str | None = None
     _source_digest: str | None = None
     source_bytes: int | None = None
+    #: The file that was hashed, where its path was seen.
+    source_path: str | None = None
+    #: Whether more files were read, which are not hashed meanwhile.
+    has_further_sources = False
     #: A small file's bytes that are not hashed yet.
     _source_data: bytes | None = None
 
@@ -42,13 +46,17 @@ class VisitSource(VisitOutputs):
         self.hash_source(data)
         return data
 
-    def hash_source(self, data: bytes) -> None:
-        """Note the digest of exactly the buffer that is decoded.
+    def hash_source(self, data: bytes, path: str | None = None) -> None:
+        """Note the digest of exactly the buffer that is decoded; of several files, the first one's.
 
         Those of small files are hashed when the visit's rows are made, one after the other: between the stages of a sample
         hashing one takes several times as long.
         """
+        if self.source_bytes is not None:
+            self.has_further_sources = True
+            return
         size = self.source_bytes = len(data)
+        self.source_path = path
         if size <= _HASHED_LATER and type(data) is bytes:
             self._source_digest, self._source_data = None, data
         else:
@@ -72,9 +80,19 @@ class VisitSource(VisitOutputs):
             value = target(*args, **kwargs)
         except BaseException as error:
             self.fail("load", error)
+            if self.source_path is not None:
+                # The dataset may read another file instead.
+                self.source_digest = self.source_bytes = self.source_path = None
             raise
-        self.note_loaded(value, perf_counter_ns() - begun)
+        if 0 in self.rows:
+            self.note_loaded_again(value, perf_counter_ns() - begun)
+        else:
+            self.note_loaded(value, perf_counter_ns() - begun)
         return value
+
+    def note_loaded_again(self, value: Any, nanoseconds: int) -> None:
+        """Note a further file that was decoded for the same sample, such as the second of a pair."""
+        raise NotImplementedError
 
     def note_loaded(self, value: Any, nanoseconds: int = 0) -> None:
         """Note stage 0."""
@@ -100,3 +118,7 @@ class VisitSource(VisitOutputs):
         if self.error is None:
             self.failed_stage = stage
             self.error = describe_error(error)
+
+    def recover(self) -> None:
+        """Forget an error that the dataset's own code has caught: it gave an item all the same."""
+        self.failed_stage = self.error = None

@@ -1,0 +1,136 @@
+"""Whether a file that was read for a sample belongs to that sample alone, by what its dataset or its name says.
+
+A file may be read for every sample. It identifies one only if the dataset lists it for the index, if it is one of a list that has at
+least as many files as there are samples, or if its name is the index and there is such a file for each sample.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+_MOST_ENTRIES = 200_000
+_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+#: By the id of a list: the list, its length when it was looked at, and its texts by the stems of file names in them;
+#: None for a stem that occurs more than once.
+_names: dict[int, tuple[Any, int, dict[str, str | None]]] = {}
+_MOST_LISTS = 32
+
+
+def is_of_one_sample(dataset: Any, index: int, path: str) -> bool:
+    """Return whether a file is that of one sample, which has this index in the dataset."""
+    return is_listed(dataset, index, path) or _is_among_files(dataset, path) or _is_numbered(dataset, index, path)
+
+
+def is_listed(dataset: Any, index: int, path: str) -> bool:
+    """Return whether a list of the dataset, with one entry for each sample, names the path for this index."""
+    count = _length_of(dataset)
+    if not 0 <= index < count:
+        return False
+    return any(_names_path(_entry(held, index), path) for held in _lists_of(dataset) if len(held) == count)
+
+
+def _is_among_files(dataset: Any, path: str) -> bool:
+    """Return whether the dataset has a list of files, no fewer than samples, in which this one occurs once."""
+    count = _length_of(dataset)
+    return count > 1 and any(_has_file(_names_in(held), path) for held in _lists_of(dataset) if len(held) >= count)
+
+
+def _has_file(names: Mapping[str, str | None], path: str) -> bool:
+    name = names.get(_stem(path))
+    if not name or not _is_name_of(name, path):
+        return False
+    start = path.rindex(name) if name in path else 0
+    # Another text of the list is a file, too, if it is put in the place of this one.
+    others = (other for other in names.values() if other and other != name)
+    return any(os.path.exists(f"{path[:start]}{other}{path[start + len(name) :]}") for other in islice(others, 3))
+
+
+def _is_numbered(dataset: Any, index: int, path: str) -> bool:
+    """Return whether the last number in a file's name is the index, and the first and last samples have such files, too."""
+    folder, name = os.path.split(path)
+    found, count = _NUMBER.search(os.path.splitext(name)[0]), _length_of(dataset)
+    if found is None or int(found[0]) != index or count < 2:
+        return False
+    width = len(found[0])
+
+    def exists(number: int) -> bool:
+        return os.path.exists(os.path.join(folder, f"{name[: found.start()]}{number:0{width}}{name[found.end() :]}"))
+
+    return exists(0) and exists(count - 1)
+
+
+def _length_of(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except Exception:
+        return 0
+
+
+def _lists_of(dataset: Any) -> Iterator[Any]:
+    """Yield the lists, arrays and tables that the dataset holds."""
+    for held in list(getattr(dataset, "__dict__", {}).values()):
+        is_table = type(held).__module__.partition(".")[0] in ("numpy", "pandas")
+        if isinstance(held, (list, tuple)) or (is_table and _holds_texts(held)):
+            yield held
+
+
+def _holds_texts(held: Any) -> bool:
+    if getattr(held, "ndim", 0) not in (1, 2):
+        return False
+    return hasattr(held, "columns") or held.dtype.kind not in "biufcmM"
+
+
+def _entry(held: Any, place: int) -> Any:
+    # A table of pandas is indexed by its columns, unless one asks for the place.
+    found = held.iloc[place] if hasattr(held, "iloc") else held[place]
+    return found if not hasattr(found, "tolist") else found.tolist()
+
+
+def _names_path(entry: Any, path: str) -> bool:
+    return any(_is_name_of(name, path) for name in _texts_in(entry))
+
+
+def _texts_in(entry: Any) -> Iterator[str]:
+    if isinstance(entry, (str, os.PathLike)):
+        yield os.fsdecode(entry)
+    elif isinstance(entry, (Mapping, list, tuple)):
+        parts: Iterable[Any] = entry.values() if isinstance(entry, Mapping) else entry
+        yield from (os.fsdecode(part) for part in parts if isinstance(part, (str, os.PathLike)))
+
+
+def _is_name_of(name: str, path: str) -> bool:
+    """Return whether a text is the path, the end of it, or the same without the extension."""
+    if not name:
+        return False
+    whole = os.path.splitext(path)[0]
+    return os.path.abspath(name) == path or path.endswith(os.sep + name) or whole.endswith(os.sep + name)
+
+
+def _names_in(held: Any) -> dict[str, str | None]:
+    known = _names.get(id(held))
+    if known is not None and known[0] is held and known[1] == len(held):
+        return known[2]
+    found: dict[str, str | None] = {}
+    for text in _all_texts(held):
+        stem = _stem(text)
+        found[stem] = None if stem in found else text
+    _names[id(held)] = (held, len(held), found)
+    if len(_names) > _MOST_LISTS:
+        del _names[next(iter(_names))]
+    return found
+
+
+def _all_texts(held: Any) -> Iterator[str]:
+    columns = [held[name] for name in held.columns] if hasattr(held, "columns") else [held]
+    for column in columns:
+        if isinstance(column, (list, tuple)) or column.dtype.kind not in "biufcmM":
+            for entry in islice(column, _MOST_ENTRIES):
+                yield from _texts_in(entry)
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
