@@ -26,7 +26,7 @@ from audit.recorders.calls.c_functions import (
 from audit.recorders.calls.callables import is_a, is_library_file, is_own_file
 from audit.recorders.calls.data_values import carries_data, is_picture
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.calls.operators import Change, carries_numbers, changes_in
+from audit.recorders.calls.operators import Change, carries_numbers, changes_in, has_branches
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
 
 #: Functions that hand over what another thread or process made, where no call is seen.
@@ -86,6 +86,10 @@ class CallProfile:
         self._later: set[CodeType] = set()
         #: Methods of texts that were called, as `calls`. They matter only where the value is a text.
         self.text_calls: list[tuple[CodeType, str]] = []
+        #: The same after stage 0 was recorded: what they change is beside the value.
+        self.later_text_calls: list[tuple[CodeType, str]] = []
+        #: Code of the user's own that ran.
+        self._users: set[CodeType] = set()
         self.torch = TorchCalls()
         #: Whether another profiler kept this one from running.
         self.is_blocked = False
@@ -115,8 +119,9 @@ class CallProfile:
                         self.is_converted = True
                 elif is_simple_queue(function):
                     self._add(frame, "SimpleQueue.get, which waits for another thread")
-                elif changes_text(function) and not is_load_noted():
-                    self.text_calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
+                elif changes_text(function):
+                    calls = self.text_calls if not is_load_noted() else self.later_text_calls
+                    calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
                 elif makes_values(function):
                     self._maker, self._later = _places(frame), set()
                     self.text_calls = []
@@ -144,6 +149,7 @@ class CallProfile:
         code = frame.f_code
         if not is_library_file(code.co_filename):
             self.has_users_code = True
+            self._users.add(code)
             is_after_load = id(frame) in self._after_load
             self._after_load.discard(id(frame))
             if carries_numbers(value) and not _is_observed(code):
@@ -159,6 +165,19 @@ class CallProfile:
             and (carries_data(value) or is_a(value, (str, bytes, list, tuple, dict)))
         ):
             self.returned[id(value)] = value
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether the user's own code that ran has branches: another item may take others."""
+        return any(has_branches(code) for code in self._users)
+
+    @property
+    def has_text_changes(self) -> bool:
+        """Whether the user's own code that ran makes texts of others with operators."""
+        changes = (
+            change for found in (self._changes, self._later_changes) for some in found.values() for change in some
+        )
+        return any(change.is_of_text for change in changes)
 
     @property
     def has_maker(self) -> bool:
@@ -193,10 +212,10 @@ class CallProfile:
         if call not in calls and len(calls) < _MOST_CALLS:
             calls.append(call)
 
-    def describe(self) -> list[str]:
+    def describe(self, *, with_later_texts: bool = False) -> list[str]:
         """Return a sentence part for each function of the user's that changes values, with its file and line."""
         found = {key: list(calls) for key, calls in self.calls.items()}
-        for code, call in self.text_calls[:_MOST_CALLS]:
+        for code, call in [*self.text_calls, *(self.later_text_calls if with_later_texts else ())][:_MOST_CALLS]:
             found.setdefault(_key_of(code), []).append(call)
         for code, changes in (*self._changes.items(), *self._later_changes.items()):
             lines: dict[str, dict[int, None]] = {}

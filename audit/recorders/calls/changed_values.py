@@ -42,6 +42,16 @@ class ChangedValues:
             return self._is_worked_on() and not self._held.holds(value)
         return is_a(value, np.ndarray) and bool(value.ndim) and self._is_changed_array(value)
 
+    def has_changed_text(self, item: Any, load: Any) -> bool:
+        """Return whether a text in the item beside the value that was loaded is new, by the work of the user's own code."""
+        profile = self._profile
+        if profile.is_blocked or not profile.has_users_code or not is_a(item, (list, tuple, Mapping)):
+            return False
+        texts = [part for part in parts_in(item) if is_a(part, str) and carries_data(part) and part is not load]
+        if not texts or not (profile.text_calls or profile.later_text_calls or profile.has_text_changes):
+            return False
+        return any(id(text) not in profile.returned and not self._held.holds(text) for text in texts)
+
     def _is_changed_container(self, value: Any, is_part: bool) -> bool:
         if is_listed(value) and not is_a(value[0], np.generic):
             return not is_part and self._is_made_list(value)
@@ -58,7 +68,7 @@ class ChangedValues:
 
     def _is_changed_tensor(self, value: torch.Tensor) -> bool:
         profile = self._profile
-        if id(value) in profile.torch.changed:
+        if id(value) in profile.torch.changed or id(value._base) in profile.torch.changed:
             return True
         if id(value) in profile.torch.sources:
             return self._is_changed_source(profile.torch.sources[id(value)][1])

@@ -71,6 +71,13 @@ def changes_in(code: CodeType, names: Mapping[str, Any], variables: Mapping[str,
     return found
 
 
+def has_branches(code: CodeType) -> bool:
+    """Return whether code may do another thing when it runs the next time: it has conditions, or catches errors."""
+    if code.co_exceptiontable:
+        return True
+    return any("JUMP" in one.opname and "IF" in one.opname for one in dis.get_instructions(code))
+
+
 def _change_of(
     instructions: Sequence[dis.Instruction], place: int, names: Mapping[str, Any], variables: Mapping[str, Any]
 ) -> str | None:

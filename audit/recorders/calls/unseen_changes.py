@@ -28,31 +28,40 @@ class UnseenChanges:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._profile: CallProfile | None = None
-        self._gaps: dict[str, str] = {}
+        #: What was not seen, by a key for each kind, and where in the code that is.
+        self._gaps: dict[str, tuple[str, str]] = {}
         self._sent: set[str] = set()
+        #: Whether the calls of the next item need not be listed, so that `run` would only make it.
+        self.is_listed = False
+        #: How many items were made since calls were last listed, and after how many they are again; 0 for never.
+        self._made = self._again = 0
         #: What is said of a collate function, and whether that was sent.
         self._unplaced: str | None = None
         self._is_unplaced_sent = False
         #: Whether `check_load` has been given a value.
         self.is_load_checked = False
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether the calls of an item have been listed, so that `run` only makes items."""
-        return self._profile is not None
-
     def run(self, make: Callable[[], Any]) -> Any:
-        """Make an item; the first of the process with its calls listed."""
-        if self._profile is None:
-            self._profile = CallProfile()
-            return self._profile.run(make)
-        return make()
+        """Make an item with its calls listed.
 
-    def add_visit(self, load: Any, gaps: Sequence[tuple[str, str]], *, is_load_only: bool) -> None:
+        That is done for the first item of the process. If the code that ran has branches, it is done again after
+        1, 2, 4, 8… more items, which may take others of them.
+        """
+        self._profile = profile = CallProfile()
+        try:
+            return profile.run(make)
+        finally:
+            self.is_listed, self.is_load_checked = True, False
+            self._made, self._again = 0, max(1, 2 * self._again) if profile.has_branches else 0
+
+    def add_visit(self, load: Any, item: Any, gaps: Sequence[tuple[str, str]], *, is_load_only: bool) -> None:
         """Note what one visit does not explain: `load` is the value of stage 0, `gaps` are pairs of stages."""
         if is_load_only:
             self.add_no_stage()
-        self.check_load(load, is_load_only=is_load_only)
+        self.check_load(load, item, is_load_only=is_load_only)
+        if self._again:
+            self._made += 1
+            self.is_listed = self._made <= self._again
         for before, after in gaps:
             self.add_gap(before, after)
 
@@ -69,34 +78,40 @@ class UnseenChanges:
         if not after:
             # `load` is then a row without a value.
             hint = f'name it: audit.stage("{before}", given)'
-            self._gaps.setdefault(f" {before}", f"what the stage {before} was given was not seen; {hint}")
+            self._add(f" {before}", f"what the stage {before} was given was not seen; {hint}")
         elif before == "item":
-            self._gaps.setdefault(after, f"the value changes between {after} and the item")
+            self._add(after, f"the value changes between {after} and the item")
         else:
             # It was changed since, or is another value, such as a second picture.
-            text = f"{before} was given a value that no stage returned, after {after}"
-            self._gaps.setdefault(f"{after} {before}", text)
+            self._add(f"{after} {before}", f"{before} was given a value that no stage returned, after {after}")
+
+    def _add(self, key: str, text: str) -> None:
+        if key not in self._gaps:
+            self._gaps[key] = text, self._where(with_later_texts=key == "text")
 
     def add_earlier(self, text: str) -> None:
         """Note what was done to the values before the recording."""
-        self._gaps.setdefault("earlier", text)
+        self._add("earlier", text)
 
     def add_no_stage(self) -> None:
         """Note that an item was made without any stage; that says something only where values were changed."""
         if self._profile is not None and self._profile.calls:
-            self._gaps.setdefault("", _NO_STAGE)
+            self._add("", _NO_STAGE)
 
-    def check_load(self, value: Any, *, is_load_only: bool) -> None:
-        """Note where the value that became `load` had been changed before. Once in each process."""
+    def check_load(self, value: Any, item: Any, *, is_load_only: bool) -> None:
+        """Note where the value that became `load`, or a text beside it, had been changed. Once for each item whose calls were listed."""
         if self._profile is None or self.is_load_checked:
             return
         self.is_load_checked = True
-        if ChangedValues(self._profile, self._dataset).is_changed(value):
+        values = ChangedValues(self._profile, self._dataset)
+        if values.is_changed(value):
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
-            self._gaps.setdefault("" if is_load_only else "load", text)
+            self._add("" if is_load_only else "load", text)
         elif self._profile.is_blocked and self._own_entry() is not None:
             what = "stages" if is_load_only else "changes before the first stage"
-            self._gaps.setdefault("profiler", f"whether there are {what} that audit cannot observe is not known")
+            self._add("profiler", f"whether there are {what} that audit cannot observe is not known")
+        elif values.has_changed_text(item, value):
+            self._add("text", "a text of the item was changed, which no stage returned")
         self._profile.forget_values()
 
     def repeat(self) -> None:
@@ -106,17 +121,17 @@ class UnseenChanges:
 
     def take(self) -> list[str]:
         """Return what has not been reported yet."""
-        fresh = [text for key, text in self._gaps.items() if key not in self._sent]
+        fresh = [gap for key, gap in self._gaps.items() if key not in self._sent]
         self._sent.update(self._gaps)
-        found = [f"{type(self._dataset).__name__}: {text}; {self._where()}" for text in fresh]
+        found = [f"{type(self._dataset).__name__}: {text}; {where}" for text, where in fresh]
         if self._unplaced is not None and not self._is_unplaced_sent:
             self._is_unplaced_sent = True
             found.append(self._unplaced)
         return found
 
-    def _where(self) -> str:
+    def _where(self, *, with_later_texts: bool = False) -> str:
         """Return the calls of the user's own code, or its place where they are not known."""
-        if self._profile is not None and (named := self._profile.describe()):
+        if self._profile is not None and (named := self._profile.describe(with_later_texts=with_later_texts)):
             return "; ".join(named)
         code = self._own_entry()
         if code is not None:

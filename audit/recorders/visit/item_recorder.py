@@ -221,7 +221,7 @@ class ItemRecorder:
             rows.unlabelled.append((index, made.item))
         if not made.is_seen:
             rows.unseen = rows.unseen or describe_batches(self.dataset)
-        self._changes.add_visit(visit.take_load(), made.gaps, is_load_only=made.is_load_only)
+        self._changes.add_visit(visit.take_load(), made.item, made.gaps, is_load_only=made.is_load_only)
         numbers: dict[int, int] = {}
         if visit.added_stages:
             added = self.instrument.describe(visit)

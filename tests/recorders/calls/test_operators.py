@@ -87,6 +87,7 @@ def unrecorded(store: Path, dataset: Any) -> list[str]:
     [
         (Scaled, "`load` is the finished item", "return self.rows[index] / 255"),
         (ScaledArray, "`load` is the finished item", "x = x / 255"),
+        (ScaledBefore, "before the first stage", "return self.tf((self.rows[index] / 255)"),
         (ScaledAfter, "and the item", ".tf(self.rows[index][None]) * 2"),
     ],
 )
@@ -308,3 +309,84 @@ def test_a_second_value_is_not_called_a_change_of_the_first(tmp_path: Path) -> N
     assert not any("changes between call.tf and call.tf#2" in text for text in texts)
     assert any("the value changes between call.tf#2 (Flatten) and the item" in text for text in texts)
     assert any("call.tf#2 was given a value that no stage returned, after call.tf" in text for text in texts)
+
+
+class Later(Rows):
+    """Takes another branch from its fourth item on."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def make(self, index: int) -> Any:
+        row = self.rows[index % 4]
+        if index >= 3:
+            row = row * 2
+        return row
+
+
+class LaterArray(Later):
+    def make(self, index: int) -> Any:
+        row = self.array[index % 4]
+        return row if index < 3 else np.flip(row).copy()
+
+
+class LaterBefore(Later):
+    def make(self, index: int) -> Any:
+        return self.tf(super().make(index)[None])
+
+
+class Failing(Later):
+    """A stage that fails, where the dataset's own code does something else instead."""
+
+    def crop(self, row: Any) -> Any:
+        if row[0] > 12:
+            raise ValueError("too large")
+        return row[:6]
+
+    def make(self, index: int) -> Any:
+        row = self.rows[index % 4]
+        try:
+            row = self.crop(row)
+        except ValueError:
+            row = row[6:] - 1
+        return self.tf(row[None])
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        *((Later, "no stage was seen"), (LaterArray, "no stage was seen"), (LaterBefore, "before the first stage")),
+        (Failing, "call.tf was given a value that no stage returned, after load"),
+    ],
+)
+def test_a_branch_that_a_later_item_takes_is_told(kind: Any, what: str, tmp_path: Path) -> None:
+    assert any(what in text and "test_operators.py" in text for text in unrecorded(tmp_path / "lineage", kind()))
+
+
+class Texts(Rows):
+    """Gives two texts, of which it may change the second."""
+
+    form: Any = None
+
+    def __init__(self) -> None:
+        self.first = [f"the first text {n}" for n in range(4)]
+        self.second = [f"the second text {n}" for n in range(4)]
+
+    def __getitem__(self, index: int) -> Any:
+        return type(self).form(self.first[index], self.second[index])
+
+
+@pytest.mark.parametrize(
+    ("form", "is_told"),
+    [
+        (lambda a, b: {"text": a, "context": b.upper()}, True),
+        (lambda a, b: {"text": a, "context": b + " and more"}, True),
+        (lambda a, b: (a, b.replace("second", "other"), 1), True),
+        (lambda a, b: {"text": a, "context": b}, False),
+        (lambda a, b: (a, b, 1), False),
+    ],
+)
+def test_a_second_text_that_is_changed_is_told(form: Any, is_told: bool, tmp_path: Path) -> None:
+    kind = type("Texts", (Texts,), {"form": staticmethod(form)})
+    told = unrecorded(tmp_path / "lineage", kind())
+    assert any("a text of the item was changed" in text for text in told) == is_told, told
