@@ -39,6 +39,9 @@ class Reasons:
 
     def of_absent(self, fact: RecordedVisit, index: int) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
+        if index < 0:
+            key = (fact["source"] or "").removeprefix("dataset://")
+            return "not reproducible", f"the dataset was asked for it by a key that is not a number: {key}"
         if fact["root"] is None:
             count = len(self._pipeline)
             return "source missing", f"the dataset has {count:,} samples now, so that there is none with index {index}"
