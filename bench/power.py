@@ -15,19 +15,22 @@ from statistics import NormalDist
 
 import numpy as np
 
+from audit.checks.data.missing_classes import _chance_to_miss
 from audit.checks.data.outliers import outlying
+from audit.checks.model.calibration import best_temperature
 from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.model.label_issues import _listed
 from audit.checks.shared import distance
 from audit.checks.shared.label_guess import bins_of, predict, raised_class
 from audit.checks.shared.label_noise import fit_noise
+from audit.checks.shared.pixel_guess import telling_pixel
 from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
 
 SIZES = (100, 1_000, 10_000)
 ROUNDS = 300
 #: A trial that takes longer is repeated less often.
-_FEWER = {"label_issues": 40}
+_FEWER = {"label_issues": 40, "shortcuts_pixel": 100, "calibration_scale": 100}
 CLASSES = 10
 Trial = Callable[[np.random.Generator, int, bool], bool]
 
@@ -174,11 +177,68 @@ def label_issues(rng: np.random.Generator, n: int, fault: bool) -> bool:
     return noise.sure and np.isin(listed, wrong).sum() >= len(wrong) / 2
 
 
+def drift(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """The brightness is shifted by half a standard deviation against the baseline, one of 20 comparisons."""
+    points = np.linspace(0, 1, 101)
+    before, now = rng.normal(size=n), rng.normal(0.5 if fault else 0.0, size=n)
+    found = distance.kolmogorov_smirnov(np.quantile(before, points).tolist(), np.quantile(now, points).tolist())
+    return found >= 0.15 and holm([distance.kolmogorov_smirnov_chance(found, n, n), *[1.0] * 19], 0.0001)[0]
+
+
+def missing_classes(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """One of 10 classes, with 5 % of the samples, is missing in a test split of a quarter; without the fault the split is random."""
+    labels = rng.choice(CLASSES, n, p=[0.05, *[0.95 / 9] * 9])
+    is_test = rng.random(n) < 0.25
+    if fault:
+        is_test &= labels != 0
+    splits = np.where(is_test, "test", "train")
+    counts = {
+        (str(split), label): int(((splits == split) & (labels == label)).sum())
+        for split in ("test", "train") for label in range(CLASSES)
+    }  # fmt: skip
+    missing = [
+        key for key, count in counts.items() if not count and any(counts[other, key[1]] for other in ("test", "train"))
+    ]
+    return any(_chance_to_miss(counts, *key) * CLASSES * 2 <= 0.01 for key in missing)
+
+
+def calibration_scale(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Logits of a model that is right in 96 % are 20 times too large."""
+    logits = rng.normal(0, 1, (n, CLASSES))
+    logits[:, 0] += 6
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (chances.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    if (logits.argmax(axis=1) != labels).sum() < 10:
+        return False  # too few are wrong
+    scale, gained = best_temperature((20 if fault else 1) * logits[:5_000], labels[:5_000])
+    return scale >= 8 and gained >= 10
+
+
+def shortcuts_pixel(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """One of 200 pixels, which have any level, has one level in all pictures of one of 10 classes; at most 1,000 pictures are used."""
+    size = min(n, 1_000)
+    pixels, labels = rng.integers(0, 128, (size, 200)), np.arange(size) % CLASSES
+    if fault:
+        pixels[labels == 3, 77] = 50
+    return telling_pixel(pixels, labels, rng.random(size) < 0.5, 128, 0.5, (0.75, 0.85)) is not None
+
+
 TRIALS: dict[str, Trial] = {
     trial.__name__: trial
     for trial in (
         *(augmentation, class_regressions, split_drift, weak_segments, per_class_accuracy, accuracy, losses),
-        *(calibration, class_order, shortcuts, shortcuts_noise, outliers, probe, label_issues),
+        *(
+            calibration,
+            calibration_scale,
+            class_order,
+            shortcuts,
+            shortcuts_noise,
+            shortcuts_pixel,
+            outliers,
+            probe,
+            label_issues,
+        ),
+        *(drift, missing_classes),
     )
 }
 

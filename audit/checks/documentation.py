@@ -81,6 +81,8 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov; Holm over all comparisons | independent samples; 101 quantiles describe a distribution |
 | `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons | independent samples |
 | `overflow` | Did 8-bit levels wrap around? | none: the map from levels before a stage to levels after it falls from above 200 to below 55, and rises elsewhere | the stage maps each level to one level |
+| `blank` | Does a stage empty a part of the pictures? | none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of them before | the stage keeps the size |
+| `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more the output is the input, rolled, turned or mirrored in one way | the stage changes no level, or only divides by 255 |
 | `truncated` | Is a file cut off? | none: the end marker is missing, and Pillow does not decode it | JPEG, PNG or WebP |
 | `probabilities` | Was softmax applied twice? | none: in 99.5 % of the rows the largest is at most e times the smallest, what went into the softmax adds up to 1 with nothing below 0, and many rows are near that limit | a model that is sure of some samples |
 | `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |
@@ -89,15 +91,15 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `missing_classes` | Does a split lack a class? | the probability that none of the class's samples is drawn into the split, times classes and splits; above 1 % it is a note | a random split |
 | `weak_segments` | Is a group of samples predicted worse? | two rates (z test), Holm over 20 quarters | independent samples |
 | `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy, corrected for the number of classes | independent samples |
-| `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
+| `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; the factor that makes the labels likeliest, with a likelihood ratio of at least e¹⁰; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
 | `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
-| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class | the halves are independent; what a class shows does not make all of its pictures noisy |
+| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all | the halves are independent; what a class shows does not make all of its pictures noisy |
 | `label_issues` | Which labels are probably wrong? | a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong label | wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of sample (skipped on samples that the run trained on; a note where audit did not see it) |
 | `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
 | `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror |
 
 How often a fault is found at 100, 1,000 and 10,000 samples, and how often a finding is false where there is no fault (300 simulations each,
-`python -m bench.power`):
+`python -m bench.power`; fewer for `label_issues`, pixels and logits):
 
 | check | fault | 100 | 1,000 | 10,000 | nothing, at most |
 | --- | --- | --- | --- | --- | --- |
@@ -109,12 +111,16 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `accuracy` | 5 % of the samples turn wrong against the baseline, where 2 % of all flip each way by chance. | 26% | 100% | 100% | 0.3% |
 | `losses` | The losses grow by 0.3 standard deviations of their changes. | 28% | 100% | 100% | 0.0% |
 | `calibration` | Where one of 10 classes is predicted with 90 % confidence, 60 % are right. | 0% | 97% | 100% | 0.0% |
+| `calibration` | Logits of a model that is right in 96 % are 20 times too large. | 5% | 100% | 100% | 0.0% |
 | `class_order` | Two of 10 classes are swapped, and the model is right in 80 % otherwise; without the fault the model guesses. | 94% | 100% | 100% | 0.0% |
 | `shortcuts` | The brightness of each of 3 classes differs by four standard deviations. | 100% | 100% | 100% | 0.0% |
 | `shortcuts` | Noise of 5 levels is added to one of 10 classes, where pictures have 2 in the mean and classes differ by half of that. | 0% | 100% | 100% | 0.0% |
+| `shortcuts` | One of 200 pixels, which have any level, has one level in all pictures of one of 10 classes; at most 1,000 pictures are used. | 0% | 84% | 85% | 0.0% |
 | `outliers` | Three pictures lie 12 standard deviations away in three of the 13 measures; found: two of them are warnings. | 0% | 100% | 100% | 1.7% |
 | `probe` | Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way. | 8% | 70% | 75% | 0.0% |
 | `label_issues` | 3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported. | 65% | 100% | 100% | 0.0% |
+| `drift` | The brightness is shifted by half a standard deviation against the baseline, one of 20 comparisons. | 3% | 100% | 100% | 0.0% |
+| `missing_classes` | One of 10 classes, with 5 % of the samples, is missing in a test split of a quarter; without the fault the split is random. | 0% | 100% | 100% | 0.0% |
 
 Of 12 classifiers that were tried with 0, 1, 3 and 10 % of their test labels replaced (logistic regression, forests and overfitted networks on MNIST,
 Fashion-MNIST and digits; 6 seeds each), `label_issues` reported no label where none was replaced, and mostly 80 to 100 % (in one case with few reports 67 %) of what it reported was wrong where it

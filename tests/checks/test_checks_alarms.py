@@ -190,3 +190,20 @@ def test_two_classes_of_a_model_that_errs_everywhere_are_not_swapped(tmp_path: P
     made = world()
     many_classes(made, 10, samples=12, order=lambda label: {0: 1, 1: 0}.get(label, 5))
     assert outcome_of(made.write(tmp_path / "lineage"), "class_order").findings == []
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_logits_that_are_many_times_too_large_are_found(tmp_path: Path, scale: float) -> None:
+    """A model that is right in 97 % has a small calibration error however confident it is."""
+    rng = np.random.default_rng(0)
+    made = world(600)
+    for row in made.tables["predictions"]:
+        logits = rng.normal(0, 1, 3)
+        # The label is drawn from the probabilities, so that without a factor the model is calibrated.
+        logits[row["index"] % 3] += 5
+        powers = np.exp(logits) / np.exp(logits).sum()
+        grade(row, int(rng.choice(3, p=powers)), (scale * logits).tolist())
+    outcome = outcome_of(made.write(tmp_path / "lineage"), "calibration")
+    assert [finding.message[:17] for finding in outcome.findings] == (["The logits are ab"] if scale > 1 else [])
+    if scale > 1:
+        assert 10 < (outcome.findings[0].value or 0) < 40

@@ -35,6 +35,7 @@ from audit.checks.runner import run_checks
 ELSEWHERE = {
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
     *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers", "overflow", "truncated"),
+    "displaced",
 }
 
 

@@ -1,4 +1,4 @@
-"""Faults that only pixels show, each with a clean twin: noise on one class, another camera, overflow, files that were cut off."""
+"""Faults that only pixels show, each with a clean twin: noise and marks on one class, another camera, overflow, lost parts, files that were cut off."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from PIL import Image, ImageFile, ImageOps
 
 from audit.api import run
 from audit.checks.integrity.truncated import has_end
+from audit.checks.shared.pixel_guess import telling_pixel, without_ground
+from audit.checks.values.displaced import moves_between
 from audit.checks.values.overflow import wrapped_levels
 
 Array = np.ndarray[Any, Any]
@@ -62,7 +64,7 @@ def _messages(store: Path, check: str) -> list[str]:
 
 def test_photographs_without_a_fault_have_no_finding(tiles: list[Array], tmp_path: Path) -> None:
     store = _record(tmp_path, tiles, lambda pixels, _: pixels)
-    for check in ("shortcuts", "split_drift", "overflow", "truncated", "blank"):
+    for check in ("shortcuts", "split_drift", "overflow", "truncated", "blank", "displaced"):
         assert _messages(store, check) == []
 
 
@@ -204,3 +206,97 @@ def test_odd_sizes_and_aspects_are_found(tmp_path: Path) -> None:
     assert "odd size" in found.pop("03.png")
     assert "odd aspect" in found.pop("04.png")
     assert not found or "05.png" in found
+
+
+def _marked(pixels: Array, number: int) -> Array:
+    """A mark in the middle of each picture of one class, as a watermark is."""
+    if number % 4 == 1:
+        pixels[14:18, 12:20] = (180, 120, 60)
+    return pixels
+
+
+def _hidden(pixels: Array, number: int) -> Array:
+    """The label in the lowest bits of one pixel."""
+    pixels[9, 21, 1] = pixels[9, 21, 1] // 16 * 16 + number % 4
+    return pixels
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(_marked, "pictures of the class b"), (_hidden, "The lowest bits of the pixel in row 9, column 21")],
+)
+def test_a_mark_or_a_label_hidden_in_pixels_is_found(
+    tiles: list[Array], tmp_path: Path, change: Change, says: str
+) -> None:
+    store = _record(tmp_path, tiles[:240], change)
+    (found,) = _messages(store, "shortcuts")
+    assert says in found
+
+
+def test_what_two_classes_show_on_a_black_ground_is_no_mark() -> None:
+    """A disc and a bar: one pixel tells them apart, black or white, and nobody wrote it."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 2
+    down, across = np.mgrid[:28, :28]
+    pictures = np.zeros((400, 28, 28), np.uint8)
+    for drawn, label in zip(pictures, labels, strict=True):
+        y, x = rng.normal(13.5, 0.7, 2)
+        radius = np.hypot(down - y, across - x)
+        inside = np.abs(across - x) - 3 if label else np.abs(radius - 9) - 2
+        drawn[:] = 255 * np.clip(0.5 - inside, 0, 1)
+    ground = without_ground(pictures).reshape(400, -1)
+    halves = rng.random(400) < 0.5
+    assert telling_pixel(np.where(ground < 0, -1, ground >> 1), labels, halves, 128, 0.5, (0.75, 0.85)) is None
+    assert telling_pixel(np.where(ground < 0, -1, ground & 15), labels, halves, 16, 0.5, (0.75, 0.85)) is None
+    pictures[labels == 1, 2:4, 2:4] = 99
+    found = telling_pixel(without_ground(pictures).reshape(400, -1), labels, halves, 256, 0.5, (0.75, 0.85))
+    assert found is not None
+    assert found.place == 2 * 28 + 2
+
+
+@pytest.mark.parametrize("lost", ["rows", "columns"])
+def test_a_stage_that_empties_a_part_of_every_picture_is_found(tiles: list[Array], tmp_path: Path, lost: str) -> None:
+    part = "pixels[16:]" if lost == "rows" else "pixels[:, :16]"
+    pipeline = (
+        _BRIGHTER
+        + f"def half(image):\n    pixels = np.array(image)\n    {part} = 0\n    return Image.fromarray(pixels)\n"
+        + "transform = [half]\n"
+    )
+    outcome = outcome_of(_record(tmp_path, tiles[:40], lambda pixels, _: pixels, pipeline), "blank")
+    (found,) = outcome.findings
+    assert (found.stage, outcome.severity) == (2, "warning")
+    assert f"left 16 of 32 {lost} without content" in found.message
+
+
+def _moved(tmp_path: Path, tiles: list[Array], code: str) -> list[tuple[str, str | None]]:
+    pipeline = _BRIGHTER + f"transform = [lambda image: Image.fromarray({code})]\n"
+    outcome = outcome_of(_record(tmp_path, tiles[:40], lambda pixels, _: pixels, pipeline), "displaced")
+    return [(finding.message, finding.severity) for finding in outcome.findings]
+
+
+def test_columns_that_a_stage_rolls_over_the_border_are_found(tiles: list[Array], tmp_path: Path) -> None:
+    ((message, severity),) = _moved(tmp_path, tiles, "np.roll(np.asarray(image), 9, axis=1)")
+    assert "rolls the pictures by 9 of 32 columns" in message
+    assert severity is None
+
+
+def test_pictures_that_a_stage_turns_are_a_note(tiles: list[Array], tmp_path: Path) -> None:
+    ((message, severity),) = _moved(tmp_path, tiles, "np.ascontiguousarray(np.rot90(np.asarray(image)))")
+    assert "turns by 90° to the left" in message
+    assert severity == "info"
+
+
+_MOVES: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "unchanged": lambda pixels, _: pixels,
+    "rolled at random": lambda pixels, rng: np.roll(pixels, int(rng.integers(1, 32)), axis=2),
+    "mirrored at random": lambda pixels, rng: pixels[:, :, ::-1] if rng.random() < 0.5 else pixels,
+    "brighter": lambda pixels, _: np.minimum(pixels, 200) + np.uint8(20),
+    "blank": lambda pixels, _: np.zeros_like(pixels),
+}
+
+
+@pytest.mark.parametrize("change", _MOVES)
+def test_what_differs_between_samples_or_changes_levels_is_not_displaced(tiles: list[Array], change: str) -> None:
+    rng = np.random.default_rng(1)
+    pairs = [(planes, _MOVES[change](planes, rng)) for planes in (tile.transpose(2, 0, 1) for tile in tiles[:24])]
+    assert not set.intersection(*(moves_between(before, after) for before, after in pairs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from audit.checks.context import Context
 from audit.checks.shared.files import chosen_files, evenly
 from audit.checks.shared.headers import headers
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
+from audit.checks.shared.pixel_guess import TellingPixel, telling_pixel, without_ground
 from audit.checks.shared.signatures import exact_measures, signatures
 from audit.store.read.rows import QueryRow
 
@@ -56,12 +58,16 @@ _NOISY = 0.5
 _NOISE_SIDE = 16
 
 
+#: Single pixels are judged in at most this many pictures.
+_PIXEL_PICTURES = 1_000
+
+
 class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files does not predict "
-        "their labels."
+        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files, or one pixel, "
+        "does not predict their labels."
     )
     severity = "warning"
     needs = ("labels", "pictures")
@@ -153,6 +159,7 @@ class Shortcuts(Check):
         shapes: Facts = {called: (column[places].tolist(), called) for called, column in given.details.items()}
         yield from self._judge_some(context, shapes, indices, label_of, query, _OF_SHAPES)
         yield from self._judge_noise(context, label_of, query)
+        yield from self._judge_pixels(context, label_of, query)
         if context.facts.root is not None:
             files = chosen_files(context, context.options["files"], "status = 'ok' AND label IS NOT NULL")
             read = [(file.index, header) for file, header in headers(context, files) if header is not None]
@@ -193,6 +200,53 @@ class Shortcuts(Check):
                 threshold=_NOISY,
                 sql=_evidence("noise", query),
             ),
+        )
+
+    def _judge_pixels(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
+        """Judge single pixels: all of small pictures of one size, with their lowest bits; of others those of thumbnails."""
+        given = exact_measures(context, context.options["files"], context.options["pictures"])
+        given = [one for one in given if one.picture.index in label_of]
+        shapes = Counter(one.pixels.shape for one in given if one.pixels is not None)
+        shape, count = shapes.most_common(1)[0] if shapes else ((), 0)
+        if 2 * count >= len(given):
+            given = [one for one in given if one.pixels is not None and one.pixels.shape == shape]
+        chosen = [given[n] for n in range(0, len(given), -(-len(given) // _PIXEL_PICTURES) or 1)]
+        if len(chosen) < context.options["samples"]:
+            return
+        if 2 * count >= len(given):
+            # A mark on one class changes its pixels to one level; a hidden label is in a level or in its lowest bits.
+            pixels = without_ground(np.stack([one.pixels for one in chosen if one.pixels is not None]))
+            high, low = (np.where(pixels < 0, -1, part) for part in (pixels >> 1, pixels & 15))
+            views = [(high, 128, "the value of the pixel"), (low, 16, "the lowest bits of the pixel")]
+        else:
+            pixels = without_ground(np.stack([one.thumbnail for one in chosen]))
+            views = [(np.where(pixels < 0, -1, pixels >> 3), 32, "in a thumbnail of 32×32 the pixel")]
+        labels = np.array([label_of[one.picture.index] for one in chosen])
+        halves = np.array([_half(one.picture.index) for one in chosen])
+        for view, bins, words in views:
+            flat = view.reshape(len(view), -1)
+            found = telling_pixel(flat, labels, halves, bins, context.options["explained"], (_NAMED, _RIGHT))
+            if found is not None:
+                row, column = np.unravel_index(found.place, view.shape[1:])[:2]
+                called = f"{words} in row {row}, column {column}"
+                yield called, self._pixel_finding(context, found, called, query)
+                return
+
+    def _pixel_finding(self, context: Context, found: TellingPixel, called: str, query: str) -> Finding:
+        shown = f"{called[0].upper()}{called[1:]} alone"
+        if found.label is None:
+            said = f"{shown} gives the label of {found.share:.0%} of {found.total:,} pictures, where guessing gives {found.guessed:.0%}"
+        else:
+            said = (
+                f"{shown} names {found.right:,} of {found.total:,} pictures of the class {_shown(context, found.label)}, and is right in "
+                f"{found.right:,} of {found.named:,} cases"
+            )
+        return Finding(
+            f"{said}: a mark, or a label that was hidden there; a model may learn that instead of the picture.",
+            stage=0,
+            value=found.share,
+            threshold=found.guessed if found.label is None else _NAMED,
+            sql=_evidence("pixels", query),
         )
 
     def _judge_some(

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import Any, TypedDict
+
+import numpy as np
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.files import evenly
 from audit.checks.shared.statistics import holm, normal_tails
+from audit.store.plain_arrays import numbers_of
+
+Array = np.ndarray[Any, Any]
 
 #: A predicted class with fewer samples is not judged: the normal distribution does not describe so few hits.
 _FEWEST = 20
+
+
+#: The scale of logits is judged by at least so many wrong predictions, and at most so many samples.
+_FEWEST_WRONG, _MOST_SCALED = 10, 5_000
+#: Another scale must make the labels likelier by this factor (its logarithm).
+_SURE = 10.0
+_SCALES = tuple(2 ** (n / 2) for n in range(15))
 
 
 class ClassCalibration(TypedDict):
@@ -36,6 +49,7 @@ class Calibration(Check):
         max=Option(0.1, "The largest expected calibration error that is allowed."),
         max_class=Option(0.2, "The largest gap of confidence and accuracy that is allowed for one predicted class."),
         significance=Option(0.001, "The probability of any false finding among all classes (Holm)."),
+        max_scale=Option(8.0, "The factor by which logits may be too large."),
         bins=Option(15, "The number of confidence bins."),
         samples=Option(100, "Check only if at least this many samples are graded."),
     )
@@ -69,9 +83,45 @@ class Calibration(Check):
                 threshold=context.options["max"],
                 sql=query,
             )
+        elif (finding := self._judge_scale(context)) is not None:
+            yield finding
         else:
             # If the model as a whole is not calibrated, its classes are not either.
             yield from self._judge_classes(context)
+
+    def _judge_scale(self, context: Context) -> Finding | None:
+        """Return a finding if the logits are many times too large: a model that is mostly right hides it from the error of its bins."""
+        usable = (
+            f"(FROM {context.predictions} WHERE correct IS NOT NULL AND len(logits) > 1 AND len(logits) = len(probabilities) "
+            "AND label >= 0 AND label < len(logits) AND isfinite(list_sum(logits)))"
+        )
+        # Of a model that returns probabilities, their logarithms are the logits.
+        logits = (
+            "logits"
+            if context.run.output in (None, "logits")
+            else "list_transform(probabilities, lambda p: ln(greatest(p, 1e-38)))"
+        )
+        query = f"SELECT label, {logits}::FLOAT[] AS logits FROM {usable}"
+        total = context.value(f"SELECT count(*) FROM {usable}")
+        wrong = context.value(f"SELECT count(*) FROM {usable} WHERE NOT correct")
+        if wrong < _FEWEST_WRONG:
+            return None
+        chosen = f" WHERE {evenly(_MOST_SCALED, total)}" if total > _MOST_SCALED else ""
+        batches = list(context.reader.sql(query + chosen, run=[context.run.run_id]).arrow_batches())
+        tables = [(numbers_of(batch["logits"].flatten()).reshape(batch.num_rows, -1), batch) for batch in batches]
+        if len({table.shape[1] for table, _ in tables}) != 1:
+            return None
+        labels = np.concatenate([numbers_of(batch["label"]) for _, batch in tables])
+        scale, gained = best_temperature(np.concatenate([table for table, _ in tables]), labels)
+        if scale < context.options["max_scale"] or gained < _SURE:
+            return None
+        return Finding(
+            f"The logits are about {scale:.0f} times too large: divided by that, they make the labels likeliest (by a factor of e^{gained:.0f}). "
+            f"The model is overconfident: {wrong:,} of {total:,} predictions are wrong with a confidence near 100 %.",
+            value=scale,
+            threshold=context.options["max_scale"],
+            sql=f"SELECT index, confidence, loss FROM {usable} WHERE NOT correct ORDER BY loss DESC",
+        )
 
     def _judge_classes(self, context: Context) -> Iterable[Finding]:
         query = (
@@ -94,3 +144,12 @@ class Calibration(Check):
                     threshold=context.options["max_class"],
                     sql=query,
                 )
+
+
+def best_temperature(logits: Array, labels: Array) -> tuple[float, float]:
+    """Return the number by which logits, divided, make the labels likeliest, and the gain of their log-likelihood."""
+    logits = logits - logits.max(axis=1, keepdims=True)
+    own = logits[np.arange(len(labels)), labels]
+    reached = [float((own / scale - np.log(np.exp(logits / scale).sum(axis=1))).sum()) for scale in _SCALES]
+    best = int(np.argmax(reached))
+    return _SCALES[best], reached[best] - reached[0]

@@ -14,7 +14,7 @@ from audit.checks.shared.hashes import Array
 from audit.checks.shared.lookalikes import thumbnail
 from audit.checks.shared.picture_alignment import SIDE
 from audit.checks.shared.pictures import SIDE as MEASURED_SIDE
-from audit.checks.shared.pictures import Picture
+from audit.checks.shared.pictures import SMALL_SIDE, Picture
 
 #: The side of the small coloured pictures.
 SMALL = 16
@@ -44,6 +44,8 @@ class Measures:
     grey: bool
     #: The standard deviation of noise, in levels.
     noise: float
+    #: All pixels of a small picture, as they are.
+    pixels: Array | None
 
 
 def measured(found: Iterable[Picture]) -> Iterator[Measures]:
@@ -84,6 +86,7 @@ def _measure(group: list[Picture], images: list[Any]) -> Iterator[Measures]:
             bool(coloured and not faint[n]),
             bool(equal[n] and not faint[n]),
             float(noise[n]),
+            pixels[n] if max(picture.image.size) <= SMALL_SIDE else None,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -12,6 +11,8 @@ from audit.checks.context import GRIDS, Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.stored_values import channel_axis, stored_values
 
+#: A stage that leaves this share of the rows or columns without content in all samples has lost a part of the pictures.
+_LOST = 0.1
 #: Of fewer samples a channel may have one value by chance.
 _FEWEST = 16
 
@@ -19,7 +20,7 @@ _FEWEST = 16
 class Blank(Check):
     """Report constant outputs with the first stage where they are constant."""
 
-    description = "Pictures and tensors whose values are all equal, and channels that are so in every sample; the stage that made them so is reported."
+    description = "Pictures and tensors whose values are all equal, and channels, rows or columns that are so in every sample; the stage that made them so is reported."
     options = settings(
         elements=Option(16, "Check only outputs with at least this many values."),
         samples=Option(32, "Compare the channels of at most this many samples, evenly chosen."),
@@ -51,34 +52,83 @@ class Blank(Check):
             )
 
     def _channels(self, context: Context) -> Iterable[Finding]:
-        """Report a channel that has one value in all samples, while another varies: the first stage where it is so."""
-        counts = context.facts.counts
-        if not counts.get("payloads"):
+        """Report channels, or rows and columns, that have one value in all samples, while others vary: the first stage where it is so."""
+        if not context.facts.counts.get("payloads"):
             return
-        lowest: dict[int, Array] = {}
-        highest: dict[int, Array] = {}
-        seen: Counter[int] = Counter()
+        seen: dict[int, _Seen] = {}
         for _, stage, value in stored_values(context, max(_FEWEST, context.options["samples"])):
-            axis = None if value is None else channel_axis(value.shape)
-            # The fourth channel of a picture is its alpha, which is mostly the same everywhere.
-            if value is None or axis is None or value.shape[axis] not in (2, 3) or not value.size:
-                continue
-            seen[stage] += 1
-            flat = np.moveaxis(value, axis, 0).reshape(value.shape[axis], -1)
-            low, high = flat.min(axis=1), flat.max(axis=1)
-            if stage in lowest and lowest[stage].shape == low.shape:
-                low, high = np.minimum(low, lowest[stage]), np.maximum(high, highest[stage])
-            lowest[stage], highest[stage] = low, high
-        for stage in sorted(lowest):
-            constant = lowest[stage] == highest[stage]
-            if seen[stage] >= _FEWEST and constant.any() and not constant.all():
-                channel = int(np.flatnonzero(constant)[0])
-                yield Finding(
-                    f"Channel {channel} of {len(constant)} is {lowest[stage][channel]:.4g} everywhere in all {seen[stage]} samples that were "
-                    f"compared, from {context.stage_name(stage)} on.",
+            if value is not None and value.ndim in (2, 3) and value.size:
+                seen.setdefault(stage, _Seen()).add(value)
+        before: _Seen | None = None
+        for stage, now in sorted(seen.items()):
+            finding = self._channel(context, stage, now) or (before and self._lines(context, stage, before, now))
+            if finding:
+                yield finding
+                return
+            before = now
+
+    def _channel(self, context: Context, stage: int, now: _Seen) -> Finding | None:
+        if now.lowest is None or now.highest is None or now.channels < _FEWEST:
+            return None
+        constant = now.lowest == now.highest
+        if not constant.any() or constant.all():
+            return None
+        channel = int(np.flatnonzero(constant)[0])
+        return Finding(
+            f"Channel {channel} of {len(constant)} is {now.lowest[channel]:.4g} everywhere in all {now.channels} samples that were "
+            f"compared, from {context.stage_name(stage)} on.",
+            stage=stage,
+            value=float(now.lowest[channel]),
+            sql=f"FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {stage}",
+            severity="warning",
+        )
+
+    def _lines(self, context: Context, stage: int, before: _Seen, now: _Seen) -> Finding | None:
+        """Report rows or columns that a stage emptied in all samples: a picture of the same size lost its part."""
+        if before.size is None or before.size != now.size or min(before.count, now.count) < _FEWEST:
+            return None
+        for axis, words in enumerate(("rows", "columns")):
+            emptied = (now.empty[axis] == now.count) & (before.empty[axis] < 0.5 * before.count)
+            if emptied.mean() >= _LOST:
+                return Finding(
+                    f"{context.stage_name(stage)} left {emptied.sum()} of {len(emptied)} {words} without content, the same ones in all {now.count} samples "
+                    f"that were compared ({words} {np.flatnonzero(emptied)[0]} to {np.flatnonzero(emptied)[-1]}): each has one value, and had many before.",
                     stage=stage,
-                    value=float(lowest[stage][channel]),
+                    value=float(emptied.mean()),
+                    threshold=_LOST,
                     sql=f"FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {stage}",
                     severity="warning",
                 )
-                return
+        return None
+
+
+class _Seen:
+    """What the stored outputs of one stage have in common: the range of each channel, and rows and columns of one value."""
+
+    def __init__(self) -> None:
+        self.count = self.channels = 0
+        self.size: tuple[int, int] | None = None
+        self.lowest: Array | None = None
+        self.highest: Array | None = None
+        self.empty: list[Array] = []
+
+    def add(self, value: Array) -> None:
+        """Count one output."""
+        axis = channel_axis(value.shape)
+        planes = value[None] if value.ndim == 2 else value if axis is None else np.moveaxis(value, axis, 0)
+        # The fourth channel of a picture is its alpha, which is mostly the same everywhere.
+        if axis is not None and len(planes) in (2, 3):
+            low, high = planes.min(axis=(1, 2)), planes.max(axis=(1, 2))
+            if self.lowest is not None and self.highest is not None and len(low) == len(self.lowest):
+                low, high = np.minimum(low, self.lowest), np.maximum(high, self.highest)
+            self.lowest, self.highest = low, high
+            self.channels += 1
+        if axis is None and value.ndim == 3:
+            return
+        if self.size is None:
+            self.size = planes.shape[1], planes.shape[2]
+            self.empty = [np.zeros(length, np.int64) for length in self.size]
+        if self.size == planes.shape[1:]:
+            self.count += 1
+            for counts, across in zip(self.empty, (2, 1), strict=True):
+                counts += (planes.max(axis=across) == planes.min(axis=across)).all(axis=0)
