@@ -62,11 +62,11 @@ class AppState:
         found = self.about(store, run, "last epoch", lambda: overview.last_epoch(store, run), wait=None)
         return found or 0
 
-    def mistakes(self, store: Reader, run: Run, epoch: int) -> Mistakes | None:
-        """Return the wrong predictions of an epoch, once they are known."""
+    def mistakes(self, store: Reader, run: Run, epoch: int, *, wait: float | None = PATIENCE) -> Mistakes | None:
+        """Return the wrong predictions of an epoch, once they are known; with `wait` None they are waited for."""
         if not run.graded or not run.wrong:
             return None
-        return self.about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch))
+        return self.about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch), wait=wait)
 
     def close(self) -> None:
         """End every process that the server started."""

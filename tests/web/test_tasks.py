@@ -74,6 +74,15 @@ def test_figures_are_those_of_the_task(client: TestClient, tasks: Path) -> None:
     assert counts(client, "layers")["task"] is None
 
 
+def test_runs_of_another_task_are_another_group(client: TestClient) -> None:
+    found = client.get("/?format=json").json()
+    assert all(len({run["task"] for run in group["runs"]}) == 1 for group in found["groups"])
+    tasks = {run["run_id"]: (run["dataset"], run["task"]) for run in found["runs"]}
+    assert found["a"] is None or tasks[found["a"]] == tasks[found["b"]]
+    # There is no run to compare a detector with: none is chosen.
+    assert "a run of other data" in client.get("/run/detection").text
+
+
 def test_heat_maps_are_the_recorded_values(tasks: Path, client: TestClient) -> None:
     with Store(str(tasks)) as store:
         trace = store.trace("layers", index=1)

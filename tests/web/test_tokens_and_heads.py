@@ -92,6 +92,7 @@ def test_the_tokens_of_a_sequence(client: TestClient, place: Path) -> None:
         assert said in html
     right = sum(row["correct"] for row in rows)
     assert f"{right} of 3 tokens right" in page
+    assert "audit did not record the text that a number stands for" in page
     text = printed(place, "tokens", 1)
     assert f"{right} of 3 right" in text
     worst = max(rows, key=lambda row: row["loss"])

@@ -210,7 +210,7 @@ _SEEDS = [
     "<img src=1 href=1 onerror=hit(48)//", "<marquee onstart=hit(49)>", "<form action=javascript:hit(50)><button>x", "<x onclick=hit(51) style=position:fixed;inset:0>",
     "'-hit(52)-'", "\";hit(53);//", "</pre><script>hit(54)</script>", "</td></table><script>hit(55)</script>", "]]><script>hit(56)</script>",
     "\u202e<script>hit(57)</script>", "\x00<script>hit(58)</script>", "\r\nX-Evil: 1\r\n\r\n<script>hit(59)</script>", "<noscript><p title='</noscript><script>hit(60)</script>'>",
-    "＜script＞hit(61)＜/script＞", "<script\x0c>hit(62)</script>",
+    "＜script＞hit(61)＜/script＞", "<script\x0c>hit(62)</script>", "w" * 300,
 ]  # fmt: skip
 
 
@@ -336,6 +336,12 @@ def test_nothing_injected_runs(page: Any, hostile: tuple[Path, str, str]) -> Non
                 == 0
             ), path
         assert [url for url in page.asked if not url.startswith((address, "data:"))] == []
+        assert page.evaluate("printable('\\u202eb\\0 c')") == "\\u202eb\\u0000 c", "as the server escapes names"
+        page.set_viewport_size({"width": 390, "height": 800})
+        for path in (f"run/{one}/trace/{len(_SEEDS) - 1}", f"run/{one}", f"compare?a={one}&b={two}"):
+            page.goto(address + path)
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
 def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], digits: Path, tmp_path: Path) -> None:
@@ -367,3 +373,10 @@ def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], dig
     page.wait_for_function("() => [...document.querySelectorAll('details.mistake')].at(-1).open")
     page.set_viewport_size({"width": 375, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.emulate_media(media="print")
+    broken = "selector => getComputedStyle(document.querySelector(selector)).breakInside"
+    assert page.evaluate(broken, "details.mistake") == "avoid", "a mistake is on one page"
+    assert page.evaluate(broken, "section.card") == "auto", "a long section does not leave the page before it empty"
+    page.evaluate("document.querySelector('details.mistake').open = false")
+    assert page.locator("details.mistake .strip").first.is_visible(), "a closed mistake is printed too"
+    page.emulate_media(media="screen")

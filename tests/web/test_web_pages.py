@@ -113,6 +113,25 @@ def test_mistakes_lead_to_each_other(client: TestClient) -> None:
     while (after := client.get(f"/run/{run}/trace/{found[-1]}?format=json").json()["next_mistake"]) is not None:
         found.append(after["index"])
     assert found == expected
+    # What a page loads that was sent before the mistakes were known.
+    steps = client.get(f"/run/{run}/trace/{expected[1]}/steps?epoch=0&visit=0&mistakes=1").text
+    assert f"trace/{expected[0]}?" in steps
+    assert f"trace/{expected[2]}?" in steps
+
+
+def test_a_first_page_does_not_deny_mistakes(digits: Path) -> None:
+    with TestClient(build(str(digits)), base_url="http://localhost") as first:
+        shown = first.get("/run/baseline/trace/60").text
+    assert "no mistake" not in shown
+    assert "next mistake" in shown or "mistakes=1" in shown
+
+
+def test_one_page_of_a_run_is_the_current_one(client: TestClient) -> None:
+    for page in ("", "/gallery", "/training", "/checks", "/map"):
+        shown = client.get(f"/run/training{page}").text
+        current = re.findall(r'aria-current="page">(\w+)<', shown)
+        assert current == [page[1:].capitalize() or "Overview"]
+    assert "aria-current" not in client.get("/run/training/trace/1").text.partition("</header>")[0]
 
 
 @pytest.mark.parametrize("order", ["loss", "-loss", "confidence", "index", "entropy"])

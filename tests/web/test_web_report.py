@@ -78,6 +78,14 @@ def test_the_report_keeps_its_size(tmp_path: Path) -> None:
     with Reader(str(tmp_path / "lineage")) as store:
         assert 5_000_000 < write_report(store, str(tmp_path / "report.html"), mistakes=150) < 15_000_000
         assert 1_000_000 < write_report(store, str(tmp_path / "report.html")) < 2_000_000
+    names = [f"a class with a long name, number {n}" for n in range(300)]
+    writer = begin(tmp_path / "lineage", "classes", classes=names)
+    write_samples(
+        writer, [{"label": n % 300, "predicted": 7 * n % 300, "label_name": names[n % 300]} for n in range(900)]
+    )
+    writer.finish("complete")
+    with Reader(str(tmp_path / "lineage")) as store:
+        assert write_report(store, str(tmp_path / "report.html"), "classes") < 2_000_000
 
 
 @pytest.mark.workers

@@ -28,9 +28,9 @@ from audit.store.read.reader import Reader
 
 #: Unless a number is given, as many mistakes as keep the file below 2 MB, and at most so many.
 _MOST = 200
-_SMALL = 1_700_000
-#: With a number the file may have up to 15 MB; the text around the pictures needs some of it.
-_LARGEST = 14_000_000
+_SMALL = 1_950_000
+#: With a number the file may have up to 15 MB.
+_LARGEST = 14_500_000
 _THUMB = 96
 
 
@@ -55,10 +55,14 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
         "style": style(),
     }
     data["style_hash"] = base64.b64encode(hashlib.sha256(data["style"].encode()).digest()).decode()
-    taken = sum(len(picture) for flip in data["diff"]["flips"] for picture in flip["pictures"]) if data["diff"] else 0
-    most, room = (_MOST, _SMALL) if mistakes is None else (mistakes, _LARGEST)
-    data["traces"] = _traces(reader, row, epoch, most, room - taken)
-    return render("report.html", **data)
+    most, size = (_MOST, _SMALL) if mistakes is None else (mistakes, _LARGEST)
+    rest = len(render("report.html", **data, traces=[]).encode())
+    traces = _traces(reader, row, epoch, most, size - rest)
+    shown = render("report.html", **data, traces=traces)
+    while traces and len(shown.encode()) > size:  # the text around the pictures took more than was expected
+        traces = traces[: len(traces) * 9 // 10]
+        shown = render("report.html", **data, traces=traces)
+    return shown
 
 
 def write_report(

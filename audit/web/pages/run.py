@@ -48,17 +48,22 @@ def run(state: AppState, request: Request) -> Page | Response:
             "findings": overview.findings(store, row),
             "tagged": tag_names(store, row),
             "write": state.write,
-            "others": [run_view(other) for other in _others(store, row)],
+            "others": [run_view(other) | {"is_alike": _is_alike(row, other)} for other in _others(store, row)],
         },
         extra={"class_orders": ORDERS},
     )
 
 
 def _others(store: Reader, row: Run, most: int = 30) -> list[Run]:
-    """Return the runs to compare with: those of the same dataset first, then earlier ones, newest first."""
+    """Return the runs to compare with: those of the same dataset and task first, then earlier ones, newest first."""
     others = [other for other in reversed(store.runs()) if other.run_id != row.run_id]
-    others.sort(key=lambda other: (other.dataset != row.dataset, other.sequence > row.sequence))
+    others.sort(key=lambda other: (not _is_alike(row, other), other.sequence > row.sequence))
     return others[:most]
+
+
+def _is_alike(run: Run, other: Run) -> bool:
+    """Return whether two runs did the same task on the same dataset."""
+    return (run.dataset, run.task) == (other.dataset, other.task)
 
 
 def panel(state: AppState, request: Request) -> Page:

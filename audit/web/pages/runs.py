@@ -1,4 +1,4 @@
-"""Runs: every run of the store, grouped by dataset and model; search, filter, sort, and choose two to compare."""
+"""Runs: every run of the store, grouped by dataset, model and task; search, filter, sort, and choose two to compare."""
 
 from __future__ import annotations
 
@@ -57,28 +57,31 @@ def _matches(run: Run, asked: dict[str, str]) -> bool:
 
 
 class RunGroup(TypedDict):
-    """The runs of one dataset and model."""
+    """The runs of one dataset, model and task."""
 
     dataset: str
     model: str
+    task: str
     accuracies: list[float]
     runs: list[JsonObject]
 
 
 def _groups(shown: list[Run], sort: str) -> list[RunGroup]:
-    """Return the runs of each dataset and model together; the group of the newest run first."""
-    gathered: dict[tuple[str, str], list[Run]] = {}
+    """Return the runs of each dataset, model and task together; the group of the newest run first."""
+    gathered: dict[tuple[str, str, str], list[Run]] = {}
     for run in shown:
-        gathered.setdefault((run.dataset or "", run.arch or run.model or ""), []).append(run)
+        task = "" if run.task == "classification" else run.task or ""
+        gathered.setdefault((run.dataset or "", run.arch or run.model or "", task), []).append(run)
     return [
         {
             "dataset": dataset,
             "model": model,
+            "task": task,
             # Oldest first, as a chart over time needs them.
             "accuracies": [run.accuracy for run in reversed(many) if run.accuracy is not None],
             "runs": [run_view(run) for run in _sorted(many, sort)],
         }
-        for (dataset, model), many in gathered.items()
+        for (dataset, model, task), many in gathered.items()
     ]
 
 
@@ -93,14 +96,15 @@ def _sorted(many: list[Run], sort: str) -> list[Run]:
 
 
 def _preselected(groups: list[RunGroup]) -> dict[str, str | None]:
-    """Return the two newest runs of one dataset and model as A and B; of one dataset where no group has two."""
+    """Return the two newest runs of one group as A and B; of one dataset and task where no group has two."""
+    groups = [group for group in groups if group["dataset"]]  # runs of unknown data need not have anything in common
     for group in groups:
         ids = sorted((run["run_id"] for run in group["runs"]), reverse=True)
         if len(ids) > 1:
             return {"a": ids[1], "b": ids[0]}
-    by_dataset: dict[str, list[str]] = {}
+    by_dataset: dict[tuple[str, str], list[str]] = {}
     for group in groups:
-        by_dataset.setdefault(group["dataset"], []).extend(run["run_id"] for run in group["runs"])
+        by_dataset.setdefault((group["dataset"], group["task"]), []).extend(run["run_id"] for run in group["runs"])
     for ids in by_dataset.values():
         if len(ids) > 1:
             newest = sorted(ids, reverse=True)

@@ -44,12 +44,17 @@ def trace(state: AppState, request: Request) -> Page:
 
 
 def steps(state: AppState, request: Request) -> Page:
-    """Return the links to the samples before and after this one in the gallery that it was opened from."""
+    """Return the links to the samples before and after this one: mistakes, or those of the gallery that it was opened from."""
     store = state.store
     row = store.run(request.path_params["run"])
-    chosen = gallery_selection.selection(state, store, row, request)
     index = request.path_params["index"]
     key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
+    if request.query_params.get("mistakes"):
+        mistakes = state.mistakes(store, row, key[0], wait=None)
+        before, after = mistakes.around(index, key[2]) if mistakes else (None, None)
+        found = {"run_id": row.run_id, "epoch": key[0], "previous_mistake": before, "next_mistake": after}
+        return Page("trace_mistakes.html", found)
+    chosen = gallery_selection.selection(state, store, row, request)
     before, after = gallery_selection.neighbours(state, chosen, key)
     data = {"run_id": row.run_id, "previous": before, "next": after, "selection": urlencode(chosen.as_query())}
     return Page("trace_steps.html", data)

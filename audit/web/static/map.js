@@ -229,7 +229,7 @@
     if (n === null) return;
     const picture = tip.querySelector("img"), source = "/run/" + encodeURIComponent(place.dataset.run) + "/picture/" + data.index[n] + "/0?" + new URLSearchParams({ epoch: data.epoch[n], visit: data.visit[n] });
     if (picture.getAttribute("src") !== source) { picture.style.visibility = ""; picture.src = source; }
-    const name = (value) => (value < 0 ? "none" : data.classes[value] || value);
+    const name = (value) => (value < 0 ? "none" : printable(data.classes[value] || value));
     tip.querySelector("figcaption").textContent = name(data.label[n]) + " → " + name(data.predicted[n]);
     const [x, y] = toScreen(n);
     tip.style.left = (x + 154 > canvas.clientWidth ? x - 142 : x + 12) + "px";

@@ -8,6 +8,11 @@
 //   data-address           also put the address into the address bar
 "use strict";
 
+// A name as it is shown: characters that are invisible, or turn the text around, as escapes.
+function printable(text) {
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (one) => one === "\u200d" ? one : "\\u" + one.codePointAt(0).toString(16).padStart(4, "0"));
+}
+
 (function () {
   const seen = new WeakSet();
   const visible = new IntersectionObserver((entries) => {

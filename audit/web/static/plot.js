@@ -148,7 +148,7 @@ class Plot {
       const item = document.createElement("span");
       const mark = document.createElement("i");
       mark.style.background = one.colour;
-      item.append(mark, one.label + (at === null ? "" : show(one.values[at])));
+      item.append(mark, printable(one.label) + (at === null ? "" : show(one.values[at])));
       return item;
     });
     const head = document.createElement("span");
