@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser tools test quick slow-tests thorough campaign screenshots check format lint types docs site dist try-dist try-second bench clean
+.PHONY: help setup demo browser tools test quick quick-tests slow-tests thorough campaign screenshots check format lint types docs site dist try-dist try-second bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -56,12 +56,16 @@ tools: $(VENV)/.python  ## DVC, Label Studio's and CVAT's packages in out/tools,
 	$(PYTHON) -m venv out/tools
 	out/tools/bin/pip install -q dvc label-studio-sdk datumaro
 
+# One process more than two cores: many tests wait, for a process that starts, a browser or a deadline.
 test: $(VENV)/.dev browser  ## every test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
 QUICK := not ray and not buckets and not browser and not workers and not slow
 
-quick: format lint types  ## format, lint, types, and the tests that start no processes
+quick: $(VENV)/.dev  ## format, lint, types, and the tests that start no processes
+	@$(MAKE) --no-print-directory -j 2 format lint types quick-tests
+
+quick-tests:
 	$(BIN)/python -m pytest -q -n 2 --no-processes --hypothesis-profile quick -m '$(QUICK)'
 
 slow-tests: $(VENV)/.dev  ## measure which tests `make quick` leaves out because they take long
@@ -70,7 +74,8 @@ slow-tests: $(VENV)/.dev  ## measure which tests `make quick` leaves out because
 thorough: $(VENV)/.dev browser  ## every test, with 20 times as many examples for each property
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile thorough
 
-check: format lint types test  ## format, lint, types, tests, docs: what CI runs
+check: $(VENV)/.dev  ## format, lint, types, tests, docs: what CI runs
+	@$(MAKE) --no-print-directory -j 2 format lint types test
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format --check .
