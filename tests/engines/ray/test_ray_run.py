@@ -424,12 +424,12 @@ def test_the_commands_of_the_how_to_page(nodes: Any, tmp_path: Path, monkeypatch
     (script,) = (block.text for block in blocks if block.title == "train_ray.py")
     (tmp_path / "train_ray.py").write_text(script)
     run, train, listing = (line for block in blocks if block.language == "sh" for line in block.text.splitlines())
-    said, code = run_session(run, tmp_path)
+    said, code = run_session(run, tmp_path, warm=False)
     assert code == 0, said
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
-    said, code = run_session(train, tmp_path)
+    said, code = run_session(train, tmp_path, warm=False)
     assert code == 0, said
-    said, code = run_session(listing, tmp_path)
+    said, code = run_session(listing, tmp_path, warm=False)
     assert all(name in said for name in ("on-ray", "rank-0", "rank-1")), said
     with audit.open(tmp_path / "lineage") as opened:
         runs = sorted((run.name, run.status, run.samples) for run in opened.runs())
