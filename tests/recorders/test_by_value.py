@@ -14,6 +14,7 @@ from places import REPOSITORY
 
 #: Runs with 160 kilobytes of shared memory, mounted for this process alone: room for the queues, and for one batch.
 PROGRAM = """
+import contextlib
 import sys
 from pathlib import Path
 from bench.campaign.mounts import mount_privately
@@ -44,6 +45,12 @@ if __name__ == "__main__":
             pass
     with audit.open(place) as store:
         print(store.sql("SELECT count(*) FROM samples", run="loop").fetchone()[0])
+    with open("/dev/shm/rest", "wb", buffering=0) as rest, contextlib.suppress(OSError):
+        while True:
+            rest.write(bytes(4096))
+    with audit.record(place, name="full") as run:
+        data = run.dataset(Numbers())
+        print([float(data[at][0].mean()) for at in range(3)], [type(data).__name__, *run.run.warnings][:2])
 """
 
 
@@ -65,4 +72,6 @@ def test_nothing_is_lost_and_nothing_hangs(pictures: Callable[..., Path], folder
     )
     if done.returncode == 77:
         pytest.skip("cannot mount here")
-    assert done.stdout.splitlines() == ["complete 24 0", "24 24", "True []", "24"], done.stderr
+    *whole, full = done.stdout.splitlines()
+    assert whole == ["complete 24 0", "24 24", "True []", "24"], done.stderr
+    assert full.startswith("[0.0, 1.0, 2.0] ['Numbers', 'Recording failed: "), done.stderr

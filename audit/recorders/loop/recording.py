@@ -188,7 +188,11 @@ class Recording:
         check_dataset(dataset)
         builder_entry = describe_builder(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
-        channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
+        channel: Channel | None = None
+        with self._problems.guard():  # shared memory may be full
+            channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
+        if channel is None:
+            return dataset
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._channels.append(channel)
         self._state.tracker.adopts = True
