@@ -45,6 +45,11 @@ class Problems:
         with contextlib.suppress(RecordingWarning) if ours else contextlib.nullcontext():
             warnings.warn(f"audit: {message}", RecordingWarning, stacklevel=_levels_up())
 
+    def note(self, error: Exception) -> None:
+        """Mark the run with an error of recording; raise it only when the recording is strict."""
+        with self.guard():
+            raise error
+
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Mark the run with what goes wrong inside; raise it only when the recording is strict."""

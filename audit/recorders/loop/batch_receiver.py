@@ -114,11 +114,12 @@ class BatchReceiver:
     def note_unrecorded_iterator(self, loader: LoaderRecording) -> None:
         """Note that a loader gave a batch that it fetched with an iterator made before it was recorded."""
         kind = type(loader.loader).__name__
-        with self._problems.guard():
-            raise RuntimeError(
+        self._problems.note(
+            RuntimeError(
                 f"batches of this {kind} are not seen: it began to fetch before it was recorded. "
                 "Give it run.dataset(dataset) when it is made, instead of run.loader afterwards."
             )
+        )
 
     def parent_rows(self, parents: list[list[tuple[int, float]]], number: int | None) -> BatchRows:
         """Return the rows of what the user says of the batch with this number, or of the last one."""

@@ -188,10 +188,10 @@ class Recording:
         check_dataset(dataset)
         builder_entry = describe_builder(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
-        channel: Channel | None = None
-        with self._problems.guard():  # shared memory may be full
+        try:
             channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
-        if channel is None:
+        except (OSError, RuntimeError) as error:  # shared memory is full
+            self._problems.note(error)
             return dataset
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._channels.append(channel)
