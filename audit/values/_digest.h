@@ -104,6 +104,25 @@ AVX2 static void stripes_avx2(Digest *d, const uint8_t *from, size_t count) {
     }
     for (int k = 0; k < 2; k++) _mm256_storeu_si256((__m256i *)d->acc + k, acc[k]);
 }
+
+AVX512 static void stripes_avx512(Digest *d, const uint8_t *from, size_t count) {
+    const __m512i prime = _mm512_set1_epi32((int)P32_1), end = _mm512_loadu_si512(SECRET + sizeof SECRET - STRIPE);
+    __m512i acc = _mm512_loadu_si512(d->acc);
+    size_t stripes = d->stripes;
+    for (size_t n = 0; n < count; n++, from += STRIPE) {
+        __m512i value = _mm512_loadu_si512(from);
+        __m512i key = _mm512_xor_si512(value, _mm512_loadu_si512(SECRET + 8 * stripes));
+        __m512i product = _mm512_mul_epu32(key, _mm512_srli_epi64(key, 32));
+        acc = _mm512_add_epi64(product, _mm512_add_epi64(acc, _mm512_shuffle_epi32(value, _MM_PERM_BADC)));
+        if (++stripes < STRIPES_OF_BLOCK) continue;
+        stripes = 0;
+        __m512i mixed = _mm512_xor_si512(_mm512_xor_si512(acc, _mm512_srli_epi64(acc, 47)), end);
+        __m512i upper = _mm512_mul_epu32(_mm512_srli_epi64(mixed, 32), prime);
+        acc = _mm512_add_epi64(_mm512_mul_epu32(mixed, prime), _mm512_slli_epi64(upper, 32));
+    }
+    d->stripes = stripes;
+    _mm512_storeu_si512(d->acc, acc);
+}
 #endif
 
 /* A stripe is consumed only when something follows it. */

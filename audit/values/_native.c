@@ -29,13 +29,15 @@ static PyObject *new_ref(PyObject *o) {
     static RESULT NAME##_plain PARAMETERS { return NAME ARGUMENTS; }      \
     AVX2 static RESULT NAME##_avx2 PARAMETERS { return NAME ARGUMENTS; }
 #define PICK(NAME) (wide_loops ? NAME##_avx2 : NAME##_plain)
+#define PICK_WIDEST(NAME) (wide_loops > 1 ? NAME##_avx512 : PICK(NAME))
 #else
 #define TWICE(RESULT, NAME, PARAMETERS, ARGUMENTS) \
     static RESULT NAME##_plain PARAMETERS { return NAME ARGUMENTS; }
 #define PICK(NAME) NAME##_plain
+#define PICK_WIDEST PICK
 #endif
 
-static int wide_loops = 0; /* set once when the module is loaded, and by the tests */
+static int wide_loops = 0; /* 1: AVX2, 2: AVX-512. Set once when the module is loaded, and by the tests */
 
 TWICE(void, shrink_bytes, (const uint8_t *s, const Layout *l, uint16_t *c, uint8_t *o), (s, l, c, o))
 TWICE(void, shrink_floats, (const uint8_t *s, const Layout *l, float *c, float *o), (s, l, c, o))
@@ -114,7 +116,7 @@ static PyObject *py_rgbx(PyObject *self, PyObject *args) {
     if (borrow_to_write(to, s.size, &out) < 0) return let_go(&s), NULL;
     Bytes b = {.low = 255};
     Py_BEGIN_ALLOW_THREADS
-    PICK(rgbx)(s.data, out.buf, (size_t)s.size / 4, &b);
+    PICK_WIDEST(rgbx)(s.data, out.buf, (size_t)s.size / 4, &b);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&out);
     let_go(&s);
@@ -126,7 +128,7 @@ static PyObject *py_u8(PyObject *self, PyObject *from) {
     if (borrow(from, &s) < 0) return NULL;
     Bytes b = {.low = 255};
     Py_BEGIN_ALLOW_THREADS
-    PICK(bytes)(s.data, (size_t)s.size, &b);
+    PICK_WIDEST(bytes)(s.data, (size_t)s.size, &b);
     Py_END_ALLOW_THREADS
     let_go(&s);
     return sums(&b);
@@ -137,7 +139,7 @@ static PyObject *py_f32(PyObject *self, PyObject *from) {
     if (borrow(from, &s) < 0) return NULL;
     Summary f;
     Py_BEGIN_ALLOW_THREADS
-    summarise(s.data, (size_t)s.size / 4, PICK(floats), &f);
+    summarise(s.data, (size_t)s.size / 4, PICK_WIDEST(floats), &f);
     Py_END_ALLOW_THREADS
     let_go(&s);
     unsigned long long zeros = f.zeros, nonfinite = f.nonfinite;
@@ -147,7 +149,7 @@ static PyObject *py_f32(PyObject *self, PyObject *from) {
 
 /* ---- facts: digest and statistics at once ------------------------------------------------------------------ */
 
-static Loops chosen_loops(void) { return (Loops){PICK(stripes), PICK(floats), PICK(bytes), PICK(rgbx)}; }
+static Loops chosen_loops(void) { return (Loops){PICK_WIDEST(stripes), PICK_WIDEST(floats), PICK_WIDEST(bytes), PICK_WIDEST(rgbx)}; }
 
 static size_t put_text(char *to, size_t at, const char *text) {
     while (*text && at < HEADER_MOST) to[at++] = *text++;
@@ -307,7 +309,7 @@ static PyObject *py_rows(PyObject *self, PyObject *args) {
     if (!head || head + size < DIGEST_LEAST) Py_RETURN_NONE;
     char *found = PyMem_Malloc(32 * count);
     if (!found) return PyErr_NoMemory();
-    const StripesLoop stripes = PICK(stripes);
+    const StripesLoop stripes = PICK_WIDEST(stripes);
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < count; i++) {
         Hash h;
@@ -652,7 +654,7 @@ static PyObject *py_rgb_digest(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "Onn:rgb_digest", &from, &sides[0], &sides[1]) || borrow(from, &s) < 0) return NULL;
     size_t head = write_header(header, "image", "RGB", sides, 3);
     if (!head || s.size < DIGEST_LEAST || !is_rgb(&s, sides[0], sides[1])) return let_go(&s), new_ref(Py_None);
-    hash_begin(&h, PICK(stripes), header, head, (size_t)s.size);
+    hash_begin(&h, PICK_WIDEST(stripes), header, head, (size_t)s.size);
     Py_BEGIN_ALLOW_THREADS
     uint8_t padded[PIECE];
     size_t pixels = (size_t)s.size / 4;
@@ -667,20 +669,24 @@ static PyObject *py_rgb_digest(PyObject *self, PyObject *args) {
     return PyUnicode_FromStringAndSize(hex, 32);
 }
 
-static int has_wide_loops(void) {
+/* The widest loops that this processor has. AVX-512 only where it comes with VBMI: earlier processors slow down for it. */
+static int widest_loops(void) {
 #if HAVE_AVX2
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2")) return 0;
+    int has_512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi");
+    return has_512 ? 2 : 1;
 #else
     return 0;
 #endif
 }
 
 static PyObject *py_loops(PyObject *self, PyObject *args) {
-    int wanted = -1;
-    if (!PyArg_ParseTuple(args, "|p:loops", &wanted)) return NULL;
+    int wanted = -1, most = widest_loops();
+    if (!PyArg_ParseTuple(args, "|i:loops", &wanted)) return NULL;
     int before = wide_loops;
-    if (wanted >= 0) wide_loops = wanted && has_wide_loops();
-    return PyBool_FromLong(before);
+    if (wanted >= 0) wide_loops = wanted < most ? wanted : most;
+    return PyLong_FromLong(before);
 }
 
 static PyMethodDef methods[] = {
@@ -706,7 +712,7 @@ static PyMethodDef methods[] = {
     {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
     {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},
-    {"loops", py_loops, METH_VARARGS, "Whether the wide loops are in use; an argument sets it, for tests."},
+    {"loops", py_loops, METH_VARARGS, "How wide the loops in use are; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -714,7 +720,7 @@ static int prepare(PyObject *module) {
 #if HAVE_AVX2
     __builtin_cpu_init();
 #endif
-    wide_loops = has_wide_loops();
+    wide_loops = widest_loops();
     fill_crc_tables();
     return 0;
 }

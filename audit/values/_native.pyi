@@ -92,5 +92,5 @@ def column(
     No buffers where all are None; None where a value is not exactly of the type. Kinds are in _columns.h.
     """
 
-def loops(wide: bool = ..., /) -> bool:
-    """Whether the wide loops were in use; an argument chooses, where the processor has them."""
+def loops(wide: int = ..., /) -> int:
+    """How wide the loops were: 0 plain, 1 AVX2, 2 AVX-512; an argument chooses, as far as the processor has them."""
