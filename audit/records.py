@@ -5,7 +5,7 @@ They cross every layer, so they depend on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -279,9 +279,29 @@ class Columns:
 
     def strided(self, name: str) -> tuple[list[Any], int, int] | None:
         """Return a list, where the column begins in it, and how far apart its values are; None for one of NULL alone."""
-        if not self._waiting or len(self._waiting) != self.rows * len(self._given):
+        if not self._is_flat:
             return self.data[name], 0, 1
         return (self._waiting, self._given.index(name), len(self._given)) if name in self._given else None
+
+    @classmethod
+    def joined(cls, several: Sequence[Columns]) -> Columns:
+        """Return the rows of several tables with the same columns, one behind the other; these stay as they are."""
+        made = cls(tuple(several[0]._columns))
+        for one in several:
+            if one._is_flat and (made._is_flat or not made.rows) and made._given in ((), one._given):
+                made._given = one._given
+                made._waiting += one._waiting
+            elif one.rows:
+                made._lay_out()
+                for name, column in one.data.items():
+                    made._columns[name] += column
+            made.rows += one.rows
+        return made
+
+    @property
+    def _is_flat(self) -> bool:
+        """Whether no row is laid out yet."""
+        return bool(self._waiting) and len(self._waiting) == self.rows * len(self._given)
 
     @property
     def data(self) -> dict[str, list[Any]]:

@@ -27,7 +27,9 @@ from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_row
 from audit.recorders.visit.stage_register import StageOrdinals
 from audit.records import Level
 from audit.store import wire as rows
+from audit.store.write.block import BlockWriter
 from audit.store.write.payload_filter import Selection
+from audit.store.write.writer import RunWriter
 
 #: The key of the one pipeline of a run.
 ONLY_PIPELINE = 0
@@ -204,7 +206,7 @@ def _stacked(wanted: list[Any]) -> torch.Tensor | None:
 
 def _spaces_of(fetched: RecordedBatch) -> list[SourceSpace | None]:
     """Return where each sample's input lies in its source; None where that is not known."""
-    spaces = spaces_by_visit(fetched.rows().get("stage_outputs"), fetched.own_stages)
+    spaces = spaces_by_visit(fetched.unstamped_rows().get("stage_outputs"), fetched.own_stages)
     return [spaces.get((index, 0)) for index in fetched.of_ok(fetched.indices)]
 
 
@@ -224,14 +226,18 @@ class Rows:
         self._stages = stages
         self._selection = selection
 
-    def tables(
-        self, fetched: RecordedBatch, number: int, output: BatchOutput | None, digests: list[str | None]
-    ) -> dict[str, Any]:
-        """Return all rows of batch `number`; `output` is None where no model was run."""
-        unpacked = fetched.rows()
+    def append_to(
+        self,
+        writer: RunWriter | BlockWriter,
+        fetched: RecordedBatch,
+        number: int,
+        output: BatchOutput | None,
+        digests: list[str | None],
+    ) -> None:
+        """Hand all rows of batch `number` to a writer; `output` is None where no model was run."""
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
         stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
-        tables = stamp.apply(unpacked)
+        tables: dict[str, Any] = {}
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages
         if output is not None:
@@ -242,7 +248,11 @@ class Rows:
             whole = {"run_id": self._run_id, "epoch": 0, "model": self.model, "number": number}
             tables |= task_tables(output.ports, numbered, whole)
             tables["calls"] = self._call(fetched, number)
-        return self._selection.apply(tables) if self._selection else tables
+        stamped = fetched.stamp_rows(stamp)
+        if self._selection is None:
+            writer.append(tables, stamped, fetched.row_bytes)
+        else:
+            writer.append(self._selection.apply(stamped.tables() | tables))
 
     def _call(self, fetched: RecordedBatch, number: int) -> Any:
         """Return the row of `calls`: one for each batch."""

@@ -173,7 +173,7 @@ class LocalRun(RunExecutor):
         number, made = next(self.numbers), self.rows
 
         def write(writer: RunWriter) -> None:
-            writer.append(made.tables(fetched, number, output, digests))
+            made.append_to(writer, fetched, number, output, digests)
 
         self.background.submit(write, fetched.row_bytes)
         self._count(fetched, output)

@@ -11,9 +11,12 @@ import torch
 from torch.utils.data import get_worker_info
 
 from audit.records import Columns, Stage
-from audit.store import wire as batch
+from audit.store import wire
+from audit.store.stamped_rows import StampedRows
 
 Packed = torch.Tensor | bytes | bytearray
+#: About what one row takes as Python objects, without payloads.
+_ROW_BYTES = 400
 #: For each place of a batch, the places it was mixed from with their weights.
 Weights = list[list[tuple[int, float]]]
 
@@ -57,8 +60,8 @@ class RecordedBatch:
     count: int
     #: The rows, packed (see store/wire.py): a tensor crosses processes through shared memory, bytes through a pipe.
     records: Packed = b""
-    #: The rows as Arrow tables, where they never leave the process; then nothing is packed.
-    local_rows: Mapping[str, Any] | None = None
+    #: The rows as they were gathered, where they never leave the process; then nothing is packed.
+    gathered: Mapping[str, Columns] | None = None
     #: Places whose sample did not fail.
     ok: list[int] = field(default_factory=list)
     digests: list[str | None] = field(default_factory=list)
@@ -97,18 +100,21 @@ class RecordedBatch:
         """How many samples failed."""
         return self.count - len(self.ok)
 
-    def rows(self) -> Mapping[str, Any]:
-        """Return the rows as Arrow tables, by the name of their table."""
-        if self.local_rows is not None:
-            return self.local_rows
-        return batch.unpack(self.records.numpy() if isinstance(self.records, torch.Tensor) else self.records)
+    def stamp_rows(self, stamp: wire.Stamp) -> StampedRows:
+        """Return the rows with what only the main process knows of them."""
+        packed = self.records.numpy() if isinstance(self.records, torch.Tensor) else self.records
+        return StampedRows(stamp, self.gathered, packed)
+
+    def unstamped_rows(self) -> Mapping[str, Any]:
+        """Return the rows as Arrow tables, without what only the main process knows."""
+        return self.stamp_rows(wire.Stamp("", 0, None, [])).unstamped()
 
     @property
     def row_bytes(self) -> int:
-        """How much memory the rows take."""
-        if self.local_rows is None:
+        """About how much memory the rows take."""
+        if self.gathered is None:
             return len(self.records)
-        return sum(int(table.get_total_buffer_size()) for table in self.local_rows.values())
+        return self.payload_bytes + _ROW_BYTES * sum(rows.rows for rows in self.gathered.values())
 
     def of_ok(self, by_place: list[Any]) -> list[Any]:
         """Return the items of a list that belong to samples that did not fail."""
@@ -116,7 +122,7 @@ class RecordedBatch:
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of the batch, without its data and its packed rows."""
-        left_out = ("data", "records", "local_rows")
+        left_out = ("data", "records", "gathered")
         return {each.name: getattr(self, each.name) for each in fields(RecordedBatch) if each.name not in left_out}
 
     def pin_memory(self, device: Any = None) -> RecordedBatch:
@@ -128,8 +134,8 @@ class RecordedBatch:
         return self
 
 
-def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple[Packed, Mapping[str, Any] | None]:
-    """Return the rows packed into bytes, and as Arrow tables where they never leave the process: one of both.
+def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple[Packed, Mapping[str, Columns] | None]:
+    """Return the rows packed into bytes, or as they are where they never leave the process: one of both.
 
     `by_loader` says that a loader hands them to the main process. Then a worker packs them straight into memory that both
     share: the loader would copy any other tensor there, and payloads are large, so that each copy of them would cost as
@@ -139,7 +145,7 @@ def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple
         return b"", None
     is_worker = get_worker_info() is not None
     if by_loader and not is_worker:
-        return b"", batch.to_tables(tables)
+        return b"", tables
     made: list[Packed] = []
 
     def allocate(size: int) -> Any:
@@ -152,5 +158,5 @@ def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple
         made.append(bytearray(size))
         return made[-1]
 
-    batch.pack(tables, allocate)
+    wire.pack(tables, allocate)
     return made[0], None

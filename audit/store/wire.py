@@ -188,31 +188,53 @@ class Stamp:
     stages: Mapping[int, int] | None = None
 
     def apply(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """Return the rows with the columns of the store's tables."""
-        visits = array_of(self.visits, pa.int32())
-        return {name: self._apply(name, table, visits) for name, table in tables.items()}
+        """Return the rows of one batch with the columns of the store's tables."""
+        return {name: stamp_rows(name, table, [self], [table.num_rows]) for name, table in tables.items()}
 
-    def _apply(self, name: str, table: pa.Table, visits: pa.Array) -> pa.Table:
-        length = table.num_rows
-        place = table["position"].chunk(0) if table["position"].num_chunks == 1 else table["position"].combine_chunks()
-        extra: dict[str, Any] = {
-            "run_id": constant(self.run_id, pa.string(), length),
-            "epoch": constant(self.epoch, pa.int32(), length),
-            "batch": constant(self.batch, pa.int64(), length),
-            "visit": visits.take(place),
-        }
-        if self.indices is not None:
-            extra["index"] = array_of(self.indices, pa.int64()).take(place)
-        if name == "samples":
-            if self.indices is not None:
-                extra["source"] = _number_sources(table["source"].to_pylist(), extra["index"].to_pylist())
-            if self.split is not None:
-                extra["split"] = constant(self.split, pa.string(), length)
-            extra["rank"] = constant(self.rank, pa.int32(), length)
-        if self.stages and "stage" in table.column_names:
-            extra["stage"] = pa.array([self.stages.get(n, n) for n in table["stage"].to_pylist()], pa.int32())
-        schema = SCHEMAS[name]
-        return pa.table([extra[f.name] if f.name in extra else table[f.name] for f in schema], schema=schema)
+
+def stamp_rows(name: str, table: pa.Table, stamps: Sequence[Stamp], counts: Sequence[int]) -> pa.Table:
+    """Return rows with the columns of a table of the store; so many of them, one behind the other, belong to each stamp."""
+    place = _places(table["position"], stamps, counts)
+    extra: dict[str, Any] = {
+        "run_id": _of_each([stamp.run_id for stamp in stamps], counts, pa.string()),
+        "epoch": _of_each([stamp.epoch for stamp in stamps], counts, pa.int32()),
+        "batch": _of_each([stamp.batch for stamp in stamps], counts, pa.int64()),
+        "visit": array_of([visit for stamp in stamps for visit in stamp.visits], pa.int32()).take(place),
+    }
+    if all(stamp.indices is not None for stamp in stamps):
+        indices = [index for stamp in stamps for index in stamp.indices or ()]
+        extra["index"] = array_of(indices, pa.int64()).take(place)
+    if name == "samples":
+        if "index" in extra:
+            extra["source"] = _number_sources(table["source"].to_pylist(), extra["index"].to_pylist())
+        if any(stamp.split is not None for stamp in stamps):
+            own = zip(_each([stamp.split for stamp in stamps], counts), table["split"].to_pylist(), strict=True)
+            extra["split"] = array_of([known if split is None else split for split, known in own], pa.string())
+        extra["rank"] = _of_each([stamp.rank for stamp in stamps], counts, pa.int32())
+    if "stage" in table.column_names and any(stamp.stages for stamp in stamps):
+        known = zip(_each([stamp.stages or {} for stamp in stamps], counts), table["stage"].to_pylist(), strict=True)
+        extra["stage"] = array_of([stages.get(number, number) for stages, number in known], pa.int32())
+    schema = SCHEMAS[name]
+    return pa.table([extra[f.name] if f.name in extra else table[f.name] for f in schema], schema=schema)
+
+
+def _places(positions: pa.ChunkedArray, stamps: Sequence[Stamp], counts: Sequence[int]) -> pa.Array:
+    """Return where each row's sample is among those of all stamps."""
+    place = positions.chunk(0) if positions.num_chunks == 1 else positions.combine_chunks()
+    if len(stamps) == 1:
+        return place
+    starts = np.cumsum([0, *(len(stamp.visits) for stamp in stamps[:-1])])
+    return pa.array(place.to_numpy() + np.repeat(starts, counts))
+
+
+def _each(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """Return a value for each row."""
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
+def _of_each(values: Sequence[Any], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Return a column with the value of its stamp in each row."""
+    return constant(values[0], kind, counts[0]) if len(values) == 1 else array_of(_each(values, counts), kind)
 
 
 def _number_sources(sources: list[str | None], indices: list[int]) -> pa.Array:

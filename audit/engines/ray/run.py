@@ -253,7 +253,7 @@ class RayRun(RunExecutor):
         )
         fetched = recorded.lost(index)
         stamp = rows.Stamp(self.writer.run.run_id, epoch=0, batch=number, visits=[0])
-        self.writer.append(stamp.apply(fetched.rows()))
+        self.writer.append({}, fetched.stamp_rows(stamp), fetched.row_bytes)
         del self.left[number]
         self.count(BatchCounts.of(fetched))
         if self.done == self.failed >= _HOPELESS:

@@ -176,11 +176,13 @@ class WorkerContext:
                 writer = writer or BlockWriter(job.location, job.run_id, number)
                 output = forward(fetched, job.level) if forward is not None and fetched.ok else None
                 digests = input_digests(fetched) if output is not None and output.graded else []
-                writer.append(rows.tables(fetched, number, output, digests))
+                rows.append_to(writer, fetched, number, output, digests)
                 numbers.append(number)
                 total.add(BatchCounts.of(fetched, output))
         assert writer is not None, "a task was given no batch"
-        return TaskResult(numbers=numbers, block=writer.finish(), counts=total, stages=stages.met)
+        block = writer.finish()
+        total.add(BatchCounts(problems=writer.losses))
+        return TaskResult(numbers=numbers, block=block, counts=total, stages=stages.met)
 
 
 _contexts: dict[str, WorkerContext] = {}

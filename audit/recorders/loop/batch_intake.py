@@ -63,7 +63,6 @@ class BatchIntake:
         if all(label is None for label in envelope.labels):
             envelope.labels = _in_order(_batch_labels(envelope.data, envelope.count), envelope.layout)
         visits = self.visits.next_all(epoch, envelope.indices)
-        unpacked = envelope.rows()
         stamp = wire.Stamp(
             self._run.run_id,
             epoch,
@@ -78,7 +77,7 @@ class BatchIntake:
         return UnpredictedBatch(
             **envelope.facts(),
             data=envelope.data,
-            tables=stamp.apply(unpacked),
+            stamped=envelope.stamp_rows(stamp),
             epoch=epoch,
             visits=visits,
             classes=self._run.classes,

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 
+from audit.errors import RecordingError
 from audit.recorders.loop.fork_safety import WRITING
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.stall_watch import StallWatch
@@ -32,6 +33,7 @@ class RecordingState:
         self._problems = problems
         self._selection = Selection(capture_where) if capture_where else None
         self._writer = RunWriter.create(store, row)
+        self._writer.on_loss = self._note_loss
         self.stalls = StallWatch(stall_timeout, problems)
         self._process = os.getpid()
         self._closed = False
@@ -115,9 +117,19 @@ class RecordingState:
 
         def work(writer: RunWriter) -> None:
             with WRITING:
-                writer.append(selection.apply(dict(rows.tables)) if selection is not None else dict(rows.tables))
+                if selection is None or rows.stamped is None:
+                    writer.append(
+                        rows.tables if selection is None else selection.apply(rows.tables), rows.stamped, rows.size
+                    )
+                else:
+                    writer.append(selection.apply(rows.stamped.tables() | rows.tables))
 
         return work
+
+    def _note_loss(self, what: str) -> None:
+        if self._problems.strict:
+            raise RecordingError(f"Recording failed: {what}")
+        self._problems.mark(f"A value could not be recorded: {what}")
 
     def close(self) -> None:
         """Record nothing more."""

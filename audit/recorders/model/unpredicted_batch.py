@@ -17,6 +17,7 @@ from audit.recorders.model.batch_tracker import version_of
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import ModelStep
 from audit.store import wire
+from audit.store.stamped_rows import StampedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class BatchRows:
     """Rows that are ready to be written, by table."""
 
     tables: dict[str, Any]
+    #: Rows of a batch that become tables when they are written.
+    stamped: StampedRows | None = None
     #: About how many bytes they hold.
     size: int = 0
     #: Whether `capture_where` decides which of their payloads are kept.
@@ -34,11 +37,12 @@ class BatchRows:
 class UnpredictedBatch(RecordedBatch):
     """A recorded batch in the process that writes: one of a loader, or the items that a dataset made at once."""
 
-    tables: dict[str, Any]
+    #: Its rows, until somebody looks at them as tables.
+    stamped: StampedRows | None
     epoch: int
     visits: list[int]
     classes: list[str] | None
-    #: About how many bytes its tables hold.
+    #: About how many bytes its rows take.
     size: int
     batches: list[int | None]
     positions: list[int | None]
@@ -74,6 +78,7 @@ class UnpredictedBatch(RecordedBatch):
     last_ordinal: int | None = None
     #: The proved samples of the tensors that a collate function of the user's made, by where they lie in memory.
     _layouts: dict[tuple[int, tuple[int, ...]], TensorLayout] = field(default_factory=dict)
+    _tables: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = list(all_tensors(self.data))
@@ -89,6 +94,14 @@ class UnpredictedBatch(RecordedBatch):
             self.mixed_places = {
                 place for place, pairs in enumerate(self.mixed) if [one for one, _ in pairs] != [place]
             }
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Its rows as tables of the store."""
+        if self.stamped is not None:
+            self._tables = self.stamped.tables() | self._tables
+            self.stamped = None
+        return self._tables
 
     def next_stage_call(self, path: str) -> int:
         """Return the number of the next call of a stage of whole batches: 1, 2, …"""
@@ -143,9 +156,9 @@ class UnpredictedBatch(RecordedBatch):
 
     def take_rows(self) -> BatchRows:
         """Return everything that is to be written of it; afterwards it holds no rows."""
-        tables = self.tables
-        if self.loose and "samples" in tables:
-            tables["samples"] = wire.placed(tables["samples"], self.batches, self.positions)
+        if self.loose and "samples" in self.tables:
+            self.tables["samples"] = wire.placed(self.tables["samples"], self.batches, self.positions)
+        tables, stamped = self._tables, self.stamped
         if self.predictions:
             ordered = sorted(self.predictions, key=lambda step: step.order)
             made = [step.tables_of(self) for step in ordered]
@@ -162,13 +175,13 @@ class UnpredictedBatch(RecordedBatch):
             step.written = True
             step.seen.clear()
         # Tensors that the loop holds on to still lead here.
-        self.tables, self.memory, self.written = {}, [], True
-        return BatchRows(tables=tables, size=self.size, is_selected=True)
+        self._tables, self.stamped, self.memory, self.written = {}, None, [], True
+        return BatchRows(tables=tables, stamped=stamped, size=self.size, is_selected=True)
 
     def take_heavy_rows(self) -> BatchRows:
         """Return the rows of all tables but `samples`, before the predictions have come."""
         heavy = {name: table for name, table in self.tables.items() if name != "samples"}
-        self.tables = {"samples": self.tables["samples"]}
+        self._tables = {"samples": self.tables["samples"]}
         size, self.size = self.size, 0
         return BatchRows(tables=heavy, size=size, is_selected=True)
 

@@ -265,11 +265,11 @@ class ItemRecorder:
     ) -> RecordedBatch:
         """Return everything recorded since the last call, beside the batch it belongs to."""
         records: Packed = b""
-        local_rows = None
+        gathered = None
         stages: list[tuple[int, Stage]] = []
         try:
             stages = self.rows.number_stages(self.instrument.pipeline, self._ids)
-            records, local_rows = pack_rows(self.rows.tables, by_loader=by_loader)
+            records, gathered = pack_rows(self.rows.tables, by_loader=by_loader)
         except Exception as trouble:
             lost, problems = self.rows.indices[:8], self.rows.problems
             self.clear()
@@ -281,7 +281,7 @@ class ItemRecorder:
             indices=rows.indices if indexed else [],
             count=len(rows.indices),
             records=records,
-            local_rows=local_rows,
+            gathered=gathered,
             ok=rows.ok,
             digests=rows.digests,
             labels=rows.labels,

@@ -17,6 +17,7 @@ from audit.store.commits import run_folder
 from audit.store.filesystem import filesystem_for
 from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
+from audit.store.stamped_rows import StampedRows
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
 from audit.store.write.writer import BLOCK
@@ -42,10 +43,14 @@ class BlockWriter:
         self._parts: list[Part] = []
         self._tally = Tally()
 
-    def append(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take rows that belong together."""
-        self._pending.add(tables)
-        self._tally += Tally.of(tables)
+    @property
+    def losses(self) -> list[str]:
+        """What could not be written, in sentences."""
+        return self._pending.losses
+
+    def append(self, tables: Mapping[str, pa.Table], stamped: StampedRows | None = None, size: int = 0) -> None:
+        """Take rows that belong together; `size` is about how many bytes `stamped` takes."""
+        self._pending.add(tables, stamped, size)
         if self._pending.is_enough:
             self._flush()
 
@@ -55,7 +60,9 @@ class BlockWriter:
         return Block(tuple(self._parts), self._tally)
 
     def _flush(self) -> None:
-        for name, table in self._pending.tables():
+        gathered = dict(self._pending.tables())
+        self._tally += Tally.of(gathered)
+        for name, table in gathered.items():
             part, data = part_of(name, table, len(self._parts), self._prefix, self._buffer)
             self._filesystem.create(f"{self._folder}/{part.file}", data)
             self._parts.append(part)

@@ -1,7 +1,7 @@
 """Rows that wait until they are written as parts.
 
 They come as many small tables, one for each batch. A table of a few rows takes several times the memory of its values, so
-small ones are merged.
+small ones are merged. Rows that come as they were gathered (see stamped_rows.py) are made into tables together.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from audit.store.stamped_rows import StampedRows, joined_tables, tables_of
+from audit.store.wire import PACKED
+
 #: A part is written when this much has gathered, or when enough time has passed.
 FLUSH_BYTES = 32 * 2**20
 FLUSH_ROWS = 200_000
 #: How many tables are merged at once, and how large they may be together; copying larger ones gains nothing.
 _MERGED_TABLES = 64
 _MERGED_BYTES = 4 * 2**20
+#: So many batches, or so many of their rows, are made into tables together.
+_JOINED_BATCHES = 64
+_JOINED_ROWS = 4096
 
 
 class PendingRows:
@@ -23,21 +29,68 @@ class PendingRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, list[pa.Table]] = {}
+        #: Batches whose rows are not in tables yet, each with the tables that belong to it.
+        self._batches: list[tuple[StampedRows, Mapping[str, pa.Table]]] = []
+        #: How many rows these have, about how many bytes, and the tables that they are of.
+        self._rows_of_batches = self._bytes_of_batches = 0
+        self._names_of_batches: set[str] = set()
         #: By table, how many of its last tables were not merged yet, and their bytes.
         self._small: dict[str, tuple[int, int]] = {}
         self._bytes = 0
         self._rows = 0
+        #: What could not be made into tables, in sentences.
+        self.losses: list[str] = []
 
     def __bool__(self) -> bool:
-        return bool(self._tables)
+        return bool(self._tables or self._batches)
 
     @property
     def is_enough(self) -> bool:
         """Whether so much has gathered that it is to be written."""
-        return self._bytes >= FLUSH_BYTES or self._rows >= FLUSH_ROWS
+        return self._bytes + self._bytes_of_batches >= FLUSH_BYTES or self._rows >= FLUSH_ROWS
 
-    def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take rows of several tables."""
+    def add(self, tables: Mapping[str, pa.Table], stamped: StampedRows | None = None, size: int = 0) -> None:
+        """Take rows that belong together: of several tables, and of a batch whose rows, of about `size` bytes, are not in tables yet."""
+        if stamped is None:
+            if tables.keys() & self._names_of_batches:
+                # The rows of a table stay in the order in which they come.
+                self._join()
+            self._add_tables(tables)
+            return
+        self._batches.append((stamped, tables))
+        self._rows_of_batches += stamped.count
+        self._bytes_of_batches += size
+        self._names_of_batches.update(PACKED, tables)
+        if len(self._batches) >= _JOINED_BATCHES or self._rows_of_batches >= _JOINED_ROWS:
+            self._join()
+
+    def _join(self) -> None:
+        """Make the rows of batches into tables."""
+        if not self._batches:
+            return
+        batches = self._batches
+        self._forget_batches()
+        try:
+            made = [tables_of([stamped for stamped, _ in batches]), joined_tables([tables for _, tables in batches])]
+        except Exception:
+            made = self._make_each(batches)
+        for tables in made:
+            self._add_tables(tables)
+
+    def _make_each(self, batches: list[tuple[StampedRows, Mapping[str, pa.Table]]]) -> list[dict[str, pa.Table]]:
+        """Return the tables of each batch by itself, without a batch of which a value fits into no column."""
+        made = []
+        for stamped, tables in batches:
+            try:
+                made.append({**stamped.tables(), **tables})
+            except Exception as error:
+                batch, epoch = stamped.stamp.batch, stamped.stamp.epoch
+                self.losses.append(
+                    f"the rows of batch {batch} of epoch {epoch} were lost: {type(error).__name__}: {error}"
+                )
+        return made
+
+    def _add_tables(self, tables: Mapping[str, pa.Table]) -> None:
         for name, table in tables.items():
             if table.num_rows:
                 # `nbytes` looks at every slice, and takes a hundred times as long.
@@ -59,6 +112,7 @@ class PendingRows:
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         """Return all rows of each table."""
+        self._join()
         return ((name, pa.concat_tables(tables)) for name, tables in self._tables.items())
 
     def clear(self) -> None:
@@ -66,4 +120,10 @@ class PendingRows:
         self._tables.clear()
         self._small.clear()
         self._bytes = self._rows = 0
+        self._forget_batches()
         pa.default_memory_pool().release_unused()
+
+    def _forget_batches(self) -> None:
+        self._batches = []
+        self._rows_of_batches = self._bytes_of_batches = 0
+        self._names_of_batches = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from audit.store.manifest import (
 from audit.store.marker import check_store, create_store
 from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
+from audit.store.stamped_rows import StampedRows
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
 
@@ -72,6 +73,8 @@ class RunWriter:
         #: Parts in the manifest that no commit holds yet, and how many parts each table has.
         self._uncommitted: list[Part] = []
         self._numbers = Counter(part.table for part in manifest.parts)
+        #: Called with a sentence for what could not be written; everything else is written.
+        self.on_loss: Callable[[str], None] = manifest.run.warnings.append
 
     @classmethod
     def create(cls, location: str, run: Run | None = None) -> RunWriter:
@@ -137,9 +140,9 @@ class RunWriter:
         self._interval = seconds
         self._longest = seconds
 
-    def append(self, tables: Mapping[str, pa.Table]) -> None:
-        """Add rows that belong together; one commit will hold all of them."""
-        self._pending.add(tables)
+    def append(self, tables: Mapping[str, pa.Table], stamped: StampedRows | None = None, size: int = 0) -> None:
+        """Add rows that belong together; one commit will hold all of them. `size` is about how many bytes `stamped` takes."""
+        self._pending.add(tables, stamped, size)
         if self._pending.is_enough or self._is_overdue():
             self.flush()
 
@@ -196,11 +199,11 @@ class RunWriter:
         `sweep` deletes blocks that no commit lists: other processes wrote them in attempts that failed or were repeated.
         """
         try:
-            self._count_pending()
-            self.run.status = self._outcome(status)
-            self._update_counts()
-            self.run.finished_at = datetime.now(UTC).isoformat()
             try:
+                self._count_pending()
+                self.run.status = self._outcome(status)
+                self._update_counts()
+                self.run.finished_at = datetime.now(UTC).isoformat()
                 self.flush()
             except Exception as error:
                 self._give_up(error)
@@ -258,6 +261,9 @@ class RunWriter:
         """Count the pending rows, all at once, unless they were counted already."""
         if self._tally_of_pending is None:
             self._tally_of_pending = Tally.of(dict(self._pending.tables()))
+            losses, self._pending.losses = self._pending.losses, []
+            for loss in losses:
+                self.on_loss(loss)
             self._count(self._tally_of_pending)
         return self._tally_of_pending
 

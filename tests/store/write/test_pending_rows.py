@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audit.store import wire
+from audit.store.stamped_rows import StampedRows
 from audit.store.write.pending_rows import FLUSH_ROWS, PendingRows
 
 
@@ -40,3 +44,67 @@ def test_enough_rows_are_to_be_written() -> None:
     assert not pending.is_enough
     pending.add({"samples": pa.table({"index": [0]})})
     assert pending.is_enough
+
+
+def _batch(
+    number: int, count: int, *, is_packed: bool = False, is_odd: bool = False, is_stream: bool = False, **stamp: Any
+) -> StampedRows:
+    """Rows of one batch: gathered in this process, or packed by a worker."""
+    tables = {name: wire.columns(name) for name in ("samples", "stage_outputs", "rng")}
+    for place in range(count):
+        label: Any = 2**70 if is_odd else place
+        tables["samples"].append(("index", "position", "source", "label"), (number, place, f"{number}.png", label))
+        for stage in range(2):
+            tables["stage_outputs"].append(("index", "position", "stage", "mean"), (number, place, stage, 0.5))
+    if number % 3 == 0:
+        tables["rng"].add(index=number, position=0, generator="torch", state=b"\0")
+    indices = [*range(40, 40 + count)] if is_stream else None
+    known = wire.Stamp("r", stamp.pop("epoch", 0), number, visits=[*range(count)], indices=indices, **stamp)
+    return StampedRows(known, None, wire.pack(tables)) if is_packed else StampedRows(known, tables)
+
+
+_batches = st.lists(
+    st.builds(
+        _batch,
+        st.integers(0, 9),
+        st.integers(1, 4),
+        is_packed=st.booleans(),
+        epoch=st.integers(0, 2),
+        split=st.sampled_from([None, "train"]),
+        rank=st.sampled_from([None, 1]),
+        stages=st.sampled_from([None, {1: 7}]),
+        is_stream=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(_batches)
+def test_rows_of_several_batches_are_those_of_each(batches: list[StampedRows]) -> None:
+    pending, expected = PendingRows(), PendingRows()
+    for batch in batches:
+        beside = {"predictions": pa.table({"batch": [batch.stamp.batch]})}
+        pending.add(beside, batch, 100)
+        expected.add({**batch.stamp.apply(batch.unstamped()), **beside})
+    found = {name: table.combine_chunks() for name, table in pending.tables()}
+    assert found == {name: table.combine_chunks() for name, table in expected.tables()}
+
+
+def test_a_value_that_fits_into_no_column_costs_its_batch_alone() -> None:
+    pending = PendingRows()
+    for number in range(3):
+        beside = {"predictions": pa.table({"batch": [number]})}
+        pending.add(beside, _batch(number, 2, is_odd=number == 1))
+    found = dict(pending.tables())
+    assert found["samples"]["batch"].to_pylist() == [0, 0, 2, 2]
+    assert found["predictions"]["batch"].to_pylist() == [0, 2]
+    [loss] = pending.losses
+    assert loss.startswith("the rows of batch 1 of epoch 0 were lost: OverflowError")
+
+
+def test_tables_of_the_names_of_batches_come_behind_them() -> None:
+    pending = PendingRows()
+    pending.add({}, _batch(0, 1))
+    pending.add(_batch(1, 1).tables())
+    pending.add({}, _batch(2, 1))
+    assert dict(pending.tables())["samples"]["batch"].to_pylist() == [0, 1, 2]
