@@ -45,7 +45,7 @@ several (a pair, a mix) has the first one's file as its source, or `dataset://N`
 another one that cannot be read, the source is the one that was given.
 
 The first picture, sound or video that is opened is the source. Any other file (`.npy`, `.pt`, `.txt`, `.json`) may be read for many samples, so it is the source only if it
-is known to belong to one: the dataset has a list or table with an entry for each sample that names the file for this index; or the file is one of a list that has at least as many
+is known to belong to one: the dataset has a list or table with an entry for each sample that names the file for this index and no other; or the file is one of a list that has at least as many
 files as there are samples; or the last number in its name is the index, and there are such files for the first and the last sample, too. Otherwise the file is in `sample_sources`, and the source is `dataset://N`. A dataset that
 keeps its items in memory after the first epoch opens no file later: those visits have the source `dataset://N`, unless the dataset names its files.
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).

@@ -73,7 +73,7 @@ class Reasons:
         """Return what is said of every file of the sample that is not what it was."""
         states = [(row, self.sources.of(row)) for row in fact["sources"]]
         changed = [
-            f"{_file_of(row)}: its SHA-256 was {_short(row['digest'])}, now it is {_short(self.sources.digest_now(row))}"
+            f"{_file_of(row)}: {_change_of(row, self.sources.digest_now(row))}"
             for row, state in states
             if state == "changed"
         ]
@@ -146,6 +146,12 @@ class Reasons:
 
 def _short(digest: str | None) -> str:
     return f"{(digest or '')[:12]}…"
+
+
+def _change_of(row: SampleSourceRow, now: str | None) -> str:
+    if now is None:
+        return f"it had {row['bytes']:,} bytes, now it has another number"
+    return f"its SHA-256 was {_short(row['digest'])}, now it is {_short(now)}"
 
 
 def _file_of(row: SampleSourceRow) -> str:

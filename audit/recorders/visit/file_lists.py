@@ -10,14 +10,26 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 _MOST_ENTRIES = 200_000
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
-#: By the id of a list: the list, its length when it was looked at, and its texts by the stems of file names in them;
-#: None for a stem that occurs more than once.
-_names: dict[int, tuple[Any, int, dict[str, str | None]]] = {}
 _MOST_LISTS = 32
+
+
+class _Names(NamedTuple):
+    """The texts of a list."""
+
+    held: Any
+    length: int
+    #: How often each occurs.
+    counts: dict[str, int]
+    #: By the stems of file names in them; None for a stem of several.
+    by_stem: dict[str, str | None]
+
+
+#: By the id of a list, what was in it when it was looked at.
+_known: dict[int, _Names] = {}
 
 
 def is_of_one_sample(dataset: Any, index: int, path: str) -> bool:
@@ -26,17 +38,19 @@ def is_of_one_sample(dataset: Any, index: int, path: str) -> bool:
 
 
 def is_listed(dataset: Any, index: int, path: str) -> bool:
-    """Return whether a list of the dataset, with one entry for each sample, names the path for this index."""
+    """Return whether a list of the dataset, with one entry for each sample, names the path for this index and no other."""
     count = _length_of(dataset)
     if not 0 <= index < count:
         return False
-    return any(_names_path(_entry(held, index), path) for held in _lists_of(dataset) if len(held) == count)
+    return any(_names_path(held, index, path) for held in _lists_of(dataset) if len(held) == count)
 
 
 def _is_among_files(dataset: Any, path: str) -> bool:
     """Return whether the dataset has a list of files, no fewer than samples, in which this one occurs once."""
     count = _length_of(dataset)
-    return count > 1 and any(_has_file(_names_in(held), path) for held in _lists_of(dataset) if len(held) >= count)
+    return count > 1 and any(
+        _has_file(_names_in(held).by_stem, path) for held in _lists_of(dataset) if len(held) >= count
+    )
 
 
 def _has_file(names: Mapping[str, str | None], path: str) -> bool:
@@ -55,6 +69,8 @@ def _is_numbered(dataset: Any, index: int, path: str) -> bool:
     found, count = _NUMBER.search(os.path.splitext(name)[0]), _length_of(dataset)
     if found is None or int(found[0]) != index or count < 2:
         return False
+    if any(_names_in(held).by_stem.get(_stem(path), "") is None for held in _lists_of(dataset)):
+        return False  # a list names such a file more than once
     width = len(found[0])
 
     def exists(number: int) -> bool:
@@ -90,8 +106,9 @@ def _entry(held: Any, place: int) -> Any:
     return found if not hasattr(found, "tolist") else found.tolist()
 
 
-def _names_path(entry: Any, path: str) -> bool:
-    return any(_is_name_of(name, path) for name in _texts_in(entry))
+def _names_path(held: Any, place: int, path: str) -> bool:
+    named = [name for name in _texts_in(_entry(held, place)) if _is_name_of(name, path)]
+    return any(_names_in(held).counts.get(name) == 1 for name in named)
 
 
 def _texts_in(entry: Any) -> Iterator[str]:
@@ -110,18 +127,18 @@ def _is_name_of(name: str, path: str) -> bool:
     return os.path.abspath(name) == path or path.endswith(os.sep + name) or whole.endswith(os.sep + name)
 
 
-def _names_in(held: Any) -> dict[str, str | None]:
-    known = _names.get(id(held))
-    if known is not None and known[0] is held and known[1] == len(held):
-        return known[2]
-    found: dict[str, str | None] = {}
+def _names_in(held: Any) -> _Names:
+    known = _known.get(id(held))
+    if known is not None and known.held is held and known.length == len(held):
+        return known
+    names = _known[id(held)] = _Names(held, len(held), {}, {})
     for text in _all_texts(held):
+        names.counts[text] = names.counts.get(text, 0) + 1
         stem = _stem(text)
-        found[stem] = None if stem in found else text
-    _names[id(held)] = (held, len(held), found)
-    if len(_names) > _MOST_LISTS:
-        del _names[next(iter(_names))]
-    return found
+        names.by_stem[stem] = None if stem in names.by_stem else text
+    if len(_known) > _MOST_LISTS:
+        del _known[next(iter(_known))]
+    return names
 
 
 def _all_texts(held: Any) -> Iterator[str]:

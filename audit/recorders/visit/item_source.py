@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from audit.recorders.calls.asked_items import AskedItems
+from audit.recorders.visit.file_lists import is_listed
 from audit.recorders.visit.make import MadeVisit
 from audit.recorders.visit.origin import Origin, archived_origin, find_source, named_origin, origin_of
 from audit.recorders.visit.source_files import is_media
+from audit.recorders.visit.visit import Visit
 
 #: Names the files of a sample: a function of the index (and of the item), or a mapping or sequence by index.
 SourceFinder = Callable[..., Any] | Mapping[int, Any] | Sequence[Any] | None
@@ -31,7 +33,7 @@ class ItemSource:
         if origin is not None and origin.is_streamed:
             made.visit.opened = self._own_files(made.visit.opened)
             origin = archived_origin(made.item) or origin
-        found = origin or self._asked_origin(index, made.visit.asked) or origin_of(self._dataset, index)
+        found = origin or self._asked_origin(index, made.visit) or origin_of(self._dataset, index)
         if self.finder is None:
             return found
         try:
@@ -42,12 +44,16 @@ class ItemSource:
             problems.append(f"source= names no file of a sample: {type(error).__name__}: {error}")
             return found
 
-    def _asked_origin(self, index: int, asked: AskedItems | None) -> Origin | None:
+    def _asked_origin(self, index: int, visit: Visit) -> Origin | None:
         """Return the origin of the item of another dataset that this one was made of; None where it is not known."""
+        asked = visit.asked
         if asked is None or not asked.bases or asked.bases == [(self._dataset, index)]:
             return None
         owner, number = asked.bases[0]
         found = replace(origin_of(owner, number), label=None)
+        if owner is self._dataset:
+            # What was read before, for an item that is damaged for example, is not the source.
+            visit.opened.sort(key=lambda path: not is_listed(owner, number, os.path.abspath(path)))
         self._joins_items = self._joins_items or len(asked.bases) > 1
         if found.root is None and (self._joins_items or not asked.has_one_base):
             # The number of one item does not identify what was made of several, nor tell items of two datasets apart.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from audit.recorders.calls.callables import is_library_file
-from audit.recorders.visit.file_lists import is_listed, is_of_one_sample
+from audit.recorders.visit.file_lists import is_of_one_sample
 from audit.recorders.visit.origin import Origin, file_below
 from audit.sources.archive import read_member
 
@@ -112,11 +112,9 @@ def _was_opened(origin: Origin, opened: Sequence[str]) -> bool:
 
 def _first_file(origin: Origin, paths: Sequence[str]) -> str | None:
     """Return the file that is the source of a sample whose dataset names none."""
-    media = [path for path in paths if is_media(path)]
-    if media:
-        # One that is listed for another index may have been read in vain before, because it is damaged for example.
-        listed = (path for path in media if is_listed(origin.owner, origin.number, path))
-        return media[0] if len(media) == 1 else next(listed, media[0])
+    media = next((path for path in paths if is_media(path)), None)
+    if media is not None:
+        return media
     return next((path for path in paths if is_of_one_sample(origin.owner, origin.number, path)), None)
 
 

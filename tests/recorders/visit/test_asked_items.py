@@ -217,6 +217,8 @@ class Arrays(Dataset):  # type: ignore[type-arg]
         names = [f"{n:03}" for n in range(6)]
         if form == "table":
             self.table = pd.DataFrame({"id": names, "y": range(6)}, index=range(100, 106))
+        elif form == "several of one":
+            self.rows = [(str(root / f"{name}.npy"), row) for name in names[:2] for row in range(3)]
         elif form == "some of a list":
             self.paths = [root / f"{name}.npy" for name in names]
             random.Random(3).shuffle(self.paths)
@@ -227,6 +229,8 @@ class Arrays(Dataset):  # type: ignore[type-arg]
     def __getitem__(self, index: int) -> Any:
         if self.form == "table":
             name = f"{self.table.iloc[index]['id']}.npy"
+        elif self.form == "several of one":
+            name = Path(self.rows[index][0]).name
         elif self.form == "some of a list":
             name = self.paths[index + 3].name
         else:
@@ -234,7 +238,7 @@ class Arrays(Dataset):  # type: ignore[type-arg]
         return torch.from_numpy(np.load(f"{self.root}/{name}")), index % 2
 
 
-@pytest.mark.parametrize("form", ["table", "numbers", "some of a list", "one for all"])
+@pytest.mark.parametrize("form", ["table", "numbers", "some of a list", "one for all", "several of one"])
 def test_a_file_of_one_sample_is_its_source(root: Path, form: str) -> None:
     dataset = Arrays(root, form)
     expected = {
@@ -242,6 +246,7 @@ def test_a_file_of_one_sample_is_its_source(root: Path, form: str) -> None:
         "numbers": [f"{n:03}.npy" for n in range(6)],
         "some of a list": [path.name for path in getattr(dataset, "paths", [])[3:]],
         "one for all": [f"dataset://{n}" for n in range(6)],
+        "several of one": [f"dataset://{n}" for n in range(6)],
     }
     assert sources_of(root / "lineage", dataset) == expected[form]
 
@@ -260,3 +265,27 @@ def test_an_error_that_the_dataset_catches_is_not_a_failed_sample(root: Path) ->
     assert found == [(n, f"class{m // 3}/{m}.png", m // 3, m) for n, m in enumerate([0, 2, 2, 3, 4, 5])]
     with audit.open(root / "lineage") as lineage:
         assert lineage.sql("SELECT count(*) FROM samples WHERE status = 'ok' AND error IS NULL").fetchall() == [(6,)]
+
+
+class Mosaic(Dataset):  # type: ignore[type-arg]
+    """Reads several pictures by a list that it takes in another order."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = [path for path, _ in folder(root).samples]
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.stack([to_tensor(Image.open(self.paths[n])) for n in (5 - index, index)]), 0
+
+
+class OtherInstead(Mosaic):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index])
+        return self[index + 1] if index % 2 == 0 else (to_tensor(image), 0)
+
+
+def test_the_first_of_several_pictures_is_the_source(root: Path) -> None:
+    assert sources_of(root / "lineage", Mosaic(root)) == [f"{5 - n}.png" for n in range(6)]
+    assert sources_of(root / "instead", OtherInstead(root)) == [f"{n | 1}.png" for n in range(6)]
