@@ -143,7 +143,7 @@ def _asking(count: int, work: Path) -> dict[str, Callable[[], Any]]:
         "pandas": lambda: _ask_pandas(work / "table.parquet"),
         "SQLite": lambda: sqlite3.connect(work / "table.db").execute(QUESTION.format(table="predictions")).fetchall(),
     }
-    return ways | dict(_mlflow(frame, work))
+    return ways | dict(_mlflow(frame, work)) | dict(_datachain(frame, work))
 
 
 def _ask_pandas(path: Path) -> Any:
@@ -169,6 +169,22 @@ def _mlflow(frame: Any, work: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         return table[~table["correct"] & (table["label"] == 2)][["source", "predicted"]]
 
     yield "MLflow log_table", ask
+
+
+def _datachain(frame: Any, work: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    if importlib.util.find_spec("datachain") is None:
+        return
+    os.environ["DATACHAIN_ROOT_DIR"] = str(work / "datachain")
+    import datachain
+
+    datachain.read_pandas(frame).save("bench")
+
+    def ask() -> Any:
+        wrong = datachain.C("correct") == False  # noqa: E712 (a condition in SQL)
+        found = datachain.read_dataset("bench").filter(wrong, datachain.C("label") == 2)
+        return found.select("source", "predicted").to_list()
+
+    yield "DataChain", ask
 
 
 if __name__ == "__main__":

@@ -65,7 +65,14 @@ def test_views_escape_what_a_store_contains(photos: Path) -> None:
         assert rows is not None
         assert rows.count("<img") == 20
         assert "The first 20 rows" in rows
+        one = store.sql("SELECT index FROM lineage ORDER BY index LIMIT 3", run="photos")._repr_html_()
+        assert str(one).count("<img") == 3
+        assert "<img" not in str(store.sql("SELECT 3 AS index")._repr_html_()), "of which run is not known"
+        assert "<img" not in str(store.sql("SELECT NULL AS run_id, 3 AS index")._repr_html_())
         unknown = store.sql("SELECT 'no such run' AS run_id, 3 AS index")._repr_html_()
         assert unknown is not None
         assert "<img" not in unknown
+        run = str(store.run("training")._repr_html_())
+        assert "over all epochs" in run
+        assert "<dt>wrong" not in run, "mistakes of all epochs are not those of the accuracy"
         assert "no row" in str(store.sql("FROM runs WHERE false")._repr_html_())

@@ -268,6 +268,8 @@ def test_checks_that_failed_come_first(client: TestClient) -> None:
 def test_sql(client: TestClient) -> None:
     page = client.get("/sql?q=SELECT+run_id,+index,+epoch+FROM+wrong_predictions+LIMIT+3")
     assert "/trace/" in page.text
+    for unknown in ("SELECT+3+AS+index", "SELECT+3+AS+index,+NULL+AS+run_id"):
+        assert "/trace/" not in client.get(f"/sql?q={unknown}").text, "of which run is not known"
     assert client.get("/sql?q=SELECT+1+AS+a&save=csv").text == "a\r\n1\r\n"
     assert client.get("/sql?q=SELECT+1&save=parquet").content[:4] == b"PAR1"
     assert client.get("/sql?q=SELECT+1&save=exe").status_code == 400

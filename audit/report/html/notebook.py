@@ -90,7 +90,7 @@ def relation_html(reader: Reader, relation: Relation) -> str | None:
         columns=columns,
         rows=rows[:_ROWS],
         more=len(rows) > _ROWS,
-        pictures=_pictures(reader, columns, rows[:_ROWS]),
+        pictures=_pictures(reader, relation.run_ids, columns, rows[:_ROWS]),
     )
 
 
@@ -120,21 +120,25 @@ def _cell(template: str, **data: Any) -> str | None:
         return None
 
 
-def _pictures(reader: Reader, columns: list[str], rows: list[tuple[Any, ...]]) -> list[str]:
+def _pictures(reader: Reader, run_ids: Sequence[str], columns: list[str], rows: list[tuple[Any, ...]]) -> list[str]:
     """Return the address of a picture for each row, empty where there is none; no list where no row names a sample."""
-    if "index" not in columns:
+    # Without its run, an index names a sample only if the query sees one run.
+    if "index" not in columns or ("run_id" not in columns and len(run_ids) != 1):
         return []
     at = {name: columns.index(name) if name in columns else None for name in ("run_id", "epoch", "index", "visit")}
     keys: list[tuple[str, browsing.Key] | None] = []
     for row in rows:
         named = {name: row[place] if place is not None else None for name, place in at.items()}
+        run_id, index = named["run_id"] if at["run_id"] is not None else run_ids[0], named["index"]
+        if not isinstance(run_id, str) or not isinstance(index, int):
+            keys.append(None)
+            continue
         try:
-            run = reader.run(named["run_id"])
+            run = reader.run(run_id)
         except AuditError:
             return []
         epoch = named["epoch"] if named["epoch"] is not None else last_epoch(reader, run)
-        index = named["index"]
-        keys.append((run.run_id, (int(epoch), index, named["visit"] or 0)) if isinstance(index, int) else None)
+        keys.append((run.run_id, (int(epoch), index, named["visit"] or 0)))
     found: dict[tuple[str, browsing.Key], str] = {}
     for run_id in {key[0] for key in keys if key}:
         wanted = [key[1] for key in keys if key and key[0] == run_id]

@@ -108,6 +108,7 @@ class Reader:
         session = self.session(chosen, query, memory_limit)
         found = Relation(session, query, list(parameters))
         found.timeout = timeout
+        found.run_ids = chosen if chosen is not None else tuple(run.run_id for run in self.runs())
         return found
 
     def rows(

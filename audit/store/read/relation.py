@@ -41,6 +41,8 @@ class Relation:
         self._begun = False
         #: Seconds after which a fetch is stopped; None for never.
         self.timeout: float | None = None
+        #: The runs that the query can see.
+        self.run_ids: tuple[str, ...] = ()
         #: How a notebook shows the answer; set by who knows how.
         self.html: Callable[[Relation], str | None] | None = None
         with translate_errors(self._files):

@@ -49,13 +49,15 @@ def sql(state: AppState, request: Request) -> Page | Response:
             code = 422
     else:
         state.sandbox.start()
-    latest = next((run.run_id for run in reversed(state.store.runs())), None)
+    runs = state.store.runs()
+    # An index without its run names a sample only if there is one run.
+    only_run = runs[0].run_id if len(runs) == 1 else None
     fragment = request.headers.get("x-partial") == "1"
     return Page(
         "sql_answer.html" if fragment else "sql.html",
         data,
         200 if fragment else code,
-        {"examples": EXAMPLES, "latest": latest},
+        {"examples": EXAMPLES, "only_run": only_run},
     )
 
 
