@@ -82,7 +82,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons | independent samples |
 | `overflow` | Did 8-bit levels wrap around? | none: the map from levels before a stage to levels after it falls from above 200 to below 55, and rises elsewhere | the stage maps each level to one level |
 | `blank` | Does a stage empty a part of the pictures? | none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of them before | the stage keeps the size |
-| `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more the output is the input, rolled, turned or mirrored in one way | the stage changes no level, or only divides by 255 |
+| `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places | the stage changes no level, or only divides by 255 |
 | `truncated` | Is a file cut off? | none: the end marker is missing, and Pillow does not decode it | JPEG, PNG or WebP |
 | `probabilities` | Was softmax applied twice? | none: in 99.5 % of the rows the largest is at most e times the smallest, what went into the softmax adds up to 1 with nothing below 0, and many rows are near that limit | a model that is sure of some samples |
 | `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |

@@ -16,7 +16,7 @@ from PIL import Image, ImageFile, ImageOps
 from audit.api import run
 from audit.checks.integrity.truncated import has_end
 from audit.checks.shared.pixel_guess import telling_pixel, without_ground
-from audit.checks.values.displaced import moves_between
+from audit.checks.values.displaced import move_of
 from audit.checks.values.overflow import wrapped_levels
 
 Array = np.ndarray[Any, Any]
@@ -276,27 +276,50 @@ def _moved(tmp_path: Path, tiles: list[Array], code: str) -> list[tuple[str, str
 
 def test_columns_that_a_stage_rolls_over_the_border_are_found(tiles: list[Array], tmp_path: Path) -> None:
     ((message, severity),) = _moved(tmp_path, tiles, "np.roll(np.asarray(image), 9, axis=1)")
-    assert "rolls the pictures by 9 of 32 columns" in message
+    assert "rolls the pictures over the border, by 0 of 32 rows and 9 of 32 columns" in message
     assert severity is None
 
 
 def test_pictures_that_a_stage_turns_are_a_note(tiles: list[Array], tmp_path: Path) -> None:
     ((message, severity),) = _moved(tmp_path, tiles, "np.ascontiguousarray(np.rot90(np.asarray(image)))")
-    assert "turns by 90° to the left" in message
+    assert "turns the pictures by 90° to the left" in message
     assert severity == "info"
 
 
 _MOVES: dict[str, Callable[[Array, np.random.Generator], Array]] = {
     "unchanged": lambda pixels, _: pixels,
-    "rolled at random": lambda pixels, rng: np.roll(pixels, int(rng.integers(1, 32)), axis=2),
-    "mirrored at random": lambda pixels, rng: pixels[:, :, ::-1] if rng.random() < 0.5 else pixels,
+    "rolled at random": lambda pixels, rng: np.roll(pixels, int(rng.integers(1, 32)), axis=1),
+    "mirrored at random": lambda pixels, rng: pixels[:, ::-1] if rng.random() < 0.5 else pixels,
     "brighter": lambda pixels, _: np.minimum(pixels, 200) + np.uint8(20),
     "blank": lambda pixels, _: np.zeros_like(pixels),
+    "smaller": lambda pixels, _: pixels[4:-4, 4:-4],
 }
 
 
 @pytest.mark.parametrize("change", _MOVES)
 def test_what_differs_between_samples_or_changes_levels_is_not_displaced(tiles: list[Array], change: str) -> None:
     rng = np.random.default_rng(1)
-    pairs = [(planes, _MOVES[change](planes, rng)) for planes in (tile.transpose(2, 0, 1) for tile in tiles[:24])]
-    assert not set.intersection(*(moves_between(before, after) for before, after in pairs))
+    assert move_of([(tile[:, :, 0], _MOVES[change](tile[:, :, 0], rng)) for tile in tiles[:24]]) is None
+
+
+@pytest.mark.parametrize(("down", "across"), [(0, 1), (31, 0), (5, 0), (3, 7), (16, 16), (31, 31)])
+def test_every_roll_is_named(tiles: list[Array], down: int, across: int) -> None:
+    pairs = [(tile[:, :, 0], np.roll(tile[:, :, 0], (down, across), (0, 1))) for tile in tiles[:16]]
+    assert move_of(pairs) == f"rolls the pictures over the border, by {down} of 32 rows and {across} of 32 columns"
+
+
+def test_pixels_in_other_places_are_found_in_another_type_too(tiles: list[Array]) -> None:
+    order = np.random.default_rng(0).permutation(32 * 32)
+    pairs = [
+        (tile[:, :, 0], (tile[:, :, 0].ravel()[order].reshape(32, 32) / np.float32(255)).astype(np.float32))
+        for tile in tiles[:16]
+    ]
+    assert move_of(pairs) == "puts the pixels in other places"
+
+
+def test_a_random_mirror_is_not_displaced(tiles: list[Array], tmp_path: Path) -> None:
+    """A sample that it leaves as it is has no output of its own there, so that all that are stored are mirrored."""
+    code = "image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if image.getpixel((0, 0))[0] % 2 else image"
+    pipeline = _BRIGHTER + f"transform = [lambda image: {code}]\n"
+    store = _record(tmp_path, tiles[:60], lambda pixels, _: pixels, pipeline)
+    assert _messages(store, "displaced") == []

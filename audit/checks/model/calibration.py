@@ -43,7 +43,8 @@ class Calibration(Check):
 
     description = "Of predictions with 90 % confidence, 90 % should be right: the expected calibration error is small."
     severity = "warning"
-    follows = CAUSES_OF_ERRORS
+    # Where one class is never right, what is predicted instead of it is too sure.
+    follows = (*CAUSES_OF_ERRORS, "per_class_accuracy")
     needs = ("model", "labels")
     options = settings(
         max=Option(0.1, "The largest expected calibration error that is allowed."),

@@ -56,12 +56,17 @@ class Blank(Check):
         if not context.facts.counts.get("payloads"):
             return
         seen: dict[int, _Seen] = {}
-        for _, stage, value in stored_values(context, max(_FEWEST, context.options["samples"])):
+        visits = set()
+        for visit, stage, value in stored_values(context, max(_FEWEST, context.options["samples"])):
+            visits.add(visit)
             if value is not None and value.ndim in (2, 3) and value.size:
                 seen.setdefault(stage, _Seen()).add(value)
         before: _Seen | None = None
         for stage, now in sorted(seen.items()):
-            finding = self._channel(context, stage, now) or (before and self._lines(context, stage, before, now))
+            finding = self._channel(context, stage, now) or (
+                # A stage that leaves some samples as they are empties a part of the others at random.
+                self._lines(context, stage, before, now) if before is not None and now.count == len(visits) else None
+            )
             if finding:
                 yield finding
                 return

@@ -1,4 +1,4 @@
-"""`displaced`: a stage moves the pixels of every picture in the same way: it rolls, turns or mirrors them."""
+"""`displaced`: a stage moves the pixels of every picture in the same way: it rolls, turns, mirrors or shuffles them."""
 
 from __future__ import annotations
 
@@ -13,86 +13,91 @@ from audit.checks.shared.stored_values import Visit, channel_axis, stored_values
 
 #: A random stage moves fewer samples than this in one way now and then.
 _FEWEST = 16
-#: What a stage may do to all pictures, in words; a roll is seldom meant, the others may be.
+#: Turns and mirrors of n×height×width, in words; these may be meant.
 _TURNS = {
-    "turns by 90° to the left": lambda planes: np.rot90(planes, 1, (1, 2)),
-    "turns by 180°": lambda planes: np.rot90(planes, 2, (1, 2)),
-    "turns by 90° to the right": lambda planes: np.rot90(planes, 3, (1, 2)),
-    "mirrors left and right": lambda planes: planes[:, :, ::-1],
-    "mirrors top and bottom": lambda planes: planes[:, ::-1],
-    "swaps rows and columns": lambda planes: planes.transpose(0, 2, 1),
+    "turns the pictures by 90° to the left": lambda pictures: np.rot90(pictures, 1, (1, 2)),
+    "turns the pictures by 180°": lambda pictures: np.rot90(pictures, 2, (1, 2)),
+    "turns the pictures by 90° to the right": lambda pictures: np.rot90(pictures, 3, (1, 2)),
+    "mirrors the pictures left and right": lambda pictures: pictures[:, :, ::-1],
+    "mirrors the pictures top and bottom": lambda pictures: pictures[:, ::-1],
+    "swaps rows and columns": lambda pictures: pictures.transpose(0, 2, 1),
 }
 
 
 class Displaced(Check):
     """Compare a stage's input and output, pixel by pixel, where both are stored."""
 
-    description = "A stage moves the pixels of every picture in the same way: it rolls them over the border, turns or mirrors them (notes)."
+    description = (
+        "A stage moves the pixels of every picture in the same way: it rolls them over the border or shuffles them, turns or "
+        "mirrors them (notes)."
+    )
     severity = "warning"
     options = settings(samples=Option(32, "Compare the pixels of at most this many samples, evenly chosen."))
 
     def run(self, context: Context) -> Iterable[Finding]:
-        moves: dict[int, list[set[str]]] = {}
-        for stage, before, after in self._pairs(context):
-            known = moves.setdefault(stage, [])
-            # What does not hold for all samples so far need not be tried again.
-            if not known or known[-1]:
-                found = moves_between(before, after)
-                known.append(found & known[-1] if known else found)
-        if not moves:
+        found: dict[int, list[tuple[Array, Array]]] = {}
+        visits = set()
+        for visit, stage, before, after in self._pairs(context):
+            visits.add(visit)
+            if before is not None and after is not None:
+                found.setdefault(stage, []).append((before, after))
+        if not found:
             raise Skip("no stage has pictures before and after it that were stored whole")
-        for stage, known in sorted(moves.items()):
-            if len(known) < _FEWEST or not known[-1]:
-                continue
-            words = min(known[-1])
-            rolled = words.startswith("rolls")
-            yield Finding(
-                f"{context.stage_name(stage)} {words} in all {len(known)} samples that were compared"
-                + (": what leaves at one border comes in at the other." if rolled else "."),
-                stage=stage,
-                value=len(known),
-                threshold=_FEWEST,
-                sql=f"FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {stage}",
-                severity=None if rolled else "info",
-            )
+        for stage, pairs in sorted(found.items()):
+            # A stage that leaves some samples as they are moves the others at random.
+            words = move_of(pairs) if len(pairs) == len(visits) >= _FEWEST else None
+            if words is not None:
+                yield Finding(
+                    f"{context.stage_name(stage)} {words}, in all {len(pairs)} samples that were compared.",
+                    stage=stage,
+                    value=len(pairs),
+                    threshold=_FEWEST,
+                    sql=f"FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {stage}",
+                    severity="info" if words in _TURNS else None,
+                )
 
-    def _pairs(self, context: Context) -> Iterator[tuple[int, Array, Array]]:
-        """Yield each stage with pictures before and after it, as channels×height×width."""
-        last: tuple[Visit, Array] | None = None
+    def _pairs(self, context: Context) -> Iterator[tuple[Visit, int, Array | None, Array | None]]:
+        """Yield each visit and stage, with the first channel before and after it where both are pictures."""
+        last: tuple[Visit, Array | None] | None = None
         for visit, stage, value in stored_values(context, max(_FEWEST, context.options["samples"])):
-            planes = None if value is None else _planes(value)
-            if planes is not None and last is not None and last[0] == visit and len(planes) == len(last[1]):
-                yield stage, last[1], planes
-            last = None if planes is None else (visit, planes)
+            plane = None if value is None else _first_channel(value)
+            yield visit, stage, last[1] if last is not None and last[0] == visit else None, plane
+            last = visit, plane
 
 
-def moves_between(before: Array, after: Array) -> set[str]:
-    """Return the words for all moves that make one picture of the other; nothing if it was not moved, or was changed."""
+def move_of(pairs: list[tuple[Array, Array]]) -> str | None:
+    """Return in words how all pictures were moved; None if they were not moved, were changed, or each in its own way."""
+    if any(len({(one.shape, str(one.dtype)) for one in column}) != 1 for column in zip(*pairs, strict=True)):
+        return None
+    before, after = (np.stack(column) for column in zip(*pairs, strict=True))
     if before.dtype == np.uint8 and after.dtype == np.float32:
         before = before.astype(np.float32) / np.float32(255)
-    # A picture of one value looks the same however it is moved.
-    if before.dtype != after.dtype or sorted(before.shape) != sorted(after.shape) or before.min() == before.max():
-        return set()
-    if before.shape == after.shape and (before == after).all():
-        return set()
-    if before.min() != after.min() or before.max() != after.max():
-        return set()
-    found = {words for words, move in _TURNS.items() if np.array_equal(move(before), after)}
-    if before.shape != after.shape:
-        return found
-    for axis, words in ((1, "rows"), (2, "columns")):
-        first = after.take(0, axis=axis)
-        for place in range(1, before.shape[axis]):
-            if np.array_equal(first, before.take(place, axis=axis)) and np.array_equal(
-                np.roll(before, -place, axis=axis), after
-            ):
-                found.add(f"rolls the pictures by {before.shape[axis] - place} of {before.shape[axis]} {words}")
-    return found
+    if before.dtype != after.dtype or before[0].size != after[0].size or np.array_equal(before, after):
+        return None
+    # What one pixel is in all samples is found again elsewhere, if pixels were only moved.
+    if not np.array_equal(np.sort(_through_samples(before)), np.sort(_through_samples(after))):
+        return None
+    for words, move in _TURNS.items():
+        if np.array_equal(move(before), after):
+            return words
+    if before.shape == after.shape:
+        _, height, width = before.shape
+        for place in np.flatnonzero(_through_samples(before) == _through_samples(after)[0]).tolist():
+            down, across = -(place // width) % height, -place % width
+            if np.array_equal(np.roll(before, (down, across), (1, 2)), after):
+                return f"rolls the pictures over the border, by {down} of {height} rows and {across} of {width} columns"
+    return "puts the pixels in other places"
 
 
-def _planes(value: Array) -> Array | None:
-    """Return a picture as channels×height×width; None if it has another form."""
-    if value.ndim == 2:
-        return value[None]
+def _through_samples(pictures: Array) -> Array:
+    """Return for each pixel its values in all samples, as one item that can be compared and sorted."""
+    flat = np.ascontiguousarray(pictures.reshape(len(pictures), -1).T)
+    return flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1])))[:, 0]
+
+
+def _first_channel(value: Array) -> Array | None:
+    """Return one channel of a picture; None if it has another form."""
+    if value.ndim == 2 and value.size:
+        return value
     axis = channel_axis(value.shape)
-    return None if axis is None or not value.size else np.moveaxis(value, axis, 0)
+    return None if axis is None or not value.size else value.take(0, axis=axis)
