@@ -36,6 +36,13 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     help="Write the report to a file; the text also goes to standard error.",
 )
 @click.option(
+    "--write",
+    "files",
+    metavar="FORMAT=FILE",
+    multiple=True,
+    help="Also write the report of the same run to a file, in a format of --format; repeatable.",
+)
+@click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
     help="The lowest severity that makes the command fail. [default: error]",
@@ -48,7 +55,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.option(
     "--pictures",
     metavar="inline|FOLDER",
-    help="With --format markdown: show the samples of the worst findings, inside the text or as files of a folder.",
+    help="With a report in Markdown: show the samples of the worst findings, inside the text or as files of a folder.",
 )
 @click.option(
     "--probe",
@@ -64,6 +71,7 @@ def check(
     form: str,
     as_json: bool,
     output: str | None,
+    files: Sequence[str],
     listing: bool,
     init: bool,
     pictures: str | None,
@@ -76,8 +84,9 @@ def check(
     Exit code 1 if a check of severity error fails (--fail-on changes the severity), 2 if the configuration is invalid.
     """
     form = "json" if as_json else form
-    if pictures and form != "markdown":
-        raise click.UsageError("--pictures can be used only with --format markdown.")
+    written = [_format_and_file(given) for given in files]
+    if pictures and "markdown" not in {form, *(kind for kind, _ in written)}:
+        raise click.UsageError("--pictures needs a report in Markdown: add --format markdown or --write markdown=FILE.")
     if listing:
         _list(form, options["checks"])
         return 0
@@ -85,12 +94,31 @@ def check(
 
     with open_store(store) as opened:
         if init:
-            written = opened.write_check_config(config or "audit.toml", run)
-            click.echo(f"Wrote {written}", err=True)
+            place = opened.write_check_config(config or "audit.toml", run)
+            click.echo(f"Wrote {place}", err=True)
             return 0
         report = opened.check(run, config=config, record=True, **options)
-        text = _with_pictures(opened, report, pictures) if pictures else None
-    return show(report, form, output, verbose=verbose, text=text)
+        markdown = _with_pictures(opened, report, pictures) if pictures else None
+    _write(report, written, markdown)
+    return show(report, form, output, verbose=verbose, text=markdown if form == "markdown" else None)
+
+
+def _format_and_file(given: str) -> tuple[str, str]:
+    """Return the parts of FORMAT=FILE."""
+    kind, equals, file = given.partition("=")
+    if kind not in FORMATS or not equals or not file:
+        raise click.UsageError(f"--write must be FORMAT=FILE with one of {', '.join(FORMATS)}, got {given!r}.")
+    return kind, file
+
+
+def _write(report: Report, files: list[tuple[str, str]], markdown: str | None) -> None:
+    """Write the report to files; `markdown` is made already."""
+    from audit.output_file import write_text
+    from audit.report.findings.formats import FORMS
+
+    for kind, file in files:
+        write_text(file, markdown if kind == "markdown" and markdown is not None else FORMS[kind](report))
+        click.echo(f"Wrote {file}", err=True)
 
 
 def _with_pictures(opened: Store, report: Report, pictures: str) -> str:

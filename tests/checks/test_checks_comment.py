@@ -105,3 +105,20 @@ def test_the_text_fits_a_screen() -> None:
     assert sum("… and 299 more" in line for line in lines) == 8
     assert all(any(f"absent{n}" in line for line in lines) for n in range(20))
     assert "reason 6" in as_text(report, verbose=True)
+
+
+def test_one_run_of_the_checks_gives_several_reports(store: str) -> None:
+    result = audit("check", "now", "--store", store, "--baseline", "before", "--only", "prediction_flips", "--format", "github",
+                   "--write", "markdown=comment.md", "--write", "junit=report.xml", "--pictures", "inline")  # fmt: skip
+    assert result.exit_code == 1, result.stderr
+    assert result.stdout.count("::error") == 8
+    assert rendered(Path("comment.md").read_text(encoding="utf-8")).count("<img") == 6
+    assert Path("report.xml").read_text(encoding="utf-8").count("<failure") == 8
+
+
+@pytest.mark.parametrize("given", ["markdown", "markdown=", "word=report.doc", "=report.md"])
+def test_a_report_without_a_known_format_or_a_file_is_refused(store: str, given: str) -> None:
+    result = audit("check", "now", "--store", store, "--write", given)
+    assert result.exit_code == 2
+    assert "FORMAT=FILE" in result.stderr
+    assert not list(Path().glob("report.*"))

@@ -36,7 +36,8 @@ class LabelIssues(Check):
 
     description = "Labels that are probably wrong, by the recorded probabilities; the most probable first."
     severity = "warning"
-    follows = CAUSES_OF_ERRORS
+    # A label that the baseline's model predicted is not doubtful because this one is worse.
+    follows = (*CAUSES_OF_ERRORS, "prediction_flips", "class_regressions")
     needs = ("model", "labels")
     options = settings(
         precision=Option(0.8, "Report only so many labels that at least this share of them is expected to be wrong."),

@@ -32,18 +32,21 @@ def as_markdown(report: Report, pictures: Sequence[FindingPicture] = (), folder:
         "| check | severity | status | |",
         "| --- | --- | --- | --- |",
     ]
-    quiet = [outcome for outcome in report.outcomes if outcome.status == "pass"]
     lines += [
         f"| {outcome.check} | {outcome.severity} | {_mark(outcome)} | {_escape(outcome.message)} |"
         for outcome in report.outcomes
-        if outcome.status != "pass"
+        if outcome.status in ("fail", "error")
     ]
-    if quiet:
-        listed = ", ".join(outcome.check for outcome in quiet)
-        lines.append(f"| {len(quiet)} more | | {_MARKS['pass']} | {listed} |")
+    skipped = report.with_status("skip")
+    for status, others in (("pass", report.with_status("pass")), ("skip", skipped)):
+        if others:
+            lines.append(f"| {len(others)} more | | {_MARKS[status]} | {', '.join(one.check for one in others)} |")
     lines += _pictures(pictures, folder)
     for outcome in report.with_status("fail"):
         lines += _details(outcome)
+    if skipped:
+        rows = [f"| {outcome.check} | {_escape(outcome.message)} |" for outcome in skipped]
+        lines += _folded("Why checks were skipped", ["| check | |", "| --- | --- |", *rows])
     lines += [f"> {_escape(note)}" for note in report.notes]
     return "\n".join(lines) + "\n"
 
@@ -79,14 +82,18 @@ def _mark(outcome: CheckOutcome) -> str:
 
 
 def _details(outcome: CheckOutcome) -> list[str]:
-    head = f"<details><summary>{outcome.check}: {outcome.total:,} findings</summary>"
-    lines = ["", head, "", "| index | source | stage | |", "| --- | --- | --- | --- |"]
+    lines = ["| index | source | stage | |", "| --- | --- | --- | --- |"]
     for finding in outcome.findings[:_SHOWN]:
         cells = [finding.index, finding.source, finding.stage, finding.message]
         lines.append("| " + " | ".join("" if cell is None else _escape(str(cell)) for cell in cells) + " |")
     if outcome.total > _SHOWN:
         lines.append(f"| | | | … and {outcome.total - _SHOWN:,} more |")
-    return [*lines, "", "</details>", ""]
+    return _folded(f"{outcome.check}: {outcome.total:,} finding{'' if outcome.total == 1 else 's'}", lines)
+
+
+def _folded(title: str, lines: list[str]) -> list[str]:
+    """Return lines that are shown when their title is clicked."""
+    return ["", f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""]
 
 
 def _escape(text: str) -> str:
