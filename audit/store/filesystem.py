@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from audit.errors import StoreError
@@ -90,6 +90,21 @@ class Filesystem(ABC):
     @abstractmethod
     def replace(self, path: str, data: bytes | memoryview) -> None:
         """Put a file in place of another, atomically."""
+
+    @contextmanager
+    def creating(self) -> Iterator[Callable[[str, bytes | memoryview], None]]:
+        """Yield a function that puts a file in place, also of one that is there already; all are in place after the block.
+
+        For files whose names contain the digests of their contents: what is there already is a copy.
+        """
+
+        def create(path: str, data: bytes | memoryview) -> None:
+            try:
+                self.create(path, data)
+            except FileExistsError:
+                self.replace(path, data)
+
+        yield create
 
     @abstractmethod
     def remove(self, path: str) -> None:

@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from audit.errors import StoreBusy, StoreDamaged, StoreError, StoreReadOnly
 from audit.store.direct_write import write_whole
 from audit.store.filesystem import Filesystem, RandomReader
+from audit.store.flush import flush_folder, flush_together
 from audit.store.regular_file import LocalReader, check_no_link, open_regular
 
 #: Set to 0, it lets a store be written on a file system that has no locks.
@@ -108,13 +110,7 @@ class LocalFilesystem(Filesystem):
     def create(self, path: str, data: bytes | memoryview) -> None:
         target = self._for_change(path)
         with self._temporary(target, data) as temporary:
-            # link, unlike rename, fails when the name is taken: check-then-rename loses commits.
-            try:
-                os.link(temporary, target)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                _rename_if_absent(temporary, target)
+            _name_if_absent(temporary, target)
 
     def replace(self, path: str, data: bytes | memoryview) -> None:
         target = self._for_change(path)
@@ -122,16 +118,56 @@ class LocalFilesystem(Filesystem):
             os.replace(temporary, target)
 
     @contextmanager
+    def creating(self) -> Iterator[Callable[[str, bytes | memoryview], None]]:
+        made: list[tuple[Path, Path, int]] = []
+
+        def create(path: str, data: bytes | memoryview) -> None:
+            target = self._for_change(path)
+            temporary = _temporary_name(target)
+            with self._naming(target):
+                _make_folders([target.parent])
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                made.append((temporary, target, descriptor))
+                write_whole(descriptor, data)
+
+        try:
+            yield create
+            with self._naming(made[0][1] if made else self._root):
+                flush_together([functools.partial(os.fsync, descriptor) for _, _, descriptor in made])
+            for temporary, target, _ in made:
+                with self._naming(target):
+                    try:
+                        _name_if_absent(temporary, target)
+                    except FileExistsError:
+                        os.replace(temporary, target)
+            folders = [*dict.fromkeys(target.parent for _, target, _ in made)]
+            with self._naming(folders[0] if folders else self._root):
+                flush_together([functools.partial(flush_folder, folder) for folder in folders])
+        finally:
+            for temporary, _, descriptor in made:
+                os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+
+    @contextmanager
+    def _naming(self, target: Path) -> Iterator[None]:
+        """Say of an error inside which file could not be written."""
+        try:
+            yield
+        except OSError as error:
+            raise _write_error(self.location, target, error) from error
+
+    @contextmanager
     def _temporary(self, target: Path, data: bytes | memoryview) -> Iterator[Path]:
         """Yield a flushed file beside `target`; after the block the directory is flushed too."""
-        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        temporary = _temporary_name(target)
         try:
             _make_folders([target.parent])
             with open(temporary, "wb", buffering=0) as file:
                 write_whole(file.fileno(), data)
                 os.fsync(file.fileno())
             yield temporary
-            _flush_directory(target.parent)
+            flush_folder(target.parent)
         except FileExistsError:
             raise
         except OSError as error:
@@ -157,7 +193,7 @@ class LocalFilesystem(Filesystem):
         hidden = target.parent / f".removed-{target.name}-{secrets.token_hex(4)}"
         try:
             os.rename(target, hidden)
-            _flush_directory(target.parent)
+            flush_folder(target.parent)
         except OSError as error:
             raise _write_error(self.location, target, error) from error
         return str(hidden.relative_to(self._root))
@@ -222,6 +258,10 @@ def _read_all(descriptor: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
+def _temporary_name(target: Path) -> Path:
+    return target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+
+
 def _make_folders(paths: Iterable[Path]) -> None:
     """Make folders and those above them; each survives a power cut only once its parent is flushed."""
     changed: dict[Path, None] = {}
@@ -234,13 +274,23 @@ def _make_folders(paths: Iterable[Path]) -> None:
             folder.mkdir(exist_ok=True)
             changed[folder.parent] = None
     for parent in changed:
-        _flush_directory(parent)
+        flush_folder(parent)
 
 
 #: What file systems without hard links answer: FAT, exFAT, some network and FUSE mounts.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+
+
+def _name_if_absent(temporary: Path, target: Path) -> None:
+    """Give a file its name, or FileExistsError. link, unlike rename, fails when the name is taken: check-then-rename loses commits."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _rename_if_absent(temporary, target)
 
 
 def _renameat2() -> Any:
@@ -276,14 +326,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _unless_gone(_: object, __: str, raised: Any) -> None:
     if not isinstance(raised[1], FileNotFoundError):
         raise raised[1]
-
-
-def _flush_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_error(location: str, path: str, error: OSError) -> StoreError:

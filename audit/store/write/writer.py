@@ -180,9 +180,12 @@ class RunWriter:
             folder = run_folder(self.run.run_id)
             self._filesystem.make_folders([f"{folder}/{name}" for name in gathered])
             indices = self._write_indices(gathered)
-            for name, table in gathered.items():
-                part = self._write_part(name, table)
-                parts.append(replace(part, index_pages=indices) if part.first_index is not None else part)
+            with self._filesystem.creating() as create:
+                for name, table in gathered.items():
+                    part, data = part_of(name, table, self._numbers[name], buffer=self._buffer)
+                    parts.append(replace(part, index_pages=indices) if part.first_index is not None else part)
+                    # It may be there already, if a process died after it wrote this part and before it committed it.
+                    create(f"{folder}/{part.file}", data)
         except (StoreError, OSError):
             withdraw(self._filesystem, self.run.run_id, parts)
             raise
@@ -277,16 +280,6 @@ class RunWriter:
         run.wrong = tally.graded - tally.correct
         run.last_epoch = tally.last_epoch(ended=run.status == "complete")
         run.accuracy = tally.accuracy(run.last_epoch)
-
-    def _write_part(self, name: str, table: pa.Table) -> Part:
-        part, data = part_of(name, table, self._numbers[name], buffer=self._buffer)
-        path = f"{run_folder(self.run.run_id)}/{part.file}"
-        try:
-            self._filesystem.create(path, data)
-        except FileExistsError:
-            # A process died after it wrote this part and before it committed it. The name contains the digest of the content.
-            self._filesystem.replace(path, data)
-        return part
 
     def _write_indices(self, gathered: Mapping[str, pa.Table]) -> str | None:
         """Write the indices of this commit's samples to a file, if it needs one (see index_set.py); return the file's name."""

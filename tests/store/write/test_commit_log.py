@@ -231,6 +231,52 @@ def test_new_folders_are_flushed_into_their_parents(tmp_path: Path, monkeypatch:
     assert {str(folder) for folder in made} <= flushed
 
 
+def test_parts_are_on_the_disk_before_their_names_and_names_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order that survives a power cut at any instant."""
+    events: list[tuple[str, str]] = []
+    fsync, link = os.fsync, os.link
+
+    def note_flush(descriptor: int) -> None:
+        fsync(descriptor)
+        events.append(("flush", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def note_name(source: Any, target: Any) -> None:
+        events.append(("name", f"{source}"))
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(os, "link", note_name)
+    run = record(tmp_path, samples=2)
+    folder = tmp_path / "runs" / run.run_id
+    named = [path for what, path in events if what == "name" and path.startswith(f"{folder}/") and "/log/" not in path]
+    parts = [path for path in named if ".parquet." in path]
+    assert len(parts) > 2
+    commit = next(n for n, (what, path) in enumerate(events) if what == "name" and "/log/" in path)
+    for path in parts:
+        at = events.index(("name", path))
+        assert ("flush", path) in events[:at]
+        assert ("flush", os.path.dirname(path)) in events[at:commit]
+
+
+def test_a_part_that_cannot_be_flushed_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if ".parquet." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match="could not be written"):
+        record(tmp_path, samples=2)
+    monkeypatch.undo()
+    with audit.open(tmp_path) as store:
+        assert [(run.status, run.samples) for run in store.runs()] == [("interrupted", 0)]
+    assert not [*tmp_path.rglob("*.parquet"), *tmp_path.rglob("*.tmp")]
+
+
 def test_killed_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is no run and no damage, and the other runs are whole."""
     keep, drop = record(tmp_path, samples=3), record(tmp_path, samples=5)
