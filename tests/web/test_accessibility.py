@@ -28,6 +28,7 @@ def pages(site: str) -> list[str]:
         *(f"{photos}/trace/28?order=loss&where=", f"{training}/training", f"compare?{both}", f"{photos}/checks"),
         f"{training}/gallery?where=&stage=1&filter=%7B%22label%22:%7B%22in%22:[1,2]%7D%7D",
         *(f"compare/stages?{both}&index_a=28&index_b=28", "sql?q=FROM+runs", "sql?q=nope", "nothing-here"),
+        f"{training}/trace/28",
     ]
 
 
