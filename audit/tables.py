@@ -214,7 +214,10 @@ class PredictionRow(VisitRow):
     operations: Annotated[
         list[str] | None,
         VARCHARS(
-            "what the loop did to the sample between its last stage and the model", null="nothing, or unknown", since=3
+            "what the loop did to the sample between its last stage and the model; `part`: the model was given one tensor "
+            "of the item, and the last stage's output is another one or all of them",
+            null="nothing, or unknown",
+            since=3,
         ),
     ]
     target: Annotated[

@@ -27,6 +27,11 @@ _MISFIT = (
     "{targets}, and the model gives {width} for each sample: what they mean is not evident. They are recorded as {kind} and "
     "not graded. Say what they are with output (--output): multilabel, regression, sigmoid, logits or embedding."
 )
+#: What is said of more numbers than classes.
+_WIDE = (
+    "it gives {width} numbers for each sample, and the labels are of {count} classes: number 0 is taken for the logit of class 0, and "
+    "so on. Say what they are with output (--output): logits or embedding."
+)
 #: What is said of one number beside labels that it cannot stand for.
 _ONE_NUMBER = (
     "the labels are of {count}, and the model gives one number for each sample: what it means is not evident. It is recorded "
@@ -79,6 +84,14 @@ def find_meaning(
     found = _from_one_number(values, module, labels or [], classes)
     found = found or _from_targets(values, labels or [], targets) or _from_values(values, module)
     return replace(found, doubt=found.doubt or doubt_targets(found, values.shape[1], labels or [], targets))
+
+
+def doubt_width(meaning: OutputMeaning, width: int, classes: Sequence[str] | None) -> str | None:
+    """Return what is said where an output that was taken for logits has more numbers than the labels have classes."""
+    is_wide = classes is not None and width > max(len(classes), 2)
+    if classes is None or not is_wide or meaning.kind != "logits":
+        return None
+    return _WIDE.format(width=width, count=len(classes))
 
 
 def doubt_targets(

@@ -18,7 +18,7 @@ from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.items import LABEL_KEYS, input_place
+from audit.recorders.visit.items import input_place, named_label
 from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
 from audit.store import wire
@@ -154,7 +154,7 @@ def order_targets(targets: Any, layout: BatchLayout | None) -> Any:
 def _second(data: Any) -> Any:
     """Return the part of a collated batch that holds the labels or targets."""
     if isinstance(data, Mapping):
-        return next((data[key] for key in LABEL_KEYS if key in data), None)
+        return named_label(data, stacked=True)
     if not isinstance(data, (tuple, list)) or len(data) < 2:
         return None
     return next(iter(data[input_place(data, stacked=True) + 1 :]), None)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
-from audit.models.meaning import OutputMeaning
+from audit.models.meaning import OutputMeaning, doubt_width
 from audit.models.task_outputs import TaskOutput, is_losses
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.model.batch_tracker import BatchTracker
@@ -84,6 +84,8 @@ class CallRecorder:
         facts: dict[str, Any] = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
         facts["other_mode"] = watched.layers_in_other_mode() or None
         try:
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                raise Unmatched("The model was called inside a function transform, such as torch.func.vmap or grad.")
             # What is computed from the input is not an operation of the loop.
             with self._tracker.paused():
                 match = self._matcher.find(given, arguments)
@@ -225,9 +227,10 @@ class CallRecorder:
         meaning, is_new = reader.find_meaning(values, wanted.labels, wanted.values, wanted.classes)
         if is_new:
             self._note_meaning(watched, reader, step, meaning)
-        problem = describe_label_problem(wanted.labels, values.shape[1], meaning.kind)
-        if problem is not None:
-            self._problems.mark(f"The output of the model {reader.name}: {problem}")
+        wide = doubt_width(meaning, values.shape[1], wanted.classes) if is_new and not reader.is_declared else None
+        for problem in (wide, describe_label_problem(wanted.labels, values.shape[1], meaning.kind)):
+            if problem is not None:
+                self._problems.mark(f"The output of the model {reader.name}: {problem}")
         digests = step.digests or row_digests(given, step.rows, step.inputs)
         columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
         step.predict(columns, digests)

@@ -20,6 +20,7 @@ from audit.recorders.model.row_origins import MixedRow, Row, RowOrigins, mix_row
 from audit.recorders.model.step import Place
 from audit.recorders.model.unpredicted_batch import UnpredictedBatch
 from audit.recorders.model.waiting_batches import WaitingBatches
+from audit.recorders.visit.items import input_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class BatchMatch:
     parents: list[tuple[Place, ...] | None] | None = None
 
 
+#: The operation that leads from an item to one tensor of it, where its stages did not end with that tensor.
+PART = "part"
+
+
 class Unmatched(Exception):
     """Nothing proves which samples a model was called with; says why."""
 
@@ -43,10 +48,15 @@ def track_batch(tracker: BatchTracker, data: Any, batch: UnpredictedBatch) -> No
     """Follow the tensors of a batch that is about to be given to the loop."""
     for tensors in listed_samples(data, len(batch.ok)) if batch.layout is None else ():
         batch.singles |= {tensor.data_ptr(): place for tensor, place in _places_in(tensors, batch) if tensor.numel()}
+    value = input_part(data)
     for tensor in all_tensors(data):
         origins = batch.origins(tensor)
-        if origins is not None:
-            tracker.add(tensor, origins)
+        if origins is None:
+            continue
+        if batch.layout is None and origins.axis == 0 and tensor is not value:
+            # The second view, say: what the stages recorded is another tensor of the item, or all of them together.
+            origins = replace(origins, operations=(PART,))
+        tracker.add(tensor, origins)
 
 
 def _places_in(tensors: Sequence[torch.Tensor], batch: UnpredictedBatch) -> list[tuple[torch.Tensor, int]]:

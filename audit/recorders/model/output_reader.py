@@ -58,6 +58,11 @@ class OutputReader:
         return self._pick is not False
 
     @property
+    def is_declared(self) -> bool:
+        """Whether the user said what the numbers mean."""
+        return self._declared is not None
+
+    @property
     def is_embedding(self) -> bool:
         """Whether the output was declared as a vector, which nothing is compared with."""
         return self._declared == "embedding"

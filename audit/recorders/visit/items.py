@@ -12,6 +12,9 @@ from audit.errors import UsageError
 from audit.recorders.calls.data_values import is_picture, is_text
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
+#: Where an item without a label may have a mask of class numbers, and of which types that is.
+MASK_KEYS = ("mask", "masks", "segmentation", "semantic")
+_MASK_TYPES = ("uint8", "int16", "int32", "int64")
 INPUT_KEYS = ("image", "img", "pixel_values", "x", "input", "inputs", "text", "input_ids", "data")
 
 
@@ -20,7 +23,7 @@ def split_item(item: Any) -> tuple[Any, Any]:
     if type(item) is tuple and len(item) == 2 and type(item[0]) is torch.Tensor and item[0].ndim:
         return item  # nearly always
     if isinstance(item, Mapping):
-        label = next((item[key] for key in LABEL_KEYS if key in item), None)
+        label = named_label(item)
         named = next((item[key] for key in INPUT_KEYS if key in item), None)
         return (item if named is None else named), label
     if isinstance(item, (tuple, list)) and len(item) >= 2:
@@ -39,6 +42,30 @@ def split_item(item: Any) -> tuple[Any, Any]:
         value, label = split_item(fields)
         return (item if value is fields else value), label
     return item, None
+
+
+def named_label(parts: Mapping[Any, Any], *, stacked: bool = False) -> Any:
+    """Return the entry of an item or a batch that is named like a label, else a mask of class numbers; None if it has none."""
+    key = next((key for key in LABEL_KEYS if key in parts), None)
+    if key is None:
+        key = next((key for key in MASK_KEYS if key in parts and _is_mask(parts[key], stacked)), None)
+    return None if key is None else parts[key]
+
+
+def _is_mask(part: Any, stacked: bool) -> bool:
+    """Return whether a part is (H, W) or (1, H, W) whole numbers: other masks say which tokens or pixels count."""
+    axes = _axes_of(part) - int(stacked)
+    is_flat = axes == 2 or (axes == 3 and part.shape[int(stacked)] == 1)
+    return is_flat and str(part.dtype).rpartition(".")[2] in _MASK_TYPES
+
+
+def input_part(data: Any) -> Any:
+    """Return the part of a collated batch that `split_item` takes for the input of each item."""
+    if isinstance(data, Mapping):
+        return next((data[key] for key in INPUT_KEYS if key in data), data)
+    if isinstance(data, (tuple, list)) and data:
+        return data[input_place(data, stacked=True)] if len(data) > 1 else data[0]
+    return data
 
 
 def second_input(item: Any) -> Any:

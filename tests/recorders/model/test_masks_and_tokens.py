@@ -221,3 +221,46 @@ def test_targets_are_found_in_items_too(tmp_path: Path, wrapped: str) -> None:
     for index, position, target, predicted, correct in rows:
         assert (target, predicted) == (int(targets[index, position]), int(tokens[index, position]))
         assert correct == (None if target < 0 else target == predicted)
+
+
+class MaskDicts(TensorDataset):
+    """Items as dicts without a label, as many segmentation datasets have them."""
+
+    name = "mask"
+
+    def __getitem__(self, index: int) -> Any:
+        scores, mask = super().__getitem__(index)
+        return {"image": scores, self.name: mask}
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8"])
+def test_a_mask_beside_a_picture_is_the_target(tmp_path: Path, kind: str) -> None:
+    scores, targets = masks()
+    model = Scores()
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        run.model(model)
+        for batch in run.loader(DataLoader(MaskDicts(scores, targets.to(getattr(torch, kind))), batch_size=2)):
+            model(batch["image"])
+    asked = Asked(tmp_path / "lineage")
+    assert asked("SELECT output, task FROM runs") == [("masks", "segmentation")]
+    (iou,) = asked("SELECT mean_iou FROM worst_masks WHERE index = 2")[0]
+    own = [score.iou for score in score_mask(scores[2].argmax(0).numpy(), targets[2].numpy())]
+    assert iou == pytest.approx(sum(own) / len(own))
+
+
+def test_a_mask_that_says_what_counts_is_not_a_target(tmp_path: Path) -> None:
+    class Padded(MaskDicts):
+        def __getitem__(self, index: int) -> Any:
+            found = super().__getitem__(index)
+            return {"image": found["image"][:, 0, 0], "mask": torch.tensor([1, 0, 1])}
+
+    def loop() -> None:
+        with audit.record(tmp_path / "lineage") as run:
+            model = run.model(Scores())
+            for batch in run.loader(DataLoader(Padded(*masks()), batch_size=2)):
+                model(batch["image"])
+
+    with pytest.warns(RecordingWarning, match="No label was found"):
+        loop()
+    asked = Asked(tmp_path / "lineage")
+    assert asked("SELECT count(*), count(target), count(correct) FROM predictions") == [(4, 0, 0)]

@@ -439,3 +439,69 @@ def test_a_pair_of_samples_is_neither_of_them(tmp_path: Path, second: Any, grade
     ask = Asked(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM graded_predictions") == [(graded,)]
     assert ask("SELECT count(*) FROM mixed_predictions WHERE len(parents) <> 2") == [(0,)]
+
+
+ITEMS = ("anchor, positive, label", "list of views", "dict of views", "dict of other names")
+
+
+class Views(Pictures):
+    """Each item has a second tensor, which is no sample."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        if self.name == "anchor, positive, label":
+            return x, 1 - x, y
+        if self.name == "list of views":
+            return [x, 1 - x], y
+        names = ("image", "other") if self.name == "dict of views" else ("left", "right")
+        return {names[0]: x, names[1]: 1 - x, "label": y}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_another_tensor_of_an_item_is_told(tmp_path: Path, name: str) -> None:
+    """The input is what the last stage returned, or the row says what lies between."""
+
+    def parts(batch: Any) -> list[torch.Tensor]:
+        values = batch.values() if isinstance(batch, dict) else batch
+        flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        return [one for one in flat if one.dim() == 4]
+
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(Mean())
+        for batch in run.loader(DataLoader(Views(name), batch_size=BATCH)):
+            first, second = parts(batch)
+            model(first)
+            model(second)
+            model(second * 2)
+    ask = Asked(tmp_path / "lineage")
+    rows = ask(
+        "SELECT p.call, p.operations, bool_and(p.input_digest = o.digest), count(*) FROM predictions p JOIN stage_outputs o "
+        "USING (epoch, index, visit) WHERE o.stage = (SELECT max(stage) FROM stages) GROUP BY ALL ORDER BY ALL"
+    )
+    is_value = name in ("anchor, positive, label", "dict of views")
+    assert rows == [
+        (0, None, True, COUNT) if is_value else (0, ["part"], False, COUNT),
+        (1, ["part"], False, COUNT),
+        (2, ["part", "mul"], False, COUNT),
+    ]
+    with audit.open(tmp_path / "lineage") as store:
+        assert store.check().outcome("alignment").status == "pass"
+
+
+def test_a_call_inside_a_function_transform_is_not_matched(tmp_path: Path) -> None:
+    from torch.func import functional_call, vmap
+
+    def loop(loader: Any, model: nn.Module) -> None:
+        weights = dict(model.named_parameters())
+        for x, _ in loader:
+            vmap(lambda one: functional_call(model, weights, (one[None],)))(x)
+
+    ask = recorded(tmp_path, loop)
+    assert ask("SELECT count(*) FROM predictions") == [(0,)]
+    assert ask("SELECT DISTINCT samples, reason FROM calls") == [
+        (0, "The model was called inside a function transform, such as torch.func.vmap or grad.")
+    ]

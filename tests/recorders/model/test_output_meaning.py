@@ -328,3 +328,22 @@ def test_one_number_beside_several_classes_is_not_graded(
     ask = Asked(tmp_path / "lineage")
     assert ask("SELECT count(*), count(loss), count(correct), count(output) FROM predictions") == [(12, 0, 0, 12)]
     assert ask("SELECT output, accuracy FROM runs") == [("embedding", None)]
+
+
+@pytest.mark.parametrize("declared", [None, "logits", "embedding"])
+def test_more_numbers_than_classes_are_told(tmp_path: Path, declared: str | None) -> None:
+    """The features of an encoder look like the logits of a classifier."""
+    model = ends_in(None, 8)
+
+    def encode() -> None:
+        with audit.record(tmp_path / "lineage") as run:
+            run.model(model, output=declared)
+            for x, _ in run.loader(DataLoader(NamedItems(CLASSES), batch_size=4)):
+                model(x)
+
+    if declared is None:
+        with pytest.warns(RecordingWarning, match=r"gives 8 numbers for each sample, and the labels are of 3 classes"):
+            encode()
+    else:
+        encode()
+        assert Asked(tmp_path / "lineage").warnings == []
