@@ -149,7 +149,7 @@ def _explain(a: Side, b: Side, step: AlignmentStep, why: str, traces: list[tuple
         return why, f"with different errors: {errors[0]} → {errors[1]}"
     if why.startswith("fails in"):
         failed = traces[0][0 if why.endswith("a") else 1].sample
-        return why, f"{why}: {failed['error']}"
+        return why, str(failed["error"])
     if why:
         return why, "the source's bytes changed, or what was loaded where it has none"
     if step.change == "removed":

@@ -26,8 +26,11 @@ def call_changes(scratch: Scratch, a: Side, b: Side) -> dict[str, tuple[Any, Any
 def _calls(scratch: Scratch, side: Side) -> dict[str, str | int | None]:
     (largest,) = scratch.row(f"SELECT max(position) + 1 FROM predictions WHERE {side.rows}")
     phases = scratch.rows(f"SELECT DISTINCT phase FROM steps WHERE {side.rows} AND phase IS NOT NULL ORDER BY 1")
+    odd = scratch.rows(f"SELECT DISTINCT unnest(other_mode) AS layer FROM calls WHERE {side.rows} ORDER BY 1")
     recipe = side.run.recipe
     return {
+        # A Dropout in training mode inside a model in evaluation mode, say.
+        "layers in the other mode": ", ".join(str(layer) for (layer,) in odd) or "none recorded",
         "mode": " and ".join(_MODES.get(phase, str(phase)) for (phase,) in phases) or None,
         "device": recipe.get("device") or recipe.get("output_device"),
         "output dtype": recipe.get("output_dtype"),

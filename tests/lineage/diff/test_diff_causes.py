@@ -130,6 +130,19 @@ def test_the_precision_of_a_model_is_named(tmp_path: Path) -> None:
         assert store.diff("a", "b").as_json()["calls"] == {"output dtype": ["float32", "float64"]}
 
 
+def test_a_layer_in_training_mode_inside_a_model_in_evaluation_mode_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with audit.record(tmp_path, name=name, capture="digest") as run:
+            data = TensorDataset(torch.arange(8.0)[:, None], torch.arange(8) % 2)
+            model = run.model(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(1, 2)).eval())
+            model[0].train(name == "b")
+            for x, _ in run.loader(DataLoader(data, batch_size=4)):
+                model(x)
+    with audit.open(tmp_path) as store:
+        assert store.diff("a", "b").as_json()["calls"] == {"layers in the other mode": ["none recorded", "0"]}
+        assert store.diff("b", "b").as_json()["calls"] == {}
+
+
 def test_a_sample_that_fails_anew_is_a_regression(tmp_path: Path) -> None:
     a = [sample(source=f"{n}.png", predicted=0 if n else 1) for n in range(4)]
     b = [*a[:3], failing("r", "ValueError: mode 1", source="3.png")]
@@ -143,6 +156,7 @@ def test_a_sample_that_fails_anew_is_a_regression(tmp_path: Path) -> None:
         result = ask("a", "b", "--store", str(tmp_path), "--max-regressions", "0", *form)
         assert result.exit_code == 1
         assert "fails" in result.stdout
+        assert "fails in b: ValueError: mode 1" in result.stdout.replace("`", "")
     with Reader(str(tmp_path)) as reader:
         back = diff(reader, "b", "a")
     assert (back.fixes, back.regressions) == (1, 0)
