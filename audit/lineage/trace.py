@@ -26,6 +26,7 @@ from audit.tables import (
     ActivationRow,
     BoxRow,
     MaskRow,
+    MaskScoreRow,
     OutputRow,
     PayloadRow,
     PredictionRow,
@@ -104,6 +105,15 @@ class Trace(Printable):
     def masks(self) -> list[MaskRow]:
         """The target and the predicted mask of the graded prediction."""
         return self.reader.rows(MaskRow, self.run.run_id, index=self.sample["index"], where=self._graded)
+
+    @cached_property
+    def mask_scores(self) -> list[MaskScoreRow]:
+        """How well each class of the graded mask was found."""
+        if self.run.task != "segmentation":
+            return []
+        return self.reader.rows(
+            MaskScoreRow, self.run.run_id, index=self.sample["index"], where=self._graded, order="class"
+        )
 
     @cached_property
     def tokens(self) -> list[TokenRow]:

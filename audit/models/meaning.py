@@ -40,7 +40,7 @@ _ONE_NUMBER = (
 #: The most numbers of one sample that are stored as its prediction.
 MOST_NUMBERS = 4096
 #: Fewer logits may lie between 0 and 1 by chance.
-_ENOUGH = 32
+_ENOUGH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,9 @@ def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeanin
         return OutputMeaning("sigmoid", "The last module is a Sigmoid, and each value lies between 0 and 1.")
     if isinstance(last, nn.LogSoftmax) and bool((values <= 0).all()):
         return OutputMeaning("log_probabilities", "The last module is a LogSoftmax, and no value is above 0.")
-    return OutputMeaning("logits", "The values are not probabilities.", DOUBT if inside and is_enough(values) else None)
+    return OutputMeaning(
+        "logits", "Nothing shows that the values are probabilities.", DOUBT if inside and is_enough(values) else None
+    )
 
 
 def lies_inside(values: torch.Tensor) -> bool:

@@ -149,6 +149,8 @@ def _prediction(trace: Trace) -> RenderableType:
         return _boxes(trace)
     if trace.tokens:
         return _tokens(trace)
+    if trace.run.task == "segmentation" and row["head"] is None:
+        return _mask(trace)
     head = _verdict(row, named=bool(trace.other_predictions))
     bars = Table.grid(padding=(0, 1))
     classes = trace.run.classes or []
@@ -188,6 +190,22 @@ def _tokens(trace: Trace) -> RenderableType:
 
 def _token_loss(token: TokenRow) -> str:
     return f"loss {token['loss']:.4g}" if token["loss"] is not None else ""
+
+
+def _mask(trace: Trace) -> RenderableType:
+    """Return a predicted mask: its mean IoU, and the IoU of each class, the worst first."""
+    row, scores = trace.prediction, trace.mask_scores
+    assert row is not None
+    head = Text.assemble(("predicted  ", "dim"), ("a mask", "bold"))
+    head.append(
+        f"  mean IoU {sum(one['iou'] for one in scores) / len(scores):.3f}" if scores else "  not graded", "dim"
+    )
+    if row["loss"] is not None:
+        head.append(f"  loss {row['loss']:.4g}", "dim")
+    table = Table.grid(padding=(0, 1))
+    for one in sorted(scores, key=lambda one: one["iou"])[:_MOST_CLASSES]:
+        table.add_row(Text(_class_text(one["class_"], one["class_name"])), Text(f"IoU {one['iou']:.3f}", "dim"))
+    return Group(head, table)
 
 
 def _boxes(trace: Trace) -> RenderableType:

@@ -24,6 +24,20 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize("folder", ["data", "coco"])
+def test_a_run_is_replayed_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    """Also if a folder is called like the prefix."""
+    monkeypatch.chdir(tmp_path)
+    made = make_coco(tmp_path / folder).relative_to(tmp_path)
+    pictures = str((tmp_path / folder / "images").relative_to(tmp_path / folder))
+    options = f"?images={pictures}" if (tmp_path / folder / "images").is_dir() else ""
+    audit.run(f"coco:{made}{options}", store=tmp_path / "lineage", workers=0)
+    monkeypatch.chdir("/")
+    with audit.open(tmp_path / "lineage") as opened:
+        replayed = opened.replay()
+        assert (replayed.checked, replayed.different) == (4, [])
+
+
 def test_a_detector_on_a_coco_file_is_one_command(tmp_path: Path, detector: Path) -> None:
     data, store = make_coco(tmp_path / "data"), tmp_path / "lineage"
     command = ["run", "--dataset", f"coco:{data}", "--model", str(detector), "--store", str(store), "--workers", "0"]
@@ -76,6 +90,9 @@ def test_a_segmentation_network_on_a_folder_of_masks(tmp_path: Path) -> None:
         assert opened.sql(pixels).fetchall() == [(520 * 780,)], "the mask was resized with its picture"
         assert opened.replay().different == []
         assert tmp_path / "out" / "overlay.png" in opened.trace(index=2).export(tmp_path / "out")
+        (mean,) = opened.sql("SELECT mean_iou FROM worst_masks WHERE index = 2").fetchall()[0]
+    shown = CliRunner().invoke(cli, ["trace", "2", "--store", str(store)], catch_exceptions=False)
+    assert f"a mask  mean IoU {mean:.3f}" in shown.output
 
 
 LATE = """
