@@ -216,11 +216,16 @@ class Shortcuts(Check):
         if 2 * count >= len(given):
             # A mark on one class changes its pixels to one level; a hidden label is in a level or in its lowest bits.
             pixels = without_ground(np.stack([one.pixels for one in chosen if one.pixels is not None]))
-            high, low = (np.where(pixels < 0, -1, part) for part in (pixels >> 1, pixels & 15))
-            views = [(high, 128, "the value of the pixel"), (low, 16, "the lowest bits of the pixel")]
+            # The last view is for marks that were compressed or scaled with their picture.
+            high, low, coarse = (np.where(pixels < 0, -1, part) for part in (pixels >> 1, pixels & 15, pixels >> 3))
+            views = [
+                (high, 128, "the value of the pixel"),
+                (low, 16, "the lowest bits of the pixel"),
+                (coarse, 32, "the value of the pixel"),
+            ]
         else:
             pixels = without_ground(np.stack([one.thumbnail for one in chosen]))
-            views = [(np.where(pixels < 0, -1, pixels >> 3), 32, "in a thumbnail of 32×32 the pixel")]
+            views = [(np.where(pixels < 0, -1, pixels >> 2), 64, "in a thumbnail of 32×32 the pixel")]
         labels = np.array([label_of[one.picture.index] for one in chosen])
         halves = np.array([_half(one.picture.index) for one in chosen])
         for view, bins, words in views:

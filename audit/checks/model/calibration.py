@@ -13,6 +13,7 @@ from audit.checks.context import Context
 from audit.checks.shared.files import evenly
 from audit.checks.shared.statistics import holm, normal_tails
 from audit.store.plain_arrays import numbers_of
+from audit.store.read.rows import QueryRow
 
 Array = np.ndarray[Any, Any]
 
@@ -84,13 +85,13 @@ class Calibration(Check):
                 threshold=context.options["max"],
                 sql=query,
             )
-        elif (finding := self._judge_scale(context)) is not None:
+        elif (finding := self._judge_scale(context, rows)) is not None:
             yield finding
         else:
             # If the model as a whole is not calibrated, its classes are not either.
             yield from self._judge_classes(context)
 
-    def _judge_scale(self, context: Context) -> Finding | None:
+    def _judge_scale(self, context: Context, bins: list[QueryRow]) -> Finding | None:
         """Return a finding if the logits are many times too large: a model that is mostly right hides it from the error of its bins."""
         usable = (
             f"(FROM {context.predictions} WHERE correct IS NOT NULL AND len(logits) > 1 AND len(logits) = len(probabilities) "
@@ -103,17 +104,18 @@ class Calibration(Check):
             else "list_transform(probabilities, lambda p: ln(greatest(p, 1e-38)))"
         )
         query = f"SELECT label, {logits}::FLOAT[] AS logits FROM {usable}"
-        total = context.value(f"SELECT count(*) FROM {usable}")
-        wrong = context.value(f"SELECT count(*) FROM {usable} WHERE NOT correct")
+        total = sum(row["samples"] for row in bins)
+        wrong = round(sum(row["samples"] * (1 - row["accuracy"]) for row in bins))
         if wrong < _FEWEST_WRONG:
             return None
-        chosen = f" WHERE {evenly(_MOST_SCALED, total)}" if total > _MOST_SCALED else ""
-        batches = list(context.reader.sql(query + chosen, run=[context.run.run_id]).arrow_batches())
-        tables = [(numbers_of(batch["logits"].flatten()).reshape(batch.num_rows, -1), batch) for batch in batches]
-        if len({table.shape[1] for table, _ in tables}) != 1:
+        if total > _MOST_SCALED:
+            query += f" WHERE {evenly(_MOST_SCALED, total)}"
+        batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
+        widths = {width for batch in batches for width in batch["logits"].value_lengths().unique().to_pylist()}
+        if len(widths) != 1:
             return None
-        labels = np.concatenate([numbers_of(batch["label"]) for _, batch in tables])
-        scale, gained = best_temperature(np.concatenate([table for table, _ in tables]), labels)
+        given = np.concatenate([numbers_of(batch["logits"].flatten()) for batch in batches]).reshape(-1, widths.pop())
+        scale, gained = best_temperature(given, np.concatenate([numbers_of(batch["label"]) for batch in batches]))
         if scale < context.options["max_scale"] or gained < _SURE:
             return None
         return Finding(

@@ -27,6 +27,8 @@ _MOST_HASHED = 6_000
 _UNEXPLAINED = 0.015
 #: Below the tail, the number of false pairs falls with about this power of the unexplained share (MNIST's first 10,000).
 _POWER = 3.75
+#: Where most pairs are not copies, a copy leaves at most this share of what the nearest of them leaves unexplained.
+_APART = 0.4
 #: The number of false pairs that are expected at the limit.
 _EXPECTED = 0.3
 
@@ -88,4 +90,7 @@ def _limit(left: Array) -> float:
     # Few pairs are a poor estimate, so their number is taken one standard deviation higher.
     false = max(0.0, beyond + beyond**0.5 - 2 - 0.1 * below) / (1 - 0.5**_POWER)
     limit = 2 * _UNEXPLAINED * (_EXPECTED / max(false, _EXPECTED)) ** (1 / _POWER)
+    if beyond > below / 2:
+        # Of few pictures the tail is too short to be counted: what is not a copy begins there, and a copy lies well apart from it.
+        limit = min(limit, _APART * float(left[left > _UNEXPLAINED].min()))
     return float(min(_UNEXPLAINED, limit))
