@@ -25,17 +25,17 @@ class HuggingFaceModule(nn.Module):
 
 
 class ImageClassifier(HuggingFaceModule):
-    """Gives the logits of pictures."""
+    """Gives the logits of pictures, and whatever else the model returns."""
 
     def forward(self, pictures: torch.Tensor) -> Any:
-        return self.model(pixel_values=pictures).logits
+        return self.model(pixel_values=pictures)
 
 
 class TextClassifier(HuggingFaceModule):
-    """Gives the logits of texts as token numbers (N, T)."""
+    """Gives the logits of texts as token numbers (N, T), and whatever else the model returns."""
 
     def forward(self, tokens: torch.Tensor) -> Any:
-        return self.model(input_ids=tokens).logits
+        return self.model(input_ids=tokens)
 
 
 class TokenClassifier(HuggingFaceModule):

@@ -82,6 +82,33 @@ def test_a_run_gives_what_transformers_gives(tmp_path: Path) -> None:
     assert (replayed.checked, replayed.identical) == (4, 4)
 
 
+def test_hidden_states_are_outputs_of_the_model(tmp_path: Path) -> None:
+    """The folder's config asks for them; what the model calls logits is not doubted, whatever their values."""
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(image_size=16, patch_size=8, output_hidden_states=True, **SMALL, **CLASSES)
+    model = transformers.ViTForImageClassification(config).eval()
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([0.2, 0.4]))
+    model.save_pretrained(tmp_path / "vit")
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    (tmp_path / "data" / "cat").mkdir(parents=True)
+    (tmp_path / "data" / "dog").mkdir()
+    for number in range(8):
+        noise(number).save(tmp_path / "data" / ("cat", "dog")[number % 2] / f"{number}.png")
+    done = audit.run(
+        tmp_path / "data", model=tmp_path / "vit", store=tmp_path / "lineage", workers=0, batch_size=5, capture="full"
+    )
+    assert (done.status, done.output, done.warnings) == ("complete", "logits", [])
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "vit")
+    with audit.open(tmp_path / "lineage") as store:
+        trace = store.trace(index=6)
+        given = processor(Image.open(tmp_path / "data" / str(trace.sample["source"])), return_tensors="pt")
+        with torch.no_grad():
+            expected = model(**given).hidden_states[1][0]
+        torch.testing.assert_close(trace.output("hidden_states.1"), expected)
+
+
 def test_other_tasks(tmp_path: Path) -> None:
     pictures = torch.rand(2, 3, 32, 32)
     config = transformers.SegformerConfig(

@@ -20,7 +20,7 @@ from audit.models.meaning import (
     is_enough,
     lies_inside,
 )
-from audit.models.outputs import logits_of
+from audit.models.outputs import logits_of, named_logits
 from audit.models.task_outputs import (
     TASK_KINDS,
     TaskOutput,
@@ -49,6 +49,8 @@ class OutputReader:
         self._pick = pick
         self.meaning: OutputMeaning | None = None
         self._width: int | None = None
+        #: Whether the model itself calls its output logits.
+        self._is_named = False
         #: How many values lay between 0 and 1, as long as all of them did and they were too few to say anything.
         self._inside: int | None = 0
 
@@ -104,7 +106,9 @@ class OutputReader:
 
     def values(self, output: Any, size: int, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Return the values (N, C) that are recorded; `targets` show whether an output of more axes is measured values."""
-        flat = self._flatten(self._picked(output), size, targets)
+        picked = self._picked(output)
+        self._is_named = not isinstance(picked, torch.Tensor) and named_logits(picked) is not None
+        flat = self._flatten(picked, size, targets)
         tensor = logits_of(flat, batch=size, module=self._module).detach()
         if self._width is not None and tensor.shape[1] != self._width:
             was, now = self._width, tensor.shape[1]
@@ -156,6 +160,8 @@ class OutputReader:
             self.meaning = find_meaning(
                 values, declared=self._declared, module=self._module, labels=labels, targets=targets, classes=classes
             )
+            if self._is_named and self.meaning.kind == "logits" and self.meaning.doubt == DOUBT:
+                self.meaning = replace(self.meaning, evidence="The model calls it logits.", doubt=None)
         elif self._declared is None and self.meaning.doubt is None:
             doubt = doubt_targets(self.meaning, values.shape[1], labels, targets)
             if doubt is not None:
@@ -164,7 +170,9 @@ class OutputReader:
 
     def _doubted(self, meaning: OutputMeaning, values: torch.Tensor, *, is_new: bool) -> tuple[OutputMeaning, bool]:
         """Return the meaning, in doubt as soon as so many values lie between 0 and 1 that it is hardly chance."""
-        is_open = self._inside is not None and self._declared is None and meaning.kind == "logits"
+        is_open = (
+            self._inside is not None and self._declared is None and meaning.kind == "logits" and not self._is_named
+        )
         if not is_open or meaning.doubt is not None or not lies_inside(values):
             self._inside = None
         elif self._inside is not None and is_enough(values, self._inside):
