@@ -137,6 +137,48 @@ class Tokens(Pictures):
         return [len(word) for word in self.texts[index].split()]
 
 
+class OtherOrder(Pictures):
+    """Takes the items of another dataset in an order of its own."""
+
+    def __init__(self) -> None:
+        self.inner = CallsItself()
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < COUNT:
+            raise IndexError(index)
+        return self.inner[COUNT - 1 - index]
+
+
+class Instead(Pictures):
+    """Gives the item before where a stage fails."""
+
+    def check(self, image: Any) -> Any:
+        if image.getpixel((0, 0)) == picture(5).getpixel((0, 0)):
+            raise ValueError("damaged")
+        return flip(image)
+
+    def make(self, index: int) -> Any:
+        try:
+            return functional.to_tensor(self.check(picture(index)))
+        except ValueError:
+            return self.make(index - 1)
+
+
+class LaterBranch(Pictures):
+    rows = torch.arange(COUNT * 6.0).reshape(COUNT, 6)
+
+    def make(self, index: int) -> Any:
+        row = self.rows[index]
+        return row if index < 3 else row * 2
+
+
+class TwoTexts(Pictures):
+    texts = tuple(f"some words and number {n}" for n in range(COUNT))
+
+    def __getitem__(self, index: int) -> Any:
+        return {"text": self.texts[index], "answer": self.texts[index - 1].upper(), "label": index % 3}
+
+
 def _stages(*names: str) -> list[tuple[str, str]]:
     return [(f"call.{name}", name.rpartition(".")[2]) for name in names]
 
@@ -155,4 +197,8 @@ FURTHER = [
     Shape("slices", Cut, [], unseen="slices and lists of indices"),
     Shape("text made of parts", Prompts, [], unseen="text made of parts"),
     Shape("tokens by a comprehension", Tokens, [], unseen="comprehensions"),
+    Shape("items of another dataset in another order", OtherOrder, _stages("__call__.mirror", "__call__.to_tensor")),
+    Shape("another item instead of a damaged one", Instead, [*_stages("check", "to_tensor"), ("call.check#2", "check"), *_stages("to_tensor")], unseen="call.check#2 was given a value"),
+    Shape("branch that later items take", LaterBranch, [], unseen="operators"),
+    Shape("second text", TwoTexts, [], unseen="str.upper"),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from audit.recorders.calls.asked_items import AskedItems, has_one_base, item_functions
 from audit.recorders.calls.call_search import CallSearch
-from audit.recorders.calls.callables import Key, key_of
+from audit.recorders.calls.callables import Key, is_a, items_of, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Objects that are made for each item are described each time; a run has at most so many stages of them.
 _MOST_STAGES = 256
+#: So many objects are looked at again, to see whether they hold other callables.
+_MOST_OWNERS = 16
 
 
 class CallStages:
@@ -35,10 +37,16 @@ class CallStages:
         asked = item_functions(dataset, owners)
         self._has_item_slots, self._has_one_base = bool(asked), has_one_base(owners)
         self._slots += [FunctionSlot(function, _ask) for function in asked]
+        #: The callables that the dataset and its parts held when they were searched.
+        self._held = [(owner, _callables_of(owner)) for owner in owners[:_MOST_OWNERS]]
         self._described: dict[tuple[str, Key], Stage] = {}
         self._passing: dict[tuple[str, str], Stage] = {}
         #: Slots that stay put between visits.
         self._standing: list[FunctionSlot] = []
+
+    def is_current(self) -> bool:
+        """Return whether the dataset and its parts hold the callables that were found, so that no others need to be searched."""
+        return all(_callables_of(owner) == held for owner, held in self._held)
 
     def observe(self, visit: Visit) -> list[FunctionSlot]:
         """Follow the calls of one visit; returns the slots that the caller must restore when it has ended."""
@@ -88,6 +96,17 @@ class CallStages:
             return describe_call(call)
         finally:
             self.stand()
+
+
+def _callables_of(owner: Any) -> list[int]:
+    """Return the identities of the callables in an object's attributes, and in lists, tuples and dicts of its attributes."""
+    found: list[int] = []
+    for value in getattr(owner, "__dict__", {}).values():
+        if is_a(value, (list, tuple, dict)):
+            found += [id(item) for _, item in items_of(value) if callable(item)]
+        elif callable(value):
+            found.append(id(value))
+    return found
 
 
 def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

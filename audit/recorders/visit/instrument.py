@@ -20,6 +20,9 @@ from audit.recorders.visit.standing import StandingStandIns
 from audit.recorders.visit.visit import Visit
 from audit.records import Level, Stage
 
+#: So often a dataset is searched again in one process: it may put another callable into an attribute for each item.
+_MOST_SEARCHES = 16
+
 
 class Inserted(NamedTuple):
     """What was put into a dataset for one visit."""
@@ -42,6 +45,7 @@ class Instrument:
         self.pipeline = pipeline
         self._pairs: list[tuple[Any, Any]] | None = None
         self._calls: CallStages | None = None
+        self._searches = 0
         #: Stand-ins that stay between visits, and the readers that are observed meanwhile.
         self._standing: StandingStandIns | None = None
         self._readers: list[Reader] = []
@@ -135,6 +139,10 @@ class Instrument:
         return calls.observe(visit) if calls is not None else []
 
     def _find_calls(self) -> CallStages | None:
+        if self._calls is not None and self._searches < _MOST_SEARCHES and not self._calls.is_current():
+            # Another transform was put into an attribute since, between two epochs for example.
+            self._calls = None
+            self._searches += 1
         if self._calls is None and self.pipeline.observed is not None:
             self._calls = CallStages(self.pipeline.observed, self.pipeline)
         return self._calls
@@ -152,7 +160,14 @@ class Instrument:
         return added
 
     def __getstate__(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"_pairs": None, "changed": False, "_calls": None, "_standing": None, "_readers": []}
+        own: dict[str, Any] = {
+            "_searches": 0,
+            "_pairs": None,
+            "changed": False,
+            "_calls": None,
+            "_standing": None,
+            "_readers": [],
+        }
         return {"pipeline": self.pipeline} | own
 
 

@@ -302,3 +302,25 @@ def test_what_cannot_be_called_does_not_stop_a_loop(hold: Any, tmp_path: Path) -
         recorded = make_items(run.dataset(Holding()))
     assert difference(make_items(Holding()), recorded) is None
     assert "ToTensor" in [name for _, name in found_stages(tmp_path / "lineage")]
+
+
+class Turn:
+    def __call__(self, image: Any) -> Any:
+        return transforms.functional.to_tensor(image).flip(-1)
+
+
+def test_a_transform_that_is_replaced_between_epochs(tmp_path: Path) -> None:
+    dataset = NamedAttribute("aug")
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        loader = run.loader(DataLoader(dataset, batch_size=4))
+        list(loader)
+        for replaced in (transforms.Compose([transforms.CenterCrop(6), transforms.ToTensor()]), Turn()):
+            dataset.aug = replaced
+            list(loader)
+    assert run.run.unrecorded == []
+    with audit.open(tmp_path / "lineage") as lineage:
+        names = lineage.sql(
+            "SELECT epoch, list(DISTINCT name ORDER BY name) FROM stage_outputs GROUP BY epoch ORDER BY epoch"
+        ).fetchall()
+    expected = [["RandomCrop", "RandomHorizontalFlip", "ToTensor", "load"], ["CenterCrop", "ToTensor", "load"]]
+    assert names == [*enumerate([*expected, ["Turn", "load"]])]
