@@ -36,8 +36,11 @@ def batch_input(data: Any) -> Any:
     """Return the part of a batch that is the model's input."""
     if isinstance(data, Mapping):
         return split_item(data)[0]
-    is_tuple = isinstance(data, (tuple, list)) and len(data) > 0
-    return data[input_place(data, stacked=True)] if is_tuple else data
+    if not isinstance(data, (tuple, list)) or not data:
+        return data
+    part = data[input_place(data, stacked=True)]
+    # A mapping of all that the items hold, with something beside it.
+    return split_item(part)[0] if isinstance(part, Mapping) else part
 
 
 def _rows_in(value: Any, inputs: list[Any], find: FindLayout) -> list[Any] | None:

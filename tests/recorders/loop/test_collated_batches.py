@@ -434,3 +434,25 @@ def test_no_collate_function_gives_a_sample_another_samples_prediction(
         assert index == collate.truth[number][0 if copied else row], (steps, collate.truth[number])
     if set(steps) <= {"shuffled", "reversed", "one dropped"}:
         assert len(found) == sum(map(len, collate.truth)), steps
+
+
+class Mappings(Pictures):
+    def __getitem__(self, index: int) -> Any:
+        return {"x": torch.full((3,), float(index)), "label": index % 2}
+
+
+def with_noise(items: list[Any]) -> Any:
+    return torch.utils.data.default_collate(items), torch.rand(2)
+
+
+def test_the_input_in_a_mapping_with_something_beside_it(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        recorded = run.model(model)
+        for batch, _ in run.loader(DataLoader(Mappings(), batch_size=2, collate_fn=with_noise)):
+            recorded(batch["x"])
+    with audit.open(tmp_path / "lineage") as lineage:
+        last = "SELECT index, arg_max(digest, stage) FROM stage_outputs GROUP BY index ORDER BY index"
+        given = lineage.sql("SELECT index, input_digest FROM predictions ORDER BY index").fetchall()
+        assert given
+        assert lineage.sql(last).fetchall() == given
