@@ -508,3 +508,10 @@ def test_calibration_error_is_a_share(bins: list[dict[str, Any]]) -> None:
     for b in bins:
         b["accuracy"] = b["confidence"]
     assert overview.calibration_error(bins) in (None, 0.0)
+
+
+def test_a_page_and_the_check_state_one_calibration_error(client: TestClient, digits: Path) -> None:
+    with Store(str(digits)) as store:
+        outcome = store.check("baseline", only=["calibration"]).outcome("calibration")
+    error = client.get("/run/baseline?format=json").json()["counts"]["calibration_error"]
+    assert f"expected calibration error {error:.3f}" in outcome.message

@@ -118,7 +118,8 @@ class FindingSummary(TypedDict):
     threshold: float | None
 
 
-CONFIDENCE_BINS = 20
+#: As many as the check `calibration` has unless it is told otherwise, so that both state one error.
+CONFIDENCE_BINS = 15
 #: Bins of the loss histogram for each factor of ten.
 LOSS_BINS_PER_DECADE = 4
 _SMALLEST_LOSS = 1e-4

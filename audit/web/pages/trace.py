@@ -51,8 +51,8 @@ def steps(state: AppState, request: Request) -> Page:
     key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
     if request.query_params.get("mistakes"):
         mistakes = state.mistakes(store, row, key[0], wait=None)
-        before, after = mistakes.around(index, key[2]) if mistakes else (None, None)
-        found = {"run_id": row.run_id, "epoch": key[0], "previous_mistake": before, "next_mistake": after}
+        earlier, later = mistakes.around(index, key[2]) if mistakes else (None, None)
+        found = {"run_id": row.run_id, "epoch": key[0], "previous_mistake": earlier, "next_mistake": later}
         return Page("trace_mistakes.html", found)
     chosen = gallery_selection.selection(state, store, row, request)
     before, after = gallery_selection.neighbours(state, chosen, key)
