@@ -118,7 +118,7 @@ class FindingSummary(TypedDict):
     threshold: float | None
 
 
-#: As many as the check `calibration` has unless it is told otherwise, so that both state one error.
+#: The default of the check `calibration`, so that both state one error.
 CONFIDENCE_BINS = 15
 #: Bins of the loss histogram for each factor of ten.
 LOSS_BINS_PER_DECADE = 4
