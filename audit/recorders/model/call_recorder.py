@@ -268,7 +268,7 @@ class CallRecorder:
         for batch in {id(batch): batch for batch, _ in step.rows}.values():
             if batch.written:
                 # The loop came back to a batch that it had left.
-                rows.append(BatchRows(tables=step.tables_of(batch)))
+                rows.append(BatchRows(tables=step.tables_of(batch), is_selected=True))
             else:
                 batch.predictions.append(step)
         return rows

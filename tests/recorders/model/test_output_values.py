@@ -111,6 +111,16 @@ def test_only_chosen_visits_keep_their_values(tmp_path: Path) -> None:
     assert ask("SELECT count(*) FROM outputs WHERE form IS NOT NULL AND data IS NULL") == [(0,)]
 
 
+def test_a_batch_that_the_loop_comes_back_to_keeps_no_more_values(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", capture="full", capture_where="index = 5", strict=True) as run:
+        model = run.model(Form(several))
+        kept = [x for x, _ in run.loader(DataLoader(Vectors(), batch_size=4)) if model(x)]
+        model(kept[0])
+    ask = Asked(tmp_path / "lineage")
+    assert ask("SELECT count(*) FROM outputs WHERE number = 3") == [(4 * 4 + 3,)]
+    assert ask("SELECT DISTINCT number FROM outputs WHERE data IS NOT NULL") == [(1,)]
+
+
 def test_large_outputs_do_not_spend_the_budget(tmp_path: Path) -> None:
     def form(x: torch.Tensor, _: torch.Tensor) -> Any:
         return {"logits": x[:, :3], "maps": x[:, :, None].expand(-1, -1, 500)}
