@@ -138,7 +138,8 @@ def _blurred(pictures: Array, deviation: float) -> Array:
     # Each product is one of large matrices: down first, then across.
     down = pictures.transpose(0, 2, 1).reshape(-1, SIDE) @ kernel.T
     across = down.reshape(-1, SIDE, SIDE).transpose(0, 2, 1).reshape(-1, SIDE) @ kernel.T
-    return across.reshape(pictures.shape)
+    blurred: Array = across.reshape(pictures.shape)
+    return blurred
 
 
 def _levels_of(pictures: Array, others: Array) -> Array:

@@ -67,7 +67,8 @@ def telling_pixel(
     for_one: TellingPixel | None = None
     samples = np.bincount(codes)
     for start, tables in _counted(pixels, codes, halves, bins, len(classes)):
-        right = sum(_right(learn, tried) for learn, tried in (tables, tables[::-1]))
+        first, second = tables
+        right = _right(first, second) + _right(second, first)
         best = int(np.argmax(right))
         if for_all is None or right[best] > for_all.right:
             for_all = TellingPixel(start + best, int(right[best]), len(labels), guessed, None)

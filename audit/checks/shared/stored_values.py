@@ -42,8 +42,8 @@ def _rows(context: Context, most: int) -> Iterator[tuple[Any, ...]]:
         # Neighbours are stored together, and a list of indices skips the parts that have none of them.
         groups = max(1, most // _GROUP)
         some = f"((index // {_GROUP}) * {groups}) % {max(1, total // _GROUP)} < {groups}"
-        rows = context.rows(f"SELECT DISTINCT index FROM {context.items} WHERE status = 'ok' AND {some}")
-        chosen = f" AND index IN ({', '.join(str(row['index']) for row in rows) or 'NULL'})"
+        some_rows = context.rows(f"SELECT DISTINCT index FROM {context.items} WHERE status = 'ok' AND {some}")
+        chosen = f" AND index IN ({', '.join(str(row['index']) for row in some_rows) or 'NULL'})"
     numbers = ", ".join(map(str, sorted(context.stage_numbers)))
     query = (
         f"SELECT epoch, index, visit, stage, kind, encoding, data FROM payloads WHERE run_id = {context.run_literal} "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _FEWEST = 16
 #: Larger pictures are not compared.
 _LARGEST = 2**16
 #: Turns and mirrors of n×height×width, in words; these may be meant.
-_TURNS = {
+_TURNS: dict[str, Callable[[Array], Array]] = {
     "turns the pictures by 90° to the left": lambda pictures: np.rot90(pictures, 1, (1, 2)),
     "turns the pictures by 180°": lambda pictures: np.rot90(pictures, 2, (1, 2)),
     "turns the pictures by 90° to the right": lambda pictures: np.rot90(pictures, 3, (1, 2)),
@@ -102,7 +102,8 @@ def _through_samples(pictures: Array) -> Array:
     bits = flat.view(f"u{flat.dtype.itemsize}").astype(np.uint64)
     weights = np.random.default_rng(0).integers(1, 2**63, len(bits), dtype=np.uint64) | np.uint64(1)
     # Sums of 64 bits that wrap around: equal for equal pixels, and for others as good as never.
-    return (bits * weights[:, None]).sum(axis=0)
+    numbers: Array = (bits * weights[:, None]).sum(axis=0)
+    return numbers
 
 
 def _first_channel(value: Array) -> Array | None:
