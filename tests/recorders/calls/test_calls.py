@@ -315,7 +315,7 @@ def test_a_transform_that_is_replaced_between_epochs(tmp_path: Path) -> None:
         loader = run.loader(DataLoader(dataset, batch_size=4))
         list(loader)
         for replaced in (transforms.Compose([transforms.CenterCrop(6), transforms.ToTensor()]), Turn()):
-            dataset.aug = replaced
+            setattr(dataset, dataset.name, replaced)
             list(loader)
     assert run.run.unrecorded == []
     with audit.open(tmp_path / "lineage") as lineage:
