@@ -23,7 +23,7 @@ from audit.recorders.calls.c_functions import (
     makes_values,
     name_of_c,
 )
-from audit.recorders.calls.callables import is_a, is_library_file, is_own_file
+from audit.recorders.calls.callables import dict_of, is_a, is_library_file, is_own_file
 from audit.recorders.calls.data_values import carries_data, is_picture
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, has_branches
@@ -280,7 +280,7 @@ def _is_given_data(frame: FrameType, code: CodeType) -> bool:
         return True
     # An object of a library that holds a picture, as those of Pillow's ImageEnhance do.
     owner = values.get(names[0]) if names else None
-    return any(is_picture(held) for held in getattr(owner, "__dict__", {}).values())
+    return any(is_picture(held) for held in dict_of(owner).values())
 
 
 def _name_of_code(frame: FrameType, code: CodeType) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from audit.recorders.calls.asked_items import AskedItems, has_one_base, item_functions
 from audit.recorders.calls.call_search import CallSearch
-from audit.recorders.calls.callables import Key, is_a, items_of, key_of
+from audit.recorders.calls.callables import Key, dict_of, is_a, items_of, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
@@ -101,7 +101,7 @@ class CallStages:
 def _callables_of(owner: Any) -> list[int]:
     """Return the identities of the callables in an object's attributes, and in lists, tuples and dicts of its attributes."""
     found: list[int] = []
-    for value in getattr(owner, "__dict__", {}).values():
+    for value in dict_of(owner).values():
         if is_a(value, (list, tuple, dict)):
             found += [id(item) for _, item in items_of(value) if callable(item)]
         elif callable(value):

@@ -53,7 +53,7 @@ def function_of(target: Any) -> FunctionType | None:
     kind = target if is_a(target, type) else type(target)
     # Every torch module is called through one function; what differs is `forward`.
     name = "forward" if hasattr(kind, "_wrapped_call_impl") else "__call__"
-    own = None if is_a(target, type) else (_dict_of(target) or {}).get(name)
+    own = None if is_a(target, type) else dict_of(target).get(name)
     if name == "forward" and own is not None:
         return function_of(own)
     found = find_in_class(kind, name)
@@ -139,7 +139,7 @@ def defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    attributes = _dict_of(owner)
+    attributes = dict_of(owner)
     if is_a(attributes, dict):
         for name, value in list(attributes.items()):
             if name == "_modules" and is_a(value, dict):
@@ -153,12 +153,13 @@ def _attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
                 yield name, found
 
 
-def _dict_of(owner: Any) -> Any:
+def dict_of(owner: Any) -> Mapping[str, Any]:
+    """Return the attributes of any object of the user's; none for an object that has no `__dict__` or must not be asked."""
     try:
-        return owner.__dict__
+        found = owner.__dict__
     except Exception:
-        # An object that has none, or that must not be asked now.
-        return None
+        return {}
+    return found if is_a(found, Mapping) else {}
 
 
 def _slot_value(owner: Any, base: type, name: str) -> Any:

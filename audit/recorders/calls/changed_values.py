@@ -23,9 +23,11 @@ from audit.recorders.calls.operators import is_listed
 class ChangedValues:
     """Judges values of the visit that a profile saw."""
 
-    def __init__(self, profile: CallProfile, dataset: Any) -> None:
+    def __init__(self, profile: CallProfile, dataset: Any, *, may_be_kept: bool = False) -> None:
         self._profile = profile
         self._held = HeldValues(dataset)
+        #: Whether a value that nothing in this visit made may have been kept from an earlier one, as `lru_cache` does.
+        self._may_be_kept = may_be_kept
 
     def is_changed(self, value: Any, *, is_part: bool = False) -> bool:
         """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
@@ -79,7 +81,7 @@ class ChangedValues:
             return is_turned(value) if whole is None else not is_selected(value, whole)
         if profile.is_blocked or not profile.has_users_code or id(value) in profile.returned:
             return False
-        return not profile.has_maker and bool(value.ndim)
+        return not profile.has_maker and not self._may_be_kept and bool(value.ndim)
 
     def _is_changed_source(self, source: Any) -> bool:
         """Return whether what a tensor was made of is new: a list of numbers, an array."""
@@ -103,7 +105,7 @@ class ChangedValues:
             return False
         if self._is_worked_on() or self._profile.has_c_change:
             return True
-        return not self._profile.has_maker and not self._profile.is_converted
+        return not self._profile.has_maker and not self._profile.is_converted and not self._may_be_kept
 
     def _is_worked_on(self) -> bool:
         return any(change.is_of_numbers for change in self._profile.changes_since_made())

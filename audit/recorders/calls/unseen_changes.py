@@ -28,6 +28,8 @@ class UnseenChanges:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._profile: CallProfile | None = None
+        #: Whether that is the profile of the first item that was listed.
+        self._is_first = True
         #: What was not seen, by a key for each kind, and where in the code that is.
         self._gaps: dict[str, tuple[str, str]] = {}
         self._sent: set[str] = set()
@@ -47,6 +49,7 @@ class UnseenChanges:
         That is done for the first item of the process. If the code that ran has branches, it is done again after
         1, 2, 4, 8… more items, which may take others of them.
         """
+        self._is_first = self._profile is None
         self._profile = profile = CallProfile()
         try:
             return profile.run(make)
@@ -103,7 +106,7 @@ class UnseenChanges:
         if self._profile is None or self.is_load_checked:
             return
         self.is_load_checked = True
-        values = ChangedValues(self._profile, self._dataset)
+        values = ChangedValues(self._profile, self._dataset, may_be_kept=not self._is_first)
         if values.is_changed(value):
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
             self._add("" if is_load_only else "load", text)

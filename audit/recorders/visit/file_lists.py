@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from audit.recorders.calls.callables import dict_of
+
 _MOST_ENTRIES = 200_000
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
 _MOST_LISTS = 32
@@ -88,7 +90,7 @@ def _length_of(dataset: Any) -> int:
 
 def _lists_of(dataset: Any) -> Iterator[Any]:
     """Yield the lists, arrays and tables that the dataset holds."""
-    for held in list(getattr(dataset, "__dict__", {}).values()):
+    for held in list(dict_of(dataset).values()):
         is_table = type(held).__module__.partition(".")[0] in ("numpy", "pandas")
         if isinstance(held, (list, tuple)) or (is_table and _holds_texts(held)):
             yield held
