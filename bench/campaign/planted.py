@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from audit.engines.resilient_loader import ResilientLoader
 from audit.errors import StoreError
+from audit.store.stamped_rows import StampedRows, joined_tables
 from audit.store.write.writer import RunWriter
 from bench.campaign.trial import Trial
 
@@ -44,26 +45,31 @@ class Planted:
     slow: bool = False
 
 
-def _without_stages(self: RunWriter, tables: dict[str, Any]) -> None:
-    _APPEND(self, {name: rows for name, rows in tables.items() if name != "stage_outputs"})
+def _all_tables(tables: Any, stamped: StampedRows | None) -> dict[str, Any]:
+    return joined_tables([tables, stamped.tables()]) if stamped is not None else dict(tables)
 
 
-def _without_failures(self: RunWriter, tables: dict[str, Any]) -> None:
-    kept = dict(tables)
+def _without_stages(self: RunWriter, tables: Any, stamped: StampedRows | None = None, _: int = 0) -> None:
+    given = _all_tables(tables, stamped)
+    _APPEND(self, {name: rows for name, rows in given.items() if name != "stage_outputs"})
+
+
+def _without_failures(self: RunWriter, tables: Any, stamped: StampedRows | None = None, _: int = 0) -> None:
+    kept = _all_tables(tables, stamped)
     if "samples" in kept:
         kept["samples"] = kept["samples"].filter(pc.equal(kept["samples"]["status"], "ok"))
     _APPEND(self, kept)
 
 
-def _table_by_table(self: RunWriter, tables: dict[str, Any]) -> None:
-    for name, rows in tables.items():
+def _table_by_table(self: RunWriter, tables: Any, stamped: StampedRows | None = None, _: int = 0) -> None:
+    for name, rows in _all_tables(tables, stamped).items():
         _APPEND(self, {name: rows})
         self.flush()
 
 
-def _with_a_leak(self: RunWriter, tables: dict[str, Any]) -> None:
+def _with_a_leak(self: RunWriter, tables: Any, stamped: StampedRows | None = None, size: int = 0) -> None:
     os.open(os.devnull, os.O_RDONLY)
-    _APPEND(self, tables)
+    _APPEND(self, tables, stamped, size)
 
 
 def _unexplained(*_: object) -> StoreError:
@@ -83,7 +89,7 @@ PLANTED: dict[str, Planted] = {
     "engine_kills": Planted(_APPENDING, _without_stages, 4, slow=True),
     "bucket_kills": Planted(_FLUSHING, lambda _: None, 40, slow=True),
     "errnos": Planted(_WRITE_ERROR, lambda _, __, error: error, 12),
-    "power_cuts": Planted("audit.store.local_filesystem._flush_directory", lambda _: None, 12),
+    "power_cuts": Planted("audit.store.local_filesystem.flush_folder", lambda _: None, 12),
     "damage": Planted("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
     "sql_escapes": Planted("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
     "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: {}["raw"], 12),

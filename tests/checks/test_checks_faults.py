@@ -96,6 +96,7 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
             "outliers",
             "overflow",
             "truncated",
+            "displaced",
         ),  # no file
         *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode

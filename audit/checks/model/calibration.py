@@ -85,11 +85,12 @@ class Calibration(Check):
                 threshold=context.options["max"],
                 sql=query,
             )
+        # If the model as a whole is not calibrated, its classes are not either.
+        elif found := list(self._judge_classes(context)):
+            yield from found
+        # Where single classes are at fault, the scale of all logits is not.
         elif (finding := self._judge_scale(context, rows)) is not None:
             yield finding
-        else:
-            # If the model as a whole is not calibrated, its classes are not either.
-            yield from self._judge_classes(context)
 
     def _judge_scale(self, context: Context, bins: list[QueryRow]) -> Finding | None:
         """Return a finding if the logits are many times too large: a model that is mostly right hides it from the error of its bins."""
