@@ -86,7 +86,7 @@ def test_compiled_after_another_instance_was(tmp_path: Path, backend: str) -> No
             self.inner = nn.Linear(WIDTH, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x).relu()
+            return self.inner(x).relu() - 1
 
     torch._dynamo.reset()
     other = torch.compile(Own(), backend=backend)
