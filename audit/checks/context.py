@@ -10,7 +10,7 @@ import difflib
 import fnmatch
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from audit.checks.narrowing import Narrowing, dataset_name, pipeline_name
 from audit.checks.shared_facts import RunFacts
@@ -19,9 +19,6 @@ from audit.errors import UsageError
 from audit.records import Stage
 from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
-
-if TYPE_CHECKING:
-    pass
 
 #: At most this many offending rows of one kind are fetched; the rest is counted.
 MOST_FETCHED = 2_000

@@ -34,6 +34,16 @@ class Numbers(Dataset):  # type: ignore[type-arg]
         return (x if self.transform is None else self.transform(x)), int(index) % 3
 
 
+class Vectors(Dataset):  # type: ignore[type-arg]
+    """Ten samples of six random numbers, the same each time."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.randn(6, generator=torch.Generator().manual_seed(index)), index % 3
+
+
 def halve(x: torch.Tensor) -> torch.Tensor:
     return x / 2
 

@@ -377,7 +377,7 @@ class Texts(Rows):
 
 
 @pytest.mark.parametrize(
-    ("form", "is_told"),
+    ("form", "is_reported"),
     [
         (lambda a, b: {"text": a, "context": b.upper()}, True),
         (lambda a, b: {"text": a, "context": b + " and more"}, True),
@@ -386,7 +386,7 @@ class Texts(Rows):
         (lambda a, b: (a, b, 1), False),
     ],
 )
-def test_a_second_text_that_is_changed_is_told(form: Any, is_told: bool, tmp_path: Path) -> None:
+def test_a_second_text_that_is_changed_is_reported(form: Any, is_reported: bool, tmp_path: Path) -> None:
     kind = type("Texts", (Texts,), {"form": staticmethod(form)})
-    told = unrecorded(tmp_path / "lineage", kind())
-    assert any("a text of the item was changed" in text for text in told) == is_told, told
+    texts = unrecorded(tmp_path / "lineage", kind())
+    assert any("a text of the item was changed" in text for text in texts) == is_reported, texts

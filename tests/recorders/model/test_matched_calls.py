@@ -445,7 +445,7 @@ ITEMS = ("anchor, positive, label", "list of views", "dict of views", "dict of o
 
 
 class Views(Pictures):
-    """Each item has a second tensor, which is no sample."""
+    """Each item has a second tensor, which is not a sample."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -8,24 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Asked, Vectors
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import audit
 from audit.errors import RecordingError
 from audit.values import digest
 
-COUNT, WIDTH = 10, 6
+COUNT = len(Vectors())
 PORTS = "SELECT index, port, shape, digest FROM outputs ORDER BY index, port"
-
-
-class Vectors(Dataset):  # type: ignore[type-arg]
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index)), index % 3
 
 
 class Form(nn.Module):

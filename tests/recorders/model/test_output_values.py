@@ -9,23 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Asked, Vectors
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import audit
 from audit.errors import NotFound
 from audit.values import digest
 
-COUNT, WIDTH = 10, 6
-
-
-class Vectors(Dataset):  # type: ignore[type-arg]
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index)), index % 3
+COUNT = len(Vectors())
 
 
 class Form(nn.Module):
@@ -161,7 +153,7 @@ def test_a_call_that_is_not_recorded_shows_the_lengths_too(tmp_path: Path) -> No
     with audit.record(tmp_path / "lineage", strict=True) as run:
         model = run.model(Form(lambda x, table: (x[:, :3], x[:, None], (table * 2)[:4])), logits=0)
         loader = run.loader(DataLoader(Vectors(), batch_size=4))
-        model(torch.zeros(1, WIDTH))
+        model(torch.zeros_like(Vectors()[0][0])[None])
         for x, _ in loader:
             model(x)
     ask = Asked(tmp_path / "lineage")
