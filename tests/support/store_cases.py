@@ -108,11 +108,15 @@ def record(
 ) -> Run:
     """One run of so many samples, in several commits."""
     writer = RunWriter.create(os.fspath(location), Run(run_id, name=name, classes=["c0", "c1", "c2"]))
-    writer.append({"stages": stage_table(writer.run.run_id)})
-    for number, start in enumerate(range(0, samples, batch)):
-        indices = list(range(start, min(start + batch, samples)))
-        writer.append(visit_tables(writer.run.run_id, indices, batch=number, model=model))
-        writer.flush()
+    try:
+        writer.append({"stages": stage_table(writer.run.run_id)})
+        for number, start in enumerate(range(0, samples, batch)):
+            indices = list(range(start, min(start + batch, samples)))
+            writer.append(visit_tables(writer.run.run_id, indices, batch=number, model=model))
+            writer.flush()
+    except BaseException:
+        writer.abandon()  # an error holds its frames, and these the run's lock, until they are collected
+        raise
     return writer.finish(status)
 
 
