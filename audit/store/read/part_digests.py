@@ -2,7 +2,7 @@
 
 DuckDB does not verify page checksums: a flipped bit would be a wrong value with no error. A part that was checked is known
 by its size and time; when these change it is checked again. A process of the sandbox, which answers one query, is given what
-the process that asks has checked. In a bucket a check reads the whole object, so there it is done
+the process that asks has checked, which then checks what that process had to check itself. In a bucket a check reads the whole object, so there it is done
 only if it is asked for: --verify-reads, `audit.open(…, verify_reads=True)`, $AUDIT_VERIFY_READS.
 """
 
@@ -11,10 +11,14 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Collection, Iterable
+from contextlib import closing, suppress
 from typing import Any
 
 from audit.records import Part
+from audit.store.commits import run_folder
 from audit.store.filesystem import Filesystem, RandomReader
+from audit.store.manifest import Manifest
 
 _BLOCK = 2**20
 #: Smaller parts are checked again in no time.
@@ -41,6 +45,16 @@ def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomRead
     with _lock:
         _checked[key] = state
     return True
+
+
+def check_parts(filesystem: Filesystem, manifests: Iterable[Manifest], paths: Collection[str]) -> None:
+    """Check the parts with these paths now, so that a later look finds them checked. A damaged part is not noted."""
+    for manifest in manifests:
+        for part in manifest.parts:
+            where = f"{run_folder(manifest.run.run_id)}/{part.file}"
+            if where in paths:
+                with suppress(OSError), closing(filesystem.open(where)) as reader:
+                    is_intact(filesystem, where, part, reader)
 
 
 def checked_parts(location: str) -> list[list[Any]]:

@@ -32,7 +32,7 @@ from audit.output_file import FORMULA
 from audit.store.bucket.location import package_of
 from audit.store.part_file import write_parquet
 from audit.store.read.freshness import committed
-from audit.store.read.part_digests import trust_checked
+from audit.store.read.part_digests import checked_parts, trust_checked
 from audit.store.read.reader import Reader, Relation
 from audit.store.sandbox.landlock import restrict
 
@@ -175,6 +175,10 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
             if committed(opened) != state:
                 opened.refresh()
             header, body = _answer(opened, request)
+            known_before = {where for where, *_ in request["checked"]}
+            header["checked"] = [
+                where for where, *_ in checked_parts(settings["location"]) if where not in known_before
+            ]
         except Exception as error:  # whatever a hostile query provokes is its answer, not a silent end
             known = _as_audit_error(error)
             header, body = {"error": known.message, "hint": known.hint}, b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import audit
 from audit.errors import QueryError
 from audit.records import Run
-from audit.store.read.part_digests import checked_parts
+from audit.store.filesystem import filesystem_for
+from audit.store.manifest import read_manifests
+from audit.store.read.part_digests import check_parts, checked_parts
 from audit.store.sandbox.sandbox import Sandbox
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
@@ -62,3 +65,27 @@ def test_a_damaged_part_that_nobody_has_checked(tmp_path: Path) -> None:
     part.write_bytes(content)
     with Sandbox(str(tmp_path / "lineage")) as sandbox, pytest.raises(QueryError, match="its SHA-256 differs"):
         sandbox.query(QUERY)
+
+
+@pytest.mark.workers
+def test_what_the_sandbox_checked_is_checked_here_and_not_there_again(tmp_path: Path) -> None:
+    make_store(tmp_path / "lineage")
+    with Sandbox(str(tmp_path / "lineage")) as sandbox:
+        (path,) = sandbox.query(QUERY).checked
+        until = time.monotonic() + 60
+        while not checked_parts(str(tmp_path / "lineage")) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [where for where, _, _ in checked_parts(str(tmp_path / "lineage"))] == [path]
+        assert sandbox.query(QUERY).checked == []
+
+
+def test_a_part_that_is_damaged_or_gone_is_not_taken_for_checked(tmp_path: Path) -> None:
+    part = make_store(tmp_path / "lineage")
+    filesystem = filesystem_for(str(tmp_path / "lineage"))
+    manifests, _ = read_manifests(filesystem)
+    part.write_bytes(bytes(part.stat().st_size))
+    path = str(part.relative_to(tmp_path / "lineage"))
+    check_parts(filesystem, manifests, [path])
+    part.unlink()
+    check_parts(filesystem, manifests, [path])
+    assert checked_parts(str(tmp_path / "lineage")) == []
