@@ -1,4 +1,4 @@
-"""Rows of a batch on their way to the writer, and what only the main process knows of the batch.
+"""Rows of a batch on their way to the writer, with what only the main process knows of the batch, and its predictions.
 
 They become Arrow tables when they are written, those of many batches at once: to make a table takes longer than to put the
 few rows of one batch into it. Nor does the loop's own thread then keep memory that it allocated between the loop's tensors: each
@@ -7,10 +7,12 @@ such block leaves a hole in the heap that the next batch does not fit into, and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from audit.records import Columns
@@ -57,7 +59,52 @@ def tables_of(batches: Sequence[StampedRows]) -> dict[str, pa.Table]:
     return {name: wire.stamp_rows(name, table, stamps, counts[name]) for name, table in tables.items()}
 
 
-def joined_tables(each: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
-    """Return the tables of several batches, one behind the other by name."""
+@dataclass(frozen=True, slots=True)
+class ColumnRows:
+    """Rows of one table of the store, column by column: lists or arrays, which nobody changes any more."""
+
+    name: str
+    columns: Mapping[str, Any]
+
+    def table(self) -> pa.Table:
+        """Return the rows as a table of the store."""
+        return wire.table_of(self.name, self.columns)
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What rows must have in common to become one table: the columns, and what each consists of."""
+        return tuple(
+            (name, column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else (name,)
+            for name, column in self.columns.items()
+        )
+
+
+#: Rows that may be in a table already.
+Rows = pa.Table | ColumnRows
+
+
+def joined_tables(each: Sequence[Mapping[str, Rows]]) -> dict[str, pa.Table]:
+    """Return the rows of several batches as tables, one behind the other by name."""
     names = dict.fromkeys(name for tables in each for name in tables)
-    return {name: wire.joined([tables[name] for tables in each if name in tables]) for name in names}
+    return {name: _joined([tables[name] for tables in each if name in tables]) for name in names}
+
+
+def _joined(several: Sequence[Rows]) -> pa.Table:
+    made: list[pa.Table] = []
+    for form, group in itertools.groupby(several, lambda rows: rows.form if isinstance(rows, ColumnRows) else None):
+        rows = list(group)
+        made += rows if form is None else [_join_columns(rows).table()]
+    return made[0] if len(made) == 1 else wire.joined(made)
+
+
+def _join_columns(several: Sequence[ColumnRows]) -> ColumnRows:
+    """Return rows of one form as one."""
+    first = several[0]
+    if len(several) == 1:
+        return first
+    columns: dict[str, Any] = {}
+    for name, column in first.columns.items():
+        parts = [rows.columns[name] for rows in several]
+        is_array = isinstance(column, np.ndarray)
+        columns[name] = np.concatenate(parts) if is_array else list(itertools.chain.from_iterable(parts))
+    return ColumnRows(first.name, columns)

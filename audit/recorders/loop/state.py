@@ -19,6 +19,7 @@ from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
 from audit.records import Run, Status
+from audit.store.stamped_rows import joined_tables
 from audit.store.write.background import BackgroundWriter, Work
 from audit.store.write.payload_filter import Selection
 from audit.store.write.writer import RunWriter
@@ -117,12 +118,11 @@ class RecordingState:
 
         def work(writer: RunWriter) -> None:
             with WRITING:
-                if selection is None or rows.stamped is None:
-                    writer.append(
-                        rows.tables if selection is None else selection.apply(rows.tables), rows.stamped, rows.size
-                    )
+                if selection is None:
+                    writer.append(rows.tables, rows.stamped, rows.size)
                 else:
-                    writer.append(selection.apply(rows.stamped.tables() | rows.tables))
+                    of_batch = rows.stamped.tables() if rows.stamped is not None else {}
+                    writer.append(selection.apply(of_batch | joined_tables([rows.tables])))
 
         return work
 

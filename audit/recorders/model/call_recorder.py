@@ -144,7 +144,7 @@ class CallRecorder:
         if not home.written:
             home.steps.append(step)
         elif not step.follows:
-            rows.append(BatchRows(tables={"steps": step.table()}))
+            rows.append(BatchRows(tables={"steps": step.own_row()}))
         rows += self._batches.confirm(step)
         if step.has_mixed_rows:
             rows += self._mixes.take_step_rows(step)

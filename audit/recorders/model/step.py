@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from audit.recorders.model.task_rows import TaskRows
 from audit.store import wire as tables
+from audit.store.stamped_rows import ColumnRows
 
 if TYPE_CHECKING:
     from audit.recorders.model.layers import LayerHooks, Seen
@@ -154,7 +155,7 @@ class ModelStep:
             columns = columns | {"call": [pending.next_call(self.rows[row][1], is_beside=beside[row]) for row in own]}
         else:
             columns = columns | {"call": [None] * len(own)}
-        found = {"predictions": tables.table_of("predictions", columns)} if self.is_read else {}
+        found: dict[str, Any] = {"predictions": ColumnRows("predictions", columns)} if self.is_read else {}
         if self.task is not None:
             number = {"number": self.call}
             keys = [{name: columns[name][place] for name in TASK_KEY} | number for place in range(len(own))]
@@ -181,7 +182,7 @@ class ModelStep:
         ]
         return columns
 
-    def table(self) -> Any:
+    def own_row(self) -> ColumnRows:
         """Return the row of `steps`."""
         columns: dict[str, Any] = {
             "run_id": self.run_id,
@@ -195,7 +196,7 @@ class ModelStep:
             "samples": len(self.rows),
             "rank": self.rank,
         }
-        return tables.table_of("steps", {name: [value] for name, value in columns.items()})
+        return ColumnRows("steps", {name: [value] for name, value in columns.items()})
 
 
 def task_tables(

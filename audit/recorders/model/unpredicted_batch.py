@@ -17,14 +17,14 @@ from audit.recorders.model.batch_tracker import version_of
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import ModelStep
 from audit.store import wire
-from audit.store.stamped_rows import StampedRows
+from audit.store.stamped_rows import Rows, StampedRows, joined_tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRows:
     """Rows that are ready to be written, by table."""
 
-    tables: dict[str, Any]
+    tables: dict[str, Rows]
     #: Rows of a batch that become tables when they are written.
     stamped: StampedRows | None = None
     #: About how many bytes they hold.
@@ -162,12 +162,11 @@ class UnpredictedBatch(RecordedBatch):
         if self.predictions:
             ordered = sorted(self.predictions, key=lambda step: step.order)
             made = [step.tables_of(self) for step in ordered]
-            for name in dict.fromkeys(name for one in made for name in one):
-                tables[name] = wire.joined([one[name] for one in made if name in one])
+            tables |= made[0] if len(made) == 1 else joined_tables(made)
             self.predictions = []
-        leading = [step.table() for step in self.steps if not step.follows]
+        leading = [{"steps": step.own_row()} for step in self.steps if not step.follows]
         if leading:
-            tables["steps"] = wire.joined(leading)
+            tables |= leading[0] if len(leading) == 1 else joined_tables(leading)
         activations = [table for step in self.steps if (table := activation_table(step)) is not None]
         if activations:
             tables["activations"] = wire.joined(activations)

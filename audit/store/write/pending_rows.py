@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from audit.store.stamped_rows import StampedRows, joined_tables, tables_of
+from audit.store.stamped_rows import Rows, StampedRows, joined_tables, tables_of
 from audit.store.wire import PACKED
 
 #: A part is written when this much has gathered, or when enough time has passed.
@@ -30,7 +30,7 @@ class PendingRows:
     def __init__(self) -> None:
         self._tables: dict[str, list[pa.Table]] = {}
         #: Batches whose rows are not in tables yet, each with the tables that belong to it.
-        self._batches: list[tuple[StampedRows, Mapping[str, pa.Table]]] = []
+        self._batches: list[tuple[StampedRows, Mapping[str, Rows]]] = []
         #: How many rows these have, about how many bytes, and the tables that they are of.
         self._rows_of_batches = self._bytes_of_batches = 0
         self._names_of_batches: set[str] = set()
@@ -49,13 +49,13 @@ class PendingRows:
         """Whether so much has gathered that it is to be written."""
         return self._bytes + self._bytes_of_batches >= FLUSH_BYTES or self._rows >= FLUSH_ROWS
 
-    def add(self, tables: Mapping[str, pa.Table], stamped: StampedRows | None = None, size: int = 0) -> None:
+    def add(self, tables: Mapping[str, Rows], stamped: StampedRows | None = None, size: int = 0) -> None:
         """Take rows that belong together: of several tables, and of a batch whose rows, of about `size` bytes, are not in tables yet."""
         if stamped is None:
             if tables.keys() & self._names_of_batches:
                 # The rows of a table stay in the order in which they come.
                 self._join()
-            self._add_tables(tables)
+            self._add_tables(joined_tables([tables]))
             return
         self._batches.append((stamped, tables))
         self._rows_of_batches += stamped.count
@@ -77,12 +77,12 @@ class PendingRows:
         for tables in made:
             self._add_tables(tables)
 
-    def _make_each(self, batches: list[tuple[StampedRows, Mapping[str, pa.Table]]]) -> list[dict[str, pa.Table]]:
+    def _make_each(self, batches: list[tuple[StampedRows, Mapping[str, Rows]]]) -> list[dict[str, pa.Table]]:
         """Return the tables of each batch by itself, without a batch of which a value fits into no column."""
         made = []
         for stamped, tables in batches:
             try:
-                made.append({**stamped.tables(), **tables})
+                made.append({**stamped.tables(), **joined_tables([tables])})
             except Exception as error:
                 batch, epoch = stamped.stamp.batch, stamped.stamp.epoch
                 self.losses.append(

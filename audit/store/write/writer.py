@@ -35,7 +35,7 @@ from audit.store.manifest import (
 from audit.store.marker import check_store, create_store
 from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
-from audit.store.stamped_rows import StampedRows
+from audit.store.stamped_rows import Rows, StampedRows
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
 
@@ -140,7 +140,7 @@ class RunWriter:
         self._interval = seconds
         self._longest = seconds
 
-    def append(self, tables: Mapping[str, pa.Table], stamped: StampedRows | None = None, size: int = 0) -> None:
+    def append(self, tables: Mapping[str, Rows], stamped: StampedRows | None = None, size: int = 0) -> None:
         """Add rows that belong together; one commit will hold all of them. `size` is about how many bytes `stamped` takes."""
         self._pending.add(tables, stamped, size)
         if self._pending.is_enough or self._is_overdue():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.store import wire
-from audit.store.stamped_rows import StampedRows
+from audit.store.stamped_rows import ColumnRows, StampedRows
 from audit.store.write.pending_rows import FLUSH_ROWS, PendingRows
 
 
@@ -44,6 +45,21 @@ def test_enough_rows_are_to_be_written() -> None:
     assert not pending.is_enough
     pending.add({"samples": pa.table({"index": [0]})})
     assert pending.is_enough
+
+
+@given(batches=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.booleans()), max_size=12))
+def test_predictions_of_many_batches_become_one_table(batches: list[tuple[int, int, bool]]) -> None:
+    """In their order, also where outputs have another width, or some come as a table."""
+    pending, expected = PendingRows(), []
+    for number, (count, width, is_table) in enumerate(batches):
+        logits = np.full((count, width), number, np.float32)
+        index, labels = [number] * count, [None if number % 2 else n for n in range(count)]
+        rows = ColumnRows("predictions", {"index": index, "label": labels, "logits": logits})
+        pending.add({"predictions": rows.table() if is_table else rows}, _batch(number, count))
+        expected += zip(index, labels, logits.tolist(), strict=True)
+    made = dict(pending.tables()).get("predictions")
+    columns = [] if made is None else [made[name].to_pylist() for name in ("index", "label", "logits")]
+    assert list(zip(*columns, strict=True)) == expected
 
 
 def _batch(
