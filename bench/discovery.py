@@ -47,7 +47,7 @@ def _follow(stages: CallStages, pipeline: Any) -> float:
 
 
 def _spread(measured: list[float]) -> str:
-    return f"median {statistics.median(measured):.1f}, most {max(measured):.1f}"
+    return f"median {statistics.median(measured):.2f}, most {max(measured):.2f}"
 
 
 if __name__ == "__main__":

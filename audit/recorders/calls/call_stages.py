@@ -35,7 +35,7 @@ class CallStages:
         #: Functions that make the items of datasets, where it is not known otherwise which items are asked for.
         owners = list(self._search.owners.values())
         asked = item_functions(dataset, owners)
-        self._has_item_slots, self._has_one_base = bool(asked), has_one_base(owners)
+        self._has_one_base = has_one_base(owners)
         self._slots += [FunctionSlot(function, _ask) for function in asked]
         #: The callables that the dataset and its parts held when they were searched.
         self._held = [(owner, _callables_of(owner)) for owner in owners[:_MOST_OWNERS]]
@@ -55,11 +55,25 @@ class CallStages:
 
     def follow(self, visit: Visit) -> None:
         """Follow the calls of one visit, where the slots are put already."""
-        visit.may_change_in_place = self._search.changes_in_place
-        if self._has_calls:
+        # All else is made when there is something to note: most items of many datasets make no such call.
+        visit.follower = self
+
+    @property
+    def changes_in_place(self) -> bool:
+        """Whether the dataset's own code may change arrays and pictures in place."""
+        return self._search.changes_in_place
+
+    def calls_of(self, visit: Visit) -> VisitCalls | None:
+        """Return what follows the calls of a visit; None where no function is observed."""
+        if visit.calls is None and self._has_calls:
             visit.calls = VisitCalls(visit, self._search)
-        if self._has_item_slots:
+        return visit.calls
+
+    def asked_of(self, visit: Visit) -> AskedItems:
+        """Return what notes the items that a visit asks datasets for."""
+        if visit.asked is None:
             visit.asked = AskedItems(has_one_base=self._has_one_base)
+        return visit.asked
 
     def stand(self) -> None:
         """Let all slots have the calls of several visits, until `stand_down`."""
@@ -111,16 +125,16 @@ def _callables_of(owner: Any) -> list[int]:
 
 def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     visit = current_visit()
-    if visit is None or visit.calls is None:
+    if visit is None or visit.follower is None or visit.paused or (calls := visit.follower.calls_of(visit)) is None:
         return slot.original(*args, **kwargs)
-    return visit.calls.observe(slot, args, kwargs)
+    return calls.observe(slot, args, kwargs)
 
 
 def _ask(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     visit = current_visit()
-    if visit is None or visit.asked is None or len(args) != 2 or kwargs:
+    if visit is None or visit.follower is None or len(args) != 2 or kwargs:
         return slot.original(*args, **kwargs)
-    return visit.asked.ask(slot.original, *args)
+    return visit.follower.asked_of(visit).ask(slot.original, *args)
 
 
 def describe_call(call: ObservedCall) -> Stage:

@@ -28,6 +28,9 @@ TARGET_PREFIX = "target."
 class CallSink(Protocol):
     """What a visit does with observed calls."""
 
+    #: Above 0, no call counts.
+    paused: int
+
     def before_call(self, target: Any, value: Any, label: str) -> Any: ...
     def after_call(self, call: ObservedCall, token: Any, nanoseconds: int) -> None: ...
     def rename_call(self, call: ObservedCall) -> None: ...
@@ -76,17 +79,15 @@ class _Frame:
 
 
 class VisitCalls:
-    """Follows the calls of one visit. Made for each, so that it holds little until there is a call."""
+    """Follows the calls of one visit. Made when there is a call that may be a stage."""
 
-    __slots__ = ("_followed", "_frames", "_held", "_search", "_sink", "loaded", "made", "paused")
+    __slots__ = ("_followed", "_frames", "_held", "_search", "_sink", "loaded", "made")
 
     def __init__(self, sink: CallSink, search: CallSearch) -> None:
         self._sink = sink
         self._search = search
         self._frames = [_Frame(CALL_PREFIX.rstrip("."), None, 2)]
         self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
-        #: Above 0, no call counts.
-        self.paused = 0
         self._followed: set[int] = set()
         self.made: list[ObservedCall] = []
         #: The identities of what counts as loaded, if that is what the first call was given.
@@ -106,8 +107,6 @@ class VisitCalls:
 
     def observe(self, slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call of an observed function, and note it where it is a stage."""
-        if self.paused:
-            return slot.original(*args, **kwargs)
         frame = self._frames[-1]
         target = _target_of(slot.function, args)
         if id(target) in self._search.owners:
@@ -171,11 +170,11 @@ class VisitCalls:
 
     def _quietly(self, do: Any, *args: Any) -> Any:
         """Do something of ours, in which no call counts."""
-        self.paused += 1
+        self._sink.paused += 1
         try:
             return do(*args)
         finally:
-            self.paused -= 1
+            self._sink.paused -= 1
 
     def _label_of(self, frame: _Frame, target: Any) -> str | None:
         key = key_of(target)

@@ -48,9 +48,9 @@ class InsideStage:
         visit = current_visit()
         if visit is not None and self._given is not None:
             visit.note_given((self._given,), is_sole=True)
-        if visit is not None and visit.calls is not None:
+        if visit is not None and visit.follower is not None and (calls := visit.follower.calls_of(visit)) is not None:
             # What the block calls is part of this stage.
-            visit.calls.enter(self, self._name)
+            calls.enter(self, self._name)
         self._begun = time.perf_counter_ns()
         return self
 

@@ -88,7 +88,8 @@ class Visit(CalledStages):
         came_in = self._came_in(value, stage.path)
         listener = listen(stage.step) if stage.draws else None
         overhead_before, ran_before = self._overhead, len(self._ran)
-        activity, calls = self.activity, self.calls
+        activity, follower = self.activity, self.follower
+        calls = follower.calls_of(self) if follower is not None else None
         begun = perf_counter_ns()
         if calls is not None:
             calls.enter(stage.target, stage.path)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from audit import values
+from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.observed_calls import VisitCalls
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.stage_row import Row
@@ -37,10 +38,12 @@ class VisitOutputs:
     #: Nanoseconds that were spent on describing values, and not by the pipeline.
     _overhead = 0
     problem: str | None = None
-    #: Whether the dataset's own code may change arrays and pictures in place, which do not count their changes.
-    may_change_in_place = False
-    #: Follows the calls that the dataset makes, where stages are found by them.
+    #: Knows which calls and items of the dataset are observed.
+    follower: CallStages | None = None
+    #: Follows the calls that the dataset makes, from the first that may be a stage.
     calls: VisitCalls | None = None
+    #: Above 0, no call counts: a value is being described.
+    paused = 0
 
     def __init__(self, level: CaptureOrVerify) -> None:
         self._level = level
@@ -62,7 +65,10 @@ class VisitOutputs:
             return False
         if last.version is not None:
             return bool(value._version != last.version)
-        return self.may_change_in_place and last.facts.digest is not None and self._digest_now(value) != self._digest
+        # Arrays and pictures do not count their changes.
+        if self.follower is None or not self.follower.changes_in_place:
+            return False
+        return last.facts.digest is not None and self._digest_now(value) != self._digest
 
     def holds_equal(self, value: Any) -> bool:
         """Whether the last stage gave something with the same content."""
@@ -75,20 +81,15 @@ class VisitOutputs:
 
     def _digest_now(self, value: Any) -> str | None:
         begun = perf_counter_ns()
-        self._pause_calls(1)
+        self.paused += 1
         try:
             return values.digest(value)
         except Exception as error:
             self.problem = self.problem or f"a value could not be digested: {describe_error(error)}"
             return None
         finally:
-            self._pause_calls(-1)
+            self.paused -= 1
             self._overhead += perf_counter_ns() - begun
-
-    def _pause_calls(self, by: int) -> None:
-        """Observe no calls while a value is described: these are not stages."""
-        if self.calls is not None:
-            self.calls.paused += by
 
     def _note(
         self,
@@ -103,9 +104,7 @@ class VisitOutputs:
     ) -> None:
         """Make a row of an output. `begun` is when the clock was read last, if it was just now."""
         begun = begun or perf_counter_ns()
-        calls = self.calls
-        if calls is not None:
-            calls.paused += 1
+        self.paused += 1
         try:
             level = self._level
             facts = values.observe(value) if level != "verify" else _only_digest(value)
@@ -125,8 +124,7 @@ class VisitOutputs:
                 self._value, self._digest, self._last = value, digest, row
         except Exception as error:
             self.problem = self.problem or f"an output could not be described: {describe_error(error)}"
-        if calls is not None:
-            calls.paused -= 1
+        self.paused -= 1
         self._overhead += perf_counter_ns() - begun
 
     def _keep(self, row: Row, value: Any) -> None:
