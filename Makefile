@@ -71,7 +71,7 @@ quick-tests:
 slow-tests: $(VENV)/.dev  ## measure which tests `make quick` leaves out because they take long
 	$(BIN)/python -m pytest -q -n 2 --no-processes --hypothesis-profile quick -m '$(QUICK)' --write-slow-tests
 
-thorough: $(VENV)/.dev browser  ## every test, with 20 times as many examples for each property
+thorough: $(VENV)/.dev browser  ## every test, with 40 times as many examples for each property
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile thorough
 
 check: $(VENV)/.dev  ## format, lint, types, tests, docs: what CI runs

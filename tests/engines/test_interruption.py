@@ -20,9 +20,15 @@ from audit.errors import NotFound, UsageError
 
 pytestmark = pytest.mark.workers
 
+#: A run that is to be interrupted waits near its end, so that it cannot end before.
 SLOW = """
-import time
+import os, time
+calls = 0
 def slowly(value):
+    global calls
+    calls += 1
+    while calls > 50 and "WAIT_TO_BE_INTERRUPTED" in os.environ:
+        time.sleep(0.01)
     time.sleep(0.01)
     return value
 transform = transforms.Compose([transforms.RandomCrop(12), slowly, transforms.ToTensor()])
@@ -49,7 +55,11 @@ def start(images: Path, pipeline: Path, store: Path, *more: str) -> subprocess.P
     command = [warm_audit(), "run", "--dataset", str(images), "--pipeline", str(pipeline)]
     options = ["--store", str(store), "--workers", "1", "--batch-size", "2", "--commit-every", "0.1"]
     return subprocess.Popen(
-        [*command, *options, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [*command, *options, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | {"WAIT_TO_BE_INTERRUPTED": "1"},
     )
 
 

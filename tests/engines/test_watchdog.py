@@ -151,42 +151,53 @@ def test_a_slow_sample_within_the_limit_is_a_sample_like_any_other(
 
 
 class Slow(Dataset[Any]):
-    """Its fifth sample takes a few seconds."""
+    """Its sixth sample takes a few seconds, and until a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
 
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if index == 5:
-            time.sleep(6)
+            time.sleep(3)
+            for _ in range(600):
+                if self.file.exists():
+                    break
+                time.sleep(0.1)
         return torch.full((3,), float(index)), 0
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_own_loop_is_warned_and_committed(tmp_path: Path, workers: int) -> None:
-    committed: list[int] = []
-    look = threading.Thread(target=lambda: committed.append(wait_for_rows(tmp_path / "lineage")))
+    seen = tmp_path / "seen"
+    look = threading.Thread(target=wait_for_rows, args=(tmp_path / "lineage", seen))
     with pytest.warns(RecordingWarning, match=r"Sample 5 has taken .* in stage load"):
-        iterate(tmp_path / "lineage", workers, look)
-    assert committed[0] >= 1, "batches before the slow sample are in the store while the loop waits"
+        iterate(tmp_path / "lineage", DataLoader(Slow(seen), batch_size=1, num_workers=workers), look)
+    assert seen.exists(), "batches before the slow sample are in the store while the loop waits"
     with audit.open(tmp_path / "lineage") as store:
         found = store.runs()[-1]
         assert found.samples == 8
         assert any("Sample 5 has taken" in warning for warning in found.warnings)
 
 
-def iterate(store: Path, workers: int, look: threading.Thread) -> None:
+def iterate(store: Path, loader: DataLoader[Any], look: threading.Thread) -> None:
     """Record a loop that waits for its sixth sample; somebody looks at the store meanwhile."""
     with audit.record(store, stall_timeout=1) as run:
-        for number, _ in enumerate(run.loader(DataLoader(Slow(), batch_size=1, num_workers=workers))):
+        for number, _ in enumerate(run.loader(loader)):
             if number == 4:
                 look.start()
         look.join()
 
 
-def wait_for_rows(store: Path) -> int:
-    """How many samples a reader sees after a few seconds."""
-    time.sleep(5.5)
-    with audit.open(store) as opened:
-        return opened.runs()[-1].samples
+def wait_for_rows(store: Path, seen: Path) -> None:
+    """Write a file when a reader sees samples of a run that has not ended."""
+    for _ in range(500):
+        with audit.open(store) as opened:
+            run = opened.runs()[-1]
+        if run.samples and run.status == "running":
+            seen.touch()
+            return
+        time.sleep(0.1)

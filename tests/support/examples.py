@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 
 #: How many times as many examples a property tries as it says.
-PROFILES = {"quick": 0.2, "default": 1.0, "thorough": 20.0}
+PROFILES = {"quick": 0.2, "default": 1.0, "thorough": 40.0}
 
 
 def register_profiles() -> None:

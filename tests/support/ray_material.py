@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from warm_programs import warm_ray_worker
 
 import audit
 from audit.engines.ray.cluster import prepare_own
@@ -127,7 +128,7 @@ def ray_nodes(*cpus: int) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    shared = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+    shared = {"object_store_memory": 100 * 2**20, "include_dashboard": False, "setup_worker_path": warm_ray_worker()}
     with short_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], **shared})

@@ -1,4 +1,4 @@
-"""`audit` and `python` as programs that start at once, for tests that need a real process.
+"""`audit`, `python` and Ray's workers as programs that start at once, for tests that need a real process.
 
 Importing torch and torchvision takes longer than most commands. One process imports them, and each command is a process
 forked from it: with its own folder, environment, standard streams, process group and exit status. What only a new interpreter
@@ -56,15 +56,21 @@ _MODULES = (
     "scipy.stats",
     "audit.api",
     "audit.engines.local",
+    # What workers of Ray import besides. Ray itself reads its settings when it is imported: each worker does that.
+    "audit.engines.ray.work",
+    "google.protobuf.message",
+    "jsonschema",
+    "pandas",
+    "requests",
 )
 
 
 @lru_cache(maxsize=1)
 def warm_folder() -> Path:
-    """Return a folder with the programs `audit` and `python`; the process behind them ends with this one."""
+    """Return a folder with the programs; the process behind them ends with this one."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     path = folder / "socket"
-    for program in ("audit", "python"):
+    for program in ("audit", "python", "ray-worker"):
         file = folder / program
         file.write_text(_CLIENT.format(python=sys.executable, program=program, path=str(path)))
         file.chmod(0o755)
@@ -98,13 +104,19 @@ def warm_python() -> str:
     return str(warm_folder() / "python")
 
 
+def warm_ray_worker() -> str:
+    """Return the path of a script that starts a worker of Ray, for the option `setup_worker_path` of its nodes."""
+    return str(warm_folder() / "ray-worker")
+
+
 # -- the process behind them -----------------------------------------------------------------------
 
 
 def _serve(path: str, parent: int) -> Callable[[], None] | None:
     """Fork a process for each command. Returns what to do in the processes of commands, and None at the end."""
     for name in _MODULES:
-        __import__(name)
+        with contextlib.suppress(ImportError):  # not every environment has what Ray needs
+            __import__(name)
     gc.freeze()  # a collection in a child would copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -176,6 +188,8 @@ def _execute(program: str, arguments: list[str]) -> None:
         from audit.__main__ import main
 
         main()
+    elif program == "ray-worker":
+        _run_ray_worker(arguments)
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
         exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)
@@ -187,6 +201,17 @@ def _execute(program: str, arguments: list[str]) -> None:
         sys.path[0] = str(Path(arguments[0]).resolve().parent)
         sys.argv = arguments
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _run_ray_worker(arguments: list[str]) -> None:
+    """Do what Ray's own setup_worker.py does, which starts another interpreter for the worker."""
+    given = {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
+    context = json.loads(given.get("--serialized-runtime-env-context") or "{}")
+    assert not context.get("command_prefix"), "this worker needs Ray's own script"
+    os.environ.update(context.get("env_vars") or {})
+    ours = ("--serialized-runtime-env-context=", "--language=")
+    sys.argv = [argument for argument in arguments if not argument.startswith(ours)]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def _exit_status(command: Callable[[], None]) -> int:

@@ -101,7 +101,7 @@ def _without(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(6))
 @given(rows(3), rows(3))
 def test_every_sample_is_matched_or_added_or_removed(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> None:
     with compared(a, b) as (reader, found, back):
@@ -149,7 +149,7 @@ def _check_macros(reader: Reader, found: Diff) -> None:
     assert matches == (found.matched, found.counts["added"], found.counts["removed"])
 
 
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 @given(rows(3))
 def test_a_run_differs_from_itself_in_nothing(a: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ PIPELINES = st.permutations(["Resize", "Crop", "Normalize", "Pad"]).flatmap(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(6))
 @given(PIPELINES, PIPELINES, st.data())
 def test_the_first_divergent_stage_of_any_two_pipelines(a: list[str], b: list[str], data: st.DataObject) -> None:
     ours = [{"source": f"{n}.png", "content": hexed(n), "outputs": data.draw(outputs(len(a)))} for n in range(10)]
@@ -187,7 +187,7 @@ def test_the_first_divergent_stage_of_any_two_pipelines(a: list[str], b: list[st
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 @given(st.lists(st.sampled_from(["x", "y", "z", "w"]), min_size=1, max_size=8, unique=True))
 def test_renamed_files_are_found_by_content(contents: list[str]) -> None:
     a = [{"source": f"old/{c}.png", "content": hexed(c), "label": 0} for c in contents]

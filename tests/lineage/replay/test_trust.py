@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -159,7 +160,7 @@ def read_everything(store: Path, run: str, out: Path) -> None:
                 continue
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_reading_a_store_runs_no_code(material: Path, stranger: Path, tmp_path: Path, data: st.DataObject) -> None:
     store = material / "lineage"

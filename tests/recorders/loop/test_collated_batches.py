@@ -407,7 +407,7 @@ CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
 }
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(st.sampled_from(sorted([*ORDERS, *CHANGES])), max_size=4),
     dataset=st.sampled_from([Pictures(), Sequences(), Flat()]),

@@ -32,7 +32,7 @@ NUMBERS = st.integers(0, 100_000).filter(lambda number: number % 97 != 40)
 
 
 @pytest.mark.workers
-@settings(max_examples=examples(8), phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(4), phases=[Phase.explicit, Phase.generate])
 @example(number=2770)  # a generator made from the worker's seed, recorded without workers and replayed in two
 @given(number=NUMBERS)
 def test_random_pipelines_come_out_bit_for_bit(number: int) -> None:

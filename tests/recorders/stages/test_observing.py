@@ -92,7 +92,7 @@ def test_every_dataset(dataset: str, wrap: str, pictures_root: Path) -> None:
     check_unchanged(Case(dataset=dataset, wrap=wrap), pictures_root)
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(cases())
 @example(Case(dataset="stream", drop_last=True, batch_size=4))
 @example(Case(dataset="batched", wrap="dataset", sampler="weighted"))

@@ -40,7 +40,7 @@ def test_a_fetch_is_stopped_after_its_timeout(place: Path, fetch: str) -> None:
         begun = time.monotonic()
         with pytest.raises(QueryError, match=r"longer than 0\.2 seconds"):
             fetched(store.sql(ENDLESS, timeout=0.2), fetch)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60, "the query itself would take years"
         assert store.sql("SELECT count(*) FROM samples", timeout=5).fetchone() == (9,)
 
 

@@ -27,7 +27,7 @@ from audit.store.write.writer import RunWriter
 from audit.tables import TABLES
 
 _RELAXED = settings(
-    max_examples=examples(6),
+    max_examples=examples(3),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
