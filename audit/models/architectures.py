@@ -25,6 +25,7 @@ from audit.models.signatures import (
     WITHOUT_AUXILIARY,
     Signature,
     compute,
+    is_current,
     known_architectures,
     names_digest,
     shapes_digest,
@@ -127,6 +128,8 @@ def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
 
 def _newer(library: str) -> list[Signature]:
     """Return the signatures of architectures that the installed library has but the table does not."""
+    if is_current(library):
+        return []  # without importing it, which takes seconds
     covered = known_architectures()
     names = torchvision_names() if library == "torchvision" else timm_names()
     if len(set(names) - {name for owner, name in covered if owner == library}) > 200:

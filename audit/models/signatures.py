@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,30 @@ def compute(architecture: Architecture) -> Signature:
 
 
 @lru_cache(maxsize=1)
+def _content() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return content
+
+
+@lru_cache(maxsize=1)
 def table() -> tuple[Signature, ...]:
     """Return every signature of the shipped table, torchvision's first."""
-    rows = json.loads(TABLE.read_text(encoding="utf-8"))
     return tuple(
         Signature(library, name, arguments, tensors, names, shapes, tuple(heads), tuple(tops))
-        for library, name, arguments, tensors, names, shapes, heads, tops in rows
+        for library, name, arguments, tensors, names, shapes, heads, tops in _content()["rows"]
     )
+
+
+def is_current(library: str) -> bool:
+    """Return whether the table was made with the installed version of a library; asking does not import it."""
+    return bool(_content()["versions"].get(library) == _installed_version(library))
+
+
+def _installed_version(library: str) -> str | None:
+    try:
+        return version(library).partition("+")[0]  # without the build, such as +cpu
+    except PackageNotFoundError:
+        return None
 
 
 def known_architectures() -> frozenset[tuple[str, str]]:
@@ -114,7 +132,8 @@ def rebuild(path: Path = TABLE) -> int:
             continue
         fields = [row.library, row.name, dict(row.arguments), row.tensors, row.names, row.shapes, row.heads, row.tops]
         lines.append(json.dumps(fields, separators=(",", ":")))
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    versions = json.dumps({library: _installed_version(library) for library in ("torchvision", "timm")})
+    path.write_text(f'{{"versions":{versions},"rows":[\n' + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
     return len(lines)
 
 

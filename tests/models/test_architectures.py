@@ -10,8 +10,8 @@ from torchvision import models
 
 from audit.errors import UnknownArchitecture
 from audit.models.architectures import find_architecture, misfits, recognise
-from audit.models.building import Architecture, build, expected_shapes, hollow, shapes_of, torchvision_names
-from audit.models.signatures import compute, known_architectures, table
+from audit.models.building import Architecture, build, expected_shapes, hollow, shapes_of, timm_names, torchvision_names
+from audit.models.signatures import compute, is_current, known_architectures, table
 
 VARIANTS = [
     "resnet18",
@@ -61,6 +61,17 @@ def test_table_covers_the_installed_torchvision() -> None:
 def test_table_is_what_the_library_builds(name: str) -> None:
     row = next(row for row in table() if (row.library, row.name) == ("torchvision", name))
     assert compute(Architecture("torchvision", name)) == row
+
+
+def test_weights_that_the_table_does_not_know_import_no_library() -> None:
+    libraries = {"torchvision": torchvision_names, "timm": timm_names}
+    if not all(map(is_current, libraries)):
+        pytest.skip("other versions are installed than those of the table")
+    for names in libraries.values():
+        names.cache_clear()
+    with pytest.raises(UnknownArchitecture):
+        recognise({"own.weight": (3, 4)})
+    assert [names.cache_info().misses for names in libraries.values()] == [0, 0]
 
 
 def test_no_two_of_torchvision_look_alike() -> None:
