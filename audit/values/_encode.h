@@ -151,6 +151,59 @@ BMI2 static size_t rgb_bits_avx2(
 }
 #endif
 
+/* The eight bytes whose low `width` bits lie one behind the other. */
+static uint64_t unpacked_bits(uint64_t packed, int width) {
+    uint64_t out = 0, mask = (1u << width) - 1;
+    for (int i = 0; i < 8; i++) out |= ((packed >> (width * i)) & mask) << (8 * i);
+    return out;
+}
+
+#if HAVE_AVX2
+BMI2 static inline uint64_t unpacked_bits_bmi2(uint64_t packed, int width) {
+    return _pdep_u64(packed, 0x0101010101010101u * ((1u << width) - 1));
+}
+#endif
+
+/* The pixels that `rgb_bits` packed, three bytes each. `widths` are at most 8, and `bits` are as long as they say;
+ * `lines` has room for four lines of whole blocks. */
+BODY void rgb_unbits(const uint8_t *restrict widths, const uint8_t *restrict bits, size_t height, size_t width,
+                     PackedBits unpacked, uint8_t *restrict lines, uint8_t *restrict out) {
+    size_t blocks = (width + BITS_BLOCK - 1) / BITS_BLOCK, line = blocks * BITS_BLOCK;
+    uint8_t *z = lines + 3 * line;
+    memset(lines, 0, 4 * line);
+    for (size_t y = 0; y < height; y++, out += 3 * width) {
+        for (int plane = 0; plane < 3; plane++) {
+            for (size_t at = 0; at < line; at += BITS_BLOCK) {
+                int wide = *widths++;
+                for (int g = 0; g < BITS_BLOCK; g += 8, bits += wide) {
+                    uint64_t packed = 0;
+                    for (int i = 0; i < wide; i++) packed |= (uint64_t)bits[i] << (8 * i);
+                    uint64_t eight = unpacked(packed, wide);
+                    for (int i = 0; i < 8; i++) z[at + g + i] = (uint8_t)(eight >> (8 * i));
+                }
+            }
+            uint8_t *p = lines + plane * line;
+            for (size_t x = 0; x < line; x++) p[x] = (uint8_t)(p[x] + ((z[x] >> 1) ^ (z[x] & 1 ? 255 : 0)));
+        }
+        const uint8_t *g = lines, *r = lines + line, *b = lines + 2 * line;
+        for (size_t x = 0; x < width; x++) {
+            out[3 * x] = (uint8_t)(r[x] + g[x]);
+            out[3 * x + 1] = g[x];
+            out[3 * x + 2] = (uint8_t)(b[x] + g[x]);
+        }
+    }
+}
+
+static void rgb_unbits_plain(const uint8_t *n, const uint8_t *s, size_t h, size_t w, uint8_t *l, uint8_t *o) {
+    rgb_unbits(n, s, h, w, unpacked_bits, l, o);
+}
+
+#if HAVE_AVX2
+BMI2 static void rgb_unbits_avx2(const uint8_t *n, const uint8_t *s, size_t h, size_t w, uint8_t *l, uint8_t *o) {
+    rgb_unbits(n, s, h, w, unpacked_bits_bmi2, l, o);
+}
+#endif
+
 /* ---- functions of a picture -------------------------------------------------------------------------------- */
 
 /* Whether each float of a plane follows from one byte of the pixel in its place; `table` has what each byte stands for, as

@@ -594,6 +594,37 @@ static PyObject *py_bits(PyObject *self, PyObject *args) {
     return made;
 }
 
+/* unbits(source, height, width) -> the bytes of the RGB picture that `bits` packed, three a pixel; None where the source has another length
+ * than its widths say. */
+static PyObject *py_unbits(PyObject *self, PyObject *args) {
+    PyObject *from, *made = NULL;
+    Source s;
+    Py_ssize_t height, width;
+    if (!PyArg_ParseTuple(args, "Onn:unbits", &from, &height, &width) || borrow(from, &s) < 0) return NULL;
+    size_t line = ((size_t)width + BITS_BLOCK - 1) / BITS_BLOCK, size = (size_t)s.size;
+    /* Each block has its width in the source, so that its length limits the size of the picture. */
+    if (height <= 0 || width <= 0 || line > size / 3 || (size_t)height > size / (3 * line)) return let_go(&s), new_ref(Py_None);
+    size_t blocks = 3 * (size_t)height * line, wanted = blocks;
+    int good = 1;
+    for (size_t i = 0; i < blocks; i++) {
+        good &= s.data[i] <= 8;
+        wanted += (size_t)s.data[i] * (BITS_BLOCK / 8);
+    }
+    if (!good || wanted != size) return let_go(&s), new_ref(Py_None);
+    uint8_t *lines = PyMem_Malloc(4 * line * BITS_BLOCK);
+    if (!lines) return let_go(&s), PyErr_NoMemory();
+    made = PyBytes_FromStringAndSize(NULL, 3 * height * width);
+    if (made) {
+        uint8_t *out = (uint8_t *)PyBytes_AsString(made);
+        Py_BEGIN_ALLOW_THREADS
+        PICK(rgb_unbits)(s.data, s.data + blocks, (size_t)height, (size_t)width, lines, out);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(lines);
+    let_go(&s);
+    return made;
+}
+
 /* tables(source, height, width, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them;
  * nothing where each float is its byte, divided by 255. */
 static PyObject *py_tables(PyObject *self, PyObject *args) {
@@ -705,6 +736,7 @@ static PyMethodDef methods[] = {
     {"tiny", py_tiny, METH_VARARGS, "A tiny RGB picture as an uncompressed PNG; else None."},
     {"tiny_tensor", py_tiny_tensor, METH_VARARGS, "A tiny tensor that looks like a picture as a PNG; else None."},
     {"bits", py_bits, METH_VARARGS, "An RGB picture in as few bits as its rows need."},
+    {"unbits", py_unbits, METH_VARARGS, "The RGB picture that `bits` packed."},
     {"tables", py_tables, METH_VARARGS, "What each byte of a picture stands for in a float tensor; else None."},
     {"holds", py_holds, METH_VARARGS, "Whether a part of a picture has these pixels."},
     {"rgb_digest", py_rgb_digest, METH_VARARGS, "The digest of an RGB picture; else None."},

@@ -119,23 +119,9 @@ class ImageKind(ValueKind):
         return Encoded(encoding, pack(header, body))
 
     def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Image.Image:  # noqa: B008
-        header, body = unpack(encoded.data)
-        mode, (width, height) = header["mode"], header["size"]
-        size = _raw_size(mode, width, height)
-        if encoded.encoding == "raw":
-            raw = bytes(body)
-        elif encoded.encoding == "bits":
-            raw = unpack_rgb(body, width, height).tobytes()
-        elif encoded.encoding == "zstd":
-            raw = compression.decompress(body, size)
-        elif encoded.encoding == "rows+zstd":
-            flat = np.frombuffer(compression.decompress(body, size), np.uint8)
-            raw = compression.add_rows(flat, size // height).tobytes()
-        else:
-            raise damaged(f"an image has no encoding {encoded.encoding!r}")
-        if len(raw) != size:
-            raise damaged(f"a picture of {size} bytes has {len(raw)}")
-        image = Image.frombytes(mode, (width, height), raw) if size else Image.new(mode, (width, height))
+        header, raw = _unpacked(encoded)
+        mode, (width, height), size = header["mode"], header["size"], len(raw)
+        image = Image.frombytes(mode, (width, height), bytes(raw)) if size else Image.new(mode, (width, height))
         if "palette" in header:
             image.putpalette(base64.b64decode(header["palette"][1]), header["palette"][0])
         transparency = header.get("transparency")
@@ -167,6 +153,37 @@ class ImageKind(ValueKind):
         if palette is None:
             return hashing.of(self.name, image.mode, shape, raw, *_transparency(image))
         return hashing.of(self.name, image.mode, shape, raw, palette[0].encode(), palette[1], *_transparency(image))
+
+
+def decode_pixels(encoded: Encoded) -> Any:
+    """Return the pixels of a grey or RGB picture as an array of bytes, faster than `decode`; None for other pictures."""
+    header, raw = _unpacked(encoded)
+    shape = {"L": (), "RGB": (3,)}.get(header["mode"])
+    if shape is None or not len(raw) or "transparency" in header:
+        return None
+    width, height = header["size"]
+    return np.frombuffer(raw, np.uint8).reshape(height, width, *shape)
+
+
+def _unpacked(encoded: Encoded) -> tuple[dict[str, Any], Any]:
+    """Return the header of a stored picture and its bytes, as `tobytes` of Pillow gives them."""
+    header, body = unpack(encoded.data)
+    mode, (width, height) = header["mode"], header["size"]
+    size = _raw_size(mode, width, height)
+    raw: Any
+    if encoded.encoding == "raw":
+        raw = body
+    elif encoded.encoding == "bits":
+        raw = unpack_rgb(body, width, height).reshape(-1)
+    elif encoded.encoding == "zstd":
+        raw = compression.decompress(body, size)
+    elif encoded.encoding == "rows+zstd":
+        raw = compression.add_rows(np.frombuffer(compression.decompress(body, size), np.uint8), size // height)
+    else:
+        raise damaged(f"an image has no encoding {encoded.encoding!r}")
+    if len(raw) != size:
+        raise damaged(f"a picture of {size} bytes has {len(raw)}")
+    return header, raw
 
 
 @functools.lru_cache(64)

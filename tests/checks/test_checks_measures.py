@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
-from audit.checks.shared.lookalikes import thumbnail
+from audit.checks.shared.lookalike_search import candidate_pairs
+from audit.checks.shared.lookalikes import find_lookalikes, thumbnail
+from audit.checks.shared.picture_grids import spread
 from audit.checks.shared.picture_measures import Measures, measured
 from audit.checks.shared.pictures import Picture
 
@@ -44,6 +46,36 @@ def test_large_and_unusual_pictures_are_measured_too() -> None:
     for one, image in zip(found, images, strict=True):
         assert (one.thumbnail == thumbnail(image)).all()
         assert one.picture.image is None
+
+
+@pytest.mark.parametrize("size", [(28, 28), (200, 120)])
+def test_arrays_are_measured_as_pictures_are(size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    for shape in (size, (*size, 3)):
+        pixels = rng.integers(0, 256, (3, *shape), dtype=np.uint8)
+        as_arrays = sorted(
+            measured(Picture(n, f"{n}.png", None, one) for n, one in enumerate(pixels)), key=lambda m: m.picture.index
+        )
+        for one, other in zip(as_arrays, _measured([Image.fromarray(array) for array in pixels]), strict=True):
+            assert (one.thumbnail == other.thumbnail).all()
+            assert (one.colours == other.colours).all()
+            assert (one.side, one.colour, one.grey) == (other.side, other.colour, other.grey)
+            assert (one.sharpness, one.noise) == (other.sharpness, other.noise)
+            assert (one.pixels is None) == (other.pixels is None)
+
+
+def test_the_spread_is_the_standard_deviation() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 31, 17), dtype=np.uint8)
+    assert np.allclose(spread(pictures), pictures.std(axis=(1, 2)), atol=1e-3)
+    assert spread(np.full((1, 32, 32), 255, np.uint8))[0] < 0.5
+    assert spread(np.empty((0, 32, 32), np.uint8)).shape == (0,)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_few_pictures_have_no_copies(count: int) -> None:
+    plain, mirrored = candidate_pairs(np.zeros((count, 32, 32), np.uint8))
+    assert plain.shape == mirrored.shape == (0, 2)
+    assert find_lookalikes(np.zeros((count, 32, 32), np.uint8)) == []
 
 
 @pytest.mark.parametrize("deviation", [0.0, 3.0, 10.0])

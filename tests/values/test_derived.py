@@ -34,20 +34,37 @@ def test_pictures_in_few_bits_come_back(seed: int, width: int, height: int, smoo
     try:
         picture = _picture(seed, width, height, smooth)
         kind, encoded = values.encode(picture)
+        back = values.decode(kind, encoded)
     finally:
         loops.native.loops(before)
     assert encoded.encoding in ("bits", "raw")
-    back = values.decode(kind, encoded)
+    assert isinstance(back, Image.Image)
+    assert back.tobytes() == picture.tobytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "native", None)
+        back = values.decode(kind, encoded)
     assert isinstance(back, Image.Image)
     assert back.tobytes() == picture.tobytes()
     assert values.encoded_digest(kind, encoded) == values.digest(picture)
 
 
-def test_damaged_bits_are_refused() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_damaged_bits_are_refused(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, encoded = values.encode(_picture(0, 64, 64, smooth=True))
     assert encoded.encoding == "bits"
-    with pytest.raises(StoreDamaged):
-        values.decode(kind, values.Encoded("bits", encoded.data[:-1]))
+    if not compiled:
+        monkeypatch.setattr(loops, "native", None)
+    head = encoded.data.index(b"}") + 1
+    too_wide = encoded.data[:head] + bytes([9]) + encoded.data[head + 1 :]
+    for damaged in (
+        encoded.data[:-1],
+        encoded.data + bytes(1),
+        encoded.data[: head + 5],
+        encoded.data[:head],
+        too_wide,
+    ):
+        with pytest.raises(StoreDamaged):
+            values.decode(kind, values.Encoded("bits", damaged))
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.picture_grids import blocks
+from audit.checks.shared.picture_grids import blocks, spread
 from audit.checks.shared.signatures import sharpness_of, signatures
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ def _measures(thumbnails: Array) -> Array:
     """Return for each picture: brightness, contrast, detail, its finest part, the share of black or white, and more."""
     grey = thumbnails.astype(np.float32)
     detail, sharpness = sharpness_of(grey)
-    contrast = grey.std(axis=(1, 2))
+    contrast = spread(grey)
     extreme = ((grey < 8) | (grey > 247)).mean(axis=(1, 2))
     levels = [
         grey.mean(axis=(1, 2)),

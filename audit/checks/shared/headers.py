@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from audit.checks.context import Context
-from audit.checks.shared.files import SourceFile, opened
+from audit.checks.shared.files import Opened, SourceFile, opened
 from audit.picture_formats import open_picture
 
 _ORIENTATION = 0x0112
@@ -37,19 +38,31 @@ def headers(context: Context, files: Sequence[SourceFile]) -> Iterator[tuple[Sou
         if not isinstance(found, OSError):
             try:
                 with found, open_picture(found) as image:
-                    header = _header(image)
+                    header = _header(image, may_have_exif=image.format != "PNG" or _has_exif(found))
             except Exception:
                 header = None
         known[file.index, file.source] = header
     yield from ((file, known[file.index, file.source]) for file in files)
 
 
-def _header(image: object) -> FileHeader:
+def _has_exif(file: Opened) -> bool:
+    """Return whether a PNG has metadata with an orientation or a camera: Pillow would decode all pixels to know."""
+    file.seek(8)
+    while len(head := file.read(8)) == 8:
+        length, name = int.from_bytes(head[:4], "big"), head[4:]
+        # Text may hold EXIF or XMP.
+        if name in (b"eXIf", b"zTXt", b"iTXt", b"tEXt"):
+            return True
+        file.seek(length + 4, os.SEEK_CUR)
+    return False
+
+
+def _header(image: object, *, may_have_exif: bool) -> FileHeader:
     from PIL.Image import Image
 
     assert isinstance(image, Image)
     tables = getattr(image, "quantization", None)
-    exif = image.getexif()
+    exif: Mapping[int, object] = image.getexif() if may_have_exif else {}
     camera = tuple(str(exif[tag]) for tag in _CAMERA if tag in exif)
     orientation = exif.get(_ORIENTATION, 1)
     return FileHeader(

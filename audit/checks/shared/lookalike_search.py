@@ -27,6 +27,8 @@ _ROWS, _TABLE = 500, 50
 
 def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     """Return the pairs (i < j) that may be copies, and those of which one may be a mirrored copy of the other."""
+    if not len(thumbnails):
+        return np.empty((0, 2), np.int64), np.empty((0, 2), np.int64)
     pictures = thumbnails.astype(np.float32)
     search = _LookalikeSearch(pooled(pictures, COMPARED), unit_vectors(pooled(pictures, _SEARCHED)))
     found: tuple[list[Array], list[Array]] = ([], [])
@@ -37,9 +39,11 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     odd = np.ascontiguousarray((left - right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
     for start in range(0, len(pictures), _ROWS):
         pairs = [_correlated(even, odd, n) for n in range(start, min(start + _ROWS, len(pictures)), _TABLE)]
-        for mirrored in (False, True):
-            i, j = (np.concatenate(parts) for parts in zip(*(pair[mirrored] for pair in pairs), strict=True))
-            found[mirrored].append(search.best(i, j, mirrored))
+        both = [tuple(map(np.concatenate, zip(*(pair[n] for pair in pairs), strict=True))) for n in (False, True)]
+        firsts = np.union1d(both[False][0], both[True][0])
+        fit = _Fit(search.middle[firsts])
+        for mirrored, (i, j) in enumerate(both):
+            found[mirrored].append(search.best(firsts, fit, i, j, bool(mirrored)))
     return np.concatenate(found[False]), np.concatenate(found[True])
 
 
@@ -47,9 +51,21 @@ def _correlated(even: Array, odd: Array, start: int) -> tuple[tuple[Array, Array
     """Return the pairs (i < j) of a few first pictures that correlate, as they are and with one mirrored; i is sorted."""
     rows = slice(start, start + _TABLE)
     one, two = even[rows] @ even[start:].T, odd[rows] @ odd[start:].T
-    places = [np.divmod(np.flatnonzero(table >= _CORRELATION), table.shape[1]) for table in (one + two, one - two)]
-    plain, mirrored = ((i[j > i] + start, j[j > i] + start) for i, j in places)
-    return plain, mirrored
+    # Few pairs correlate in either way, so that both are looked up only there.
+    places = np.flatnonzero(one + np.abs(two) >= _CORRELATION)
+    i, j = np.divmod(places, one.shape[1])
+    later = j > i
+    places, i, j = places[later], i[later] + start, j[later] + start
+    even_part, odd_part = one.ravel()[places], two.ravel()[places]
+    plain, mirrored = even_part + odd_part >= _CORRELATION, even_part - odd_part >= _CORRELATION
+    return (i[plain], j[plain]), (i[mirrored], j[mirrored])
+
+
+class _Fit:
+    """The spans of a few first pictures, at both sides."""
+
+    def __init__(self, middle: Array) -> None:
+        self.small, self.middle = spans(pooled(middle, _SEARCHED)), spans(middle)
 
 
 class _LookalikeSearch:
@@ -64,31 +80,28 @@ class _LookalikeSearch:
         #: The vectors of the second pictures: (small, middle), as they are and mirrored.
         self.others = ((small, units), (np.ascontiguousarray(tiny), np.ascontiguousarray(flipped)))
 
-    def best(self, i: Array, j: Array, mirrored: bool) -> Array:
-        """Return the best pairs of each first picture; `i` is sorted."""
+    def best(self, firsts: Array, fit: _Fit, i: Array, j: Array, mirrored: bool) -> Array:
+        """Return the best pairs (i, j) of each of the first pictures; `i` is sorted, and `fit` is made of the `firsts`."""
+        tiny, units = self.others[mirrored]
         found: list[tuple[int, int]] = []
-        firsts, starts = np.unique(i, return_index=True)
-        if len(firsts):
-            middle = self.middle[firsts]
-            small_spans = spans(pooled(middle, _SEARCHED))
-            middle_spans = spans(middle)
-            for place, candidates in enumerate(np.split(j, starts[1:])):
-                kept = self._best_of(small_spans[place], middle_spans[place], candidates, mirrored)
+        ends = np.searchsorted(i, firsts, side="right").tolist()
+        start = 0
+        for place, end in enumerate(ends):
+            candidates, start = j[start:end], end
+            if len(candidates) > _MOST_ALIGNED:
+                candidates = _fitted(fit.small[place], tiny, candidates, _LEFT_SEARCHED, _MOST_FITTED)
+            if len(candidates):
+                kept = _fitted(fit.middle[place], units, candidates, _LEFT_COMPARED, _MOST_ALIGNED)
                 found += [(int(firsts[place]), int(other)) for other in kept]
         return np.array(found, np.int64).reshape(-1, 2)
-
-    def _best_of(self, small: Array, middle: Array, candidates: Array, mirrored: bool) -> Array:
-        tiny, units = self.others[mirrored]
-        if len(candidates) > _MOST_ALIGNED:
-            candidates = _fitted(small, tiny, candidates, _LEFT_SEARCHED, _MOST_FITTED)
-        return _fitted(middle, units, candidates, _LEFT_COMPARED, _MOST_ALIGNED)
 
 
 def _fitted(span: Array, others: Array, candidates: Array, most_left: float, count: int) -> Array:
     """Return at most `count` candidates that the span explains best, and all that it explains almost completely."""
-    left = 1 - ((span @ others[candidates].T) ** 2).sum(axis=0)
+    parts = others[candidates] @ span.T
+    left = 1 - np.einsum("nd,nd->n", parts, parts)
     good = left <= most_left
-    if good.sum() > count:
+    if np.count_nonzero(good) > count:
         good &= left <= max(np.partition(left, count - 1)[count - 1], _SURE)
     kept: Array = candidates[good]
     return kept

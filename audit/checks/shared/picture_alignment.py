@@ -16,8 +16,8 @@ from audit.checks.shared.picture_grids import changes, pooled, unit_vectors
 SIDE, COMPARED = 32, 16
 #: The most that a copy is moved (pixels across and down) and scaled (share, across and down).
 _LIMIT = np.array([2.2, 2.2, 0.12, 0.12], np.float32)
-#: After the first step, pairs that leave more than this unexplained are given up.
-_HOPELESS = 0.15
+#: After the first and after the second step, pairs that leave more than this unexplained are given up.
+_HOPELESS = {1: 0.15, 2: 0.06}
 #: Pairs that leave at most this unexplained are tried again, blurred and with other levels.
 _PROMISING = 0.035
 #: The standard deviations of the blurs, in pixels.
@@ -76,8 +76,8 @@ def _align(
         left[active[better]], best[active[better]] = 1 - explained[better], now[better]
         if step == steps - 1:
             break
-        if step == 1:
-            keep = left[active] <= _HOPELESS
+        if step in _HOPELESS:
+            keep = left[active] <= _HOPELESS[step]
             active, warped, now = active[keep], warped[keep], now[keep]
         if not len(active):
             break
@@ -105,19 +105,19 @@ def _weights(shift: Array, scale: Array) -> Array:
     """Return matrices that resample one axis with cubic convolution, shifted and scaled about the centre."""
     centre = (SIDE - 1) / 2
     places = np.clip(centre + _AXIS[None] * (1 + scale[:, None]) + shift[:, None], 0, SIDE - 1).ravel()
-    before = np.floor(places).astype(np.int64)
-    past = places - before
+    whole = np.floor(places)
+    before, past = whole.astype(np.int64), places - whole
     # The four pixels around each place; those beyond the border count for nothing.
     near = ((-0.5 * past + 1) * past - 0.5) * past
     one = (1.5 * past - 2.5) * past * past + 1
     two = ((-1.5 * past + 2) * past + 0.5) * past
     far = (0.5 * past - 0.5) * past * past
     padded = np.zeros((len(places), SIDE + 3), np.float32)
-    rows = np.arange(len(places))
+    first = np.arange(0, padded.size, SIDE + 3) + before
     for offset, weight in enumerate((near, one, two, far)):
-        padded[rows, before + offset] = weight
+        padded.ravel()[first + offset] = weight
     weights = padded[:, 1 : SIDE + 1]
-    resampling: Array = weights / weights.sum(axis=1, keepdims=True)
+    resampling: Array = weights / (weights @ np.ones((SIDE, 1), np.float32))
     return resampling.reshape(len(shift), SIDE, SIDE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -19,6 +20,16 @@ def blocks(pictures: Array) -> Iterator[Array]:
         yield pictures[start : start + _BLOCK]
 
 
+def spread(pictures: Array) -> Array:
+    """Return the standard deviation of each picture's values, in one pass over them; they lie around 0 or are bytes."""
+    size = max(1, math.prod(pictures.shape[1:]))
+    flat = pictures.reshape(len(pictures), size).astype(np.float32, copy=False)
+    mean = (flat @ np.ones(size, np.float32)).astype(np.float64) / size
+    square = np.einsum("nd,nd->n", flat, flat).astype(np.float64) / size
+    deviation: Array = np.sqrt(np.maximum(square - mean**2, 0))
+    return deviation
+
+
 def pooled(pictures: Array, side: int) -> Array:
     """Return n square pictures averaged to a side that is a half, a quarter… of theirs."""
     while pictures.shape[1] > side:
@@ -30,7 +41,7 @@ def pooled(pictures: Array, side: int) -> Array:
 
 def unit_vectors(pictures: Array) -> Array:
     """Return each picture as one vector with mean 0 and length 1."""
-    flat = pictures.reshape(len(pictures), -1)
+    flat = pictures.reshape(len(pictures), math.prod(pictures.shape[1:]))
     flat = flat - flat.mean(axis=1, keepdims=True)
     unit: Array = (flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)).astype(np.float32)
     return unit
@@ -47,7 +58,7 @@ def changes(pictures: Array, side: int | None = None) -> Array:
     stacked = np.empty((count, 5, side, side), np.float32)
     stacked[:, 0], stacked[:, 2], stacked[:, 4] = down.reshape(count, 3, side, side).transpose(1, 0, 2, 3)
     stacked[:, 1], stacked[:, 3] = (operators[:side] @ np.ascontiguousarray(across[:, :, n]) for n in (1, 2))
-    flat = stacked.reshape(count, 5, -1)
+    flat = stacked.reshape(count, 5, side * side)
     flat -= flat.mean(axis=2, keepdims=True)
     return flat
 

@@ -13,6 +13,7 @@ import numpy as np
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.lookalikes import thumbnail
 from audit.checks.shared.picture_alignment import SIDE
+from audit.checks.shared.picture_grids import spread
 from audit.checks.shared.pictures import SIDE as MEASURED_SIDE
 from audit.checks.shared.pictures import SMALL_SIDE, Picture
 
@@ -54,39 +55,44 @@ def measured(found: Iterable[Picture]) -> Iterator[Measures]:
     while some := list(islice(remaining, _BATCH)):
         groups: dict[tuple[str, tuple[int, int]], list[Picture]] = {}
         for picture in some:
-            groups.setdefault((picture.image.mode, picture.image.size), []).append(picture)
+            groups.setdefault(_form(picture.image), []).append(picture)
         for (mode, size), group in groups.items():
             if not _is_small(size) or mode not in ("L", "RGB"):
                 for picture in group:
-                    yield from _measure([picture], [_reduced(picture.image)])
+                    image = _opened(picture.image)
+                    yield from _measure(
+                        [picture], _reduced(image), size, mode, (thumbnail(image)[None], _colours(image)[None])
+                    )
             else:
-                yield from _measure(group, [picture.image for picture in group])
+                yield from _measure(group, np.stack([np.asarray(picture.image) for picture in group]), size, mode)
 
 
-def _measure(group: list[Picture], images: list[Any]) -> Iterator[Measures]:
-    """Yield the measures of pictures whose images have one size, in the modes L or RGB."""
-    pixels = np.stack([np.asarray(image) for image in images])
+def _measure(
+    group: list[Picture],
+    pixels: Array,
+    size: tuple[int, int],
+    mode: str,
+    made: tuple[Array, Array] | None = None,
+) -> Iterator[Measures]:
+    """Yield the measures of pictures of one size from their pixels, grey or RGB; `made` are their thumbnails and small colours."""
     grey = _grey(pixels)
     levels = grey.astype(np.float32)
-    faint = levels.std(axis=(1, 2)) < _FAINT
-    if not _is_small(group[0].image.size):
-        thumbs, colours = thumbnail(group[0].image)[None], _colours(group[0].image)[None]
-    else:
-        thumbs, colours = _thumbnails(grey), _small_colours(pixels)
+    faint = spread(levels) < _FAINT
+    thumbs, colours = made or (_thumbnails(grey), _small_colours(pixels))
     sharpness, noise = np.where(faint, 0.0, _sharpness(levels)), _noise(levels)
-    coloured = pixels.ndim == 4 and group[0].image.mode == "RGB"
+    coloured = pixels.ndim == 4 and mode == "RGB"
     equal = _is_grey(pixels) if coloured else np.zeros(len(group), bool)
     for n, picture in enumerate(group):
         yield Measures(
             Picture(picture.index, picture.source, picture.digest, None, picture.exact),
             thumbs[n],
             colours[n],
-            min(picture.image.size),
+            min(size),
             float(sharpness[n]),
             bool(coloured and not faint[n]),
             bool(equal[n] and not faint[n]),
             float(noise[n]),
-            pixels[n] if max(picture.image.size) <= SMALL_SIDE else None,
+            pixels[n] if max(size) <= SMALL_SIDE else None,
         )
 
 
@@ -95,11 +101,24 @@ def _is_small(size: tuple[int, int]) -> bool:
     return size[0] in _TOGETHER and size[1] in _TOGETHER
 
 
-def _reduced(image: Any) -> Any:
-    """Return a picture in the mode L or RGB, scaled down to a side that suffices to measure sharpness."""
+def _form(image: Any) -> tuple[str, tuple[int, int]]:
+    """Return the mode of a picture or of an array of its pixels, and its width and height."""
+    if isinstance(image, np.ndarray):
+        return "L" if image.ndim == 2 else "RGB", (image.shape[1], image.shape[0])
+    return image.mode, image.size
+
+
+def _opened(image: Any) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(image) if isinstance(image, np.ndarray) else image
+
+
+def _reduced(image: Any) -> Array:
+    """Return the pixels of a picture, grey or RGB, scaled down to a side that suffices to measure sharpness: 1×height×width."""
     if max(image.size) > MEASURED_SIDE and image.mode in ("L", "RGB", "RGBA"):
         image = image.reduce(-(-max(image.size) // MEASURED_SIDE))
-    return image if image.mode in ("L", "RGB") else image.convert("L")
+    return np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))[None]
 
 
 def _colours(image: Any) -> Array:
@@ -166,8 +185,7 @@ def _sharpness(levels: Array) -> Array:
         return np.zeros(len(levels), np.float32)
     middle = 4 * levels[:, 1:-1, 1:-1]
     edges = middle - levels[:, :-2, 1:-1] - levels[:, 2:, 1:-1] - levels[:, 1:-1, :-2] - levels[:, 1:-1, 2:]
-    variance: Array = edges.reshape(len(levels), -1).var(axis=1)
-    return variance
+    return spread(edges) ** 2
 
 
 def _noise(levels: Array) -> Array:

@@ -30,6 +30,7 @@ class Picture:
     index: int
     source: str
     digest: str | None
+    #: A picture of Pillow's, or the bytes of a grey or RGB picture as an array.
     image: Any
     #: Whether the pixels are those that were loaded: not those of a preview that was scaled or compressed.
     exact: bool = True
@@ -85,13 +86,20 @@ def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Pict
 
 
 def _decoded(form: str, kind: str, encoding: str, data: bytes) -> Any:
-    if form == "preview":
-        image = open_picture(data)
-        image.load()
-        return image
     from audit import values
+    from audit.values.image import decode_pixels
+    from audit.values.plain_png import read_plain_png
 
-    return values.decode(kind, values.Encoded(encoding, data))
+    if form == "full":
+        encoded = values.Encoded(encoding, data)
+        pixels = decode_pixels(encoded)
+        return pixels if pixels is not None else values.decode(kind, encoded)
+    pixels = read_plain_png(data) if encoding == _LOSSLESS else None
+    if pixels is not None:
+        return pixels
+    image = open_picture(data)
+    image.load()
+    return image
 
 
 def _from_files(context: Context, most: int) -> Iterator[Picture]:

@@ -12,7 +12,7 @@ from audit.checks.context import Context
 from audit.checks.shared.hashes import Array, dhash
 from audit.checks.shared.lookalikes import MOST_IN_PAIRS
 from audit.checks.shared.picture_alignment import SIDE
-from audit.checks.shared.picture_grids import blocks
+from audit.checks.shared.picture_grids import blocks, spread
 from audit.checks.shared.picture_measures import SMALL, Measures, measured
 from audit.checks.shared.pictures import Picture, pictures
 
@@ -102,7 +102,7 @@ def _measures(context: Context, most: int, *, exact: bool = False) -> list[Measu
 def _signatures(seen: list[Measures]) -> Signatures:
     """Return the signatures of those pictures that have some detail."""
     thumbs = np.stack([one.thumbnail for one in seen]) if seen else np.empty((0, SIDE, SIDE), np.uint8)
-    detailed = np.flatnonzero(thumbs.reshape(len(seen), -1).std(axis=1) >= _FAINT) if seen else np.empty(0, np.int64)
+    detailed = np.flatnonzero(np.concatenate([spread(block) for block in blocks(thumbs)]) >= _FAINT)
     small = np.stack([seen[n].colours for n in detailed]) if len(detailed) else np.empty((0, SMALL, SMALL, 3), np.uint8)
     sides = np.array([seen[n].side for n in detailed], dtype=np.int64)
     return Signatures([seen[n].picture for n in detailed], thumbs[detailed], _looks(small), sides)
@@ -114,7 +114,7 @@ def _looks(small: Array) -> Array:
     border = np.concatenate([small[:, 0], small[:, -1], small[:, 1:-1, 0], small[:, 1:-1, -1]], axis=1)
     border = border.reshape(len(small), -1).astype(np.float32)
     corners = small[:, [0, 0, -1, -1], [0, -1, 0, -1]].reshape(len(small), 12)
-    shown = (means[:, 0] - means[:, 1], means[:, 2] - means[:, 1], border.mean(axis=1), border.std(axis=1))
+    shown = (means[:, 0] - means[:, 1], means[:, 2] - means[:, 1], border.mean(axis=1), spread(border))
     return np.column_stack([*shown, corners]).astype(np.float32)
 
 
