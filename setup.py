@@ -41,7 +41,7 @@ setup(
             ["audit/values/_native.c"],
             depends=[
                 f"audit/values/_{name}.h"
-                for name in ("kernels", "shapes", "digest", "facts", "encode", "watch", "columns")
+                for name in ("kernels", "shapes", "digest", "facts", "encode", "watch", "columns", "stage")
             ],
             extra_compile_args=_FLAGS,
             py_limited_api=True,

@@ -7,10 +7,10 @@ can answer nothing. Times are those of the system's monotonic clock, which is on
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import struct
 import time
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,26 +25,24 @@ _PLACE_BYTES = 128
 #: The main process has the first place; a worker the one after its number.
 _PLACES = 257
 
-#: Another number in each process that was forked; asking the system for the process costs more than a whole note.
-_forks = 0
 
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
-
-@functools.lru_cache(256)
-def _encode(name: str) -> bytes:
+def note_of(name: str) -> bytes:
     """Return what is noted of a stage: that a sample is being made, the length of the name, and the name."""
     data = name.encode()[:_NAME_BYTES]
     return bytes((1, len(data))) + data
 
 
-_LOAD, _DATASET = _encode("load"), _encode("dataset")
+#: What is noted before the first stage, with a number that no stage has, and what is noted after it.
+_LOADING = 2
+_LOAD, _DATASET = bytes((_LOADING, 4)) + b"load", note_of("dataset")
+
+
+def _forget_places() -> None:
+    for activity in _ACTIVITIES:
+        activity.place = None
+
+
+os.register_at_fork(after_in_child=_forget_places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,64 +65,59 @@ class Activity:
         # Where shared memory is full, only this process sees what it is doing; a run without workers needs no more.
         with contextlib.suppress(RuntimeError):
             self._shared.share_memory_()  # type: ignore[no-untyped-call]
-        self._forget_process()
+        self._begin_process()
 
-    def _forget_process(self) -> None:
+    def _begin_process(self) -> None:
         self._process = 0
-        self._forks = -1
-        self._memory: memoryview | None = None
-        self._offset = 0
-        #: The stages that run, the innermost last.
-        self._notes: list[bytes] = []
+        self._sample: memoryview | None = None
+        #: Where this process notes the stage, behind the sample; None until it makes one.
+        self.place: memoryview | None = None
+        _ACTIVITIES.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_shared": self._shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._shared = state["_shared"]
-        self._forget_process()
+        self._begin_process()
 
     # -- in the process that makes samples ---------------------------------------------------------
 
+    def _find_place(self) -> memoryview:
+        worker = get_worker_info()
+        at = _PLACE_BYTES * (0 if worker is None else 1 + worker.id % (_PLACES - 1))
+        own = _bytes_of(self._shared)[at : at + _PLACE_BYTES]
+        self._process, self._sample, self.place = os.getpid(), own[: _SAMPLE.size], own[_SAMPLE.size :]
+        return self.place
+
     def begin(self, index: int) -> None:
         """Note that a sample is begun: the dataset's own code runs, which loads it."""
-        if self._forks != _forks:
-            self._forget_process()
-            self._process, self._forks = os.getpid(), _forks
-            worker = get_worker_info()
-            self._offset = _PLACE_BYTES * (0 if worker is None else 1 + worker.id % (_PLACES - 1))
-            self._memory = _bytes_of(self._shared)
-        memory, at = self._memory, self._offset
-        assert memory is not None
-        memory[at + _SAMPLE.size] = 0
-        _SAMPLE.pack_into(memory, at, self._process, index, time.monotonic())
-        self._notes = [_LOAD]
-        memory[at + _SAMPLE.size : at + _SAMPLE.size + len(_LOAD)] = _LOAD
+        place = self.place
+        if place is None:
+            place = self._find_place()
+        place[0] = 0
+        _SAMPLE.pack_into(self._sample, 0, self._process, index, time.monotonic())  # type: ignore[arg-type]
+        place[: len(_LOAD)] = _LOAD
 
-    def enter(self, stage: str) -> None:
-        """Note that a stage begins."""
-        note = _encode(stage)
-        self._notes.append(note)
-        if self._forks == _forks and self._memory is not None:
-            at = self._offset + _SAMPLE.size
-            self._memory[at : at + len(note)] = note
+    def enter(self, note: bytes) -> bytes:
+        """Note that a stage begins, as `note_of` gives it; return what `leave` is to be given."""
+        place = self.place
+        if place is None:
+            return b""
+        before = bytes(place)
+        place[: len(note)] = note
+        return before
 
-    def leave(self) -> None:
-        """Note that the stage has returned or failed."""
-        notes = self._notes
-        if len(notes) > 2:
-            notes.pop()
-        elif notes:
-            self._notes = notes = [_DATASET]
-        if notes and self._forks == _forks and self._memory is not None:
-            at, note = self._offset + _SAMPLE.size, notes[-1]
-            self._memory[at : at + len(note)] = note
+    def leave(self, before: bytes) -> None:
+        """Note that the stage has returned or failed. The compiled loops do as these two do (values/_stage.h)."""
+        if self.place is not None and before:
+            note = _DATASET if before[0] == _LOADING else before
+            self.place[: len(note)] = note
 
     def end(self) -> None:
         """Note that the sample is made, or has failed."""
-        self._notes = []
-        if self._forks == _forks and self._memory is not None:
-            self._memory[self._offset + _SAMPLE.size] = 0
+        if self.place is not None:
+            self.place[0] = 0
 
     # -- in the process that watches ---------------------------------------------------------------
 
@@ -139,6 +132,10 @@ class Activity:
                 name = bytes(memory[at + _HEAD.size : at + _HEAD.size + length]).decode(errors="replace")
                 found.append(CurrentSample(process, index, name, now - begun, begun))
         return sorted(found, key=lambda sample: -sample.seconds)
+
+
+#: Those of this process: a forked one finds places of its own.
+_ACTIVITIES: weakref.WeakSet[Activity] = weakref.WeakSet()
 
 
 def _bytes_of(shared: torch.Tensor) -> memoryview:

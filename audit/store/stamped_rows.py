@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,7 @@ class ColumnRows:
 
 
 #: Rows that may be in a table already.
-Rows = pa.Table | ColumnRows
+Rows: TypeAlias = pa.Table | ColumnRows
 
 
 def joined_tables(each: Sequence[Mapping[str, Rows]]) -> dict[str, pa.Table]:

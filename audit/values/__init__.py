@@ -23,6 +23,7 @@ from audit.values.dispatch import (
     observe,
     preview,
     row_digests,
+    tensor_kind,
 )
 from audit.values.hashing import following as following_digests
 from audit.values.hashing import version as digest_version
@@ -32,7 +33,7 @@ from audit.values.mapping import MappingKind
 from audit.values.number import NumberKind
 from audit.values.other import OtherKind
 from audit.values.sequence import SequenceKind
-from audit.values.tensor import TensorKind
+from audit.values.tensor import TensorKind, torch_names
 from audit.values.text import TextKind
 from audit.values.tokens import TokensKind
 from audit.values.tv import as_form
@@ -40,7 +41,7 @@ from audit.values.tv import as_form
 __all__ = [
     "DIGEST_VERSION", "KINDS", "Encoded", "Facts", "Preview", "Reading", "ValueKind",
     "as_form", "decode", "derive", "describe_target", "digest", "digest_version", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "load_kinds",
-    "observe", "preview", "row_digests", "source_digest",
+    "observe", "preview", "row_digests", "source_digest", "tensor_kind", "torch_names",
 ]  # fmt: skip
 
 # In the order in which they are asked; `other` takes what is left.

@@ -183,8 +183,8 @@ static PyObject *number_or_none(int is_known, double value) {
     return is_known ? PyFloat_FromDouble(value) : new_ref(Py_None);
 }
 
-/* In the order of the fields of values.Facts. Takes the reference to `shape`. */
-static PyObject *facts_tuple(PyObject *kind, PyObject *dtype, PyObject *shape, PyObject *mode, const Facts *f,
+/* In the order of the fields of values.Facts, a tuple of the class. Takes the reference to `shape`. */
+static PyObject *facts_tuple(PyObject *type, PyObject *kind, PyObject *dtype, PyObject *shape, PyObject *mode, const Facts *f,
                              Py_ssize_t size) {
     PyObject *parts[12] = {
         new_ref(kind), new_ref(dtype), shape, new_ref(mode), PyUnicode_FromStringAndSize(f->digest, 32),
@@ -192,7 +192,10 @@ static PyObject *facts_tuple(PyObject *kind, PyObject *dtype, PyObject *shape, P
         number_or_none(f->s.finite > 0, f->s.mean), number_or_none(f->s.finite > 0, f->s.std),
         PyLong_FromUnsignedLongLong(f->s.zeros), PyLong_FromUnsignedLongLong(f->s.nonfinite), PyLong_FromSsize_t(size),
     };
-    PyObject *made = PyTuple_New(12);
+    int is_tuple = PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type);
+    if (!is_tuple) PyErr_SetString(PyExc_TypeError, "facts are a tuple");
+    allocfunc allocate = is_tuple ? (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc) : NULL;
+    PyObject *made = allocate ? allocate((PyTypeObject *)type, 12) : NULL;
     for (int i = 0; i < 12; i++) {
         if (made && parts[i]) PyTuple_SetItem(made, i, parts[i]);
         else Py_XDECREF(parts[i]);
@@ -203,7 +206,7 @@ static PyObject *facts_tuple(PyObject *kind, PyObject *dtype, PyObject *shape, P
 
 /* What the caller knows of torch: see values/tensor.py. */
 enum { TENSOR, FLOAT32, UINT8, STRIDED, KIND, FLOAT32_NAME, UINT8_NAME, DTYPE, IS_CPU, LAYOUT, IS_NESTED, IS_CONTIGUOUS,
-       IS_NEG, IS_ZERO, DATA_PTR, SHAPE, KNOWN };
+       IS_NEG, IS_ZERO, DATA_PTR, SHAPE, FACTS, KNOWN };
 #define AXES_MOST 16
 
 typedef struct {
@@ -273,14 +276,12 @@ static int tensor_memory(PyObject *value, PyObject *known, TensorMemory *m) {
     return 0;
 }
 
-/* tensor(value, known) -> the facts of a plain float32 or uint8 tensor, or None for every other value. */
-static PyObject *py_tensor(PyObject *self, PyObject *args) {
-    PyObject *value, *known;
+/* The facts of a plain float32 or uint8 tensor, or None for every other value. */
+static PyObject *facts_of_tensor(PyObject *value, PyObject *known) {
     TensorMemory m;
     Hash h;
     Facts f;
     char header[HEADER_MOST];
-    if (!PyArg_ParseTuple(args, "OO:tensor", &value, &known)) return NULL;
     if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
     size_t head = write_header(header, "tensor", m.width == 4 ? "float32" : "uint8", m.sides, m.axes);
     if (!head || head + m.count * m.width < DIGEST_LEAST) return Py_DECREF(m.shape), new_ref(Py_None);
@@ -292,7 +293,14 @@ static PyObject *py_tensor(PyObject *self, PyObject *args) {
     END_LOOP
     if (!good) return Py_DECREF(m.shape), new_ref(Py_None);
     PyObject *dtype = PyTuple_GetItem(known, m.width == 4 ? FLOAT32_NAME : UINT8_NAME);
-    return facts_tuple(PyTuple_GetItem(known, KIND), dtype, m.shape, Py_None, &f, (Py_ssize_t)(m.count * m.width));
+    PyObject *type = PyTuple_GetItem(known, FACTS);
+    return facts_tuple(type, PyTuple_GetItem(known, KIND), dtype, m.shape, Py_None, &f, (Py_ssize_t)(m.count * m.width));
+}
+
+/* tensor(value, known) -> its facts. */
+static PyObject *py_tensor(PyObject *self, PyObject *args) {
+    PyObject *value, *known;
+    return PyArg_ParseTuple(args, "OO:tensor", &value, &known) ? facts_of_tensor(value, known) : NULL;
 }
 
 /* rows(value, known) -> the digest of each part of such a tensor along its first axis, or None. */
@@ -327,16 +335,16 @@ static PyObject *py_rows(PyObject *self, PyObject *args) {
     return made;
 }
 
-/* pixels(source, height, width, kind, dtype, mode) -> the facts of an RGB picture; None where they need another way. */
+/* pixels(source, height, width, kind, dtype, mode, type) -> the facts of an RGB picture; None where they need another way. */
 static PyObject *py_pixels(PyObject *self, PyObject *args) {
-    PyObject *from, *kind, *dtype, *mode;
+    PyObject *from, *kind, *dtype, *mode, *type;
     Source s;
     Hash h;
     Facts f;
     Py_ssize_t sides[3] = {0, 0, 3};
     char header[HEADER_MOST];
     int good;
-    if (!PyArg_ParseTuple(args, "OnnUUU:pixels", &from, &sides[0], &sides[1], &kind, &dtype, &mode) || borrow(from, &s) < 0)
+    if (!PyArg_ParseTuple(args, "OnnUUUO:pixels", &from, &sides[0], &sides[1], &kind, &dtype, &mode, &type) || borrow(from, &s) < 0)
         return NULL;
     size_t head = write_header(header, "image", "RGB", sides, 3);
     if (!head || s.size < DIGEST_LEAST || sides[0] < 1 || sides[1] < 1 || s.size / 4 / sides[0] != sides[1] ||
@@ -350,7 +358,7 @@ static PyObject *py_pixels(PyObject *self, PyObject *args) {
     let_go(&s);
     if (!good) Py_RETURN_NONE;
     PyObject *shape = Py_BuildValue("nnn", sides[0], sides[1], sides[2]);
-    return facts_tuple(kind, dtype, shape, mode, &f, 3 * sides[0] * sides[1]);
+    return facts_tuple(type, kind, dtype, shape, mode, &f, 3 * sides[0] * sides[1]);
 }
 
 /* Divides rather than multiplies, so that no number given by a caller overflows. */
@@ -720,6 +728,8 @@ static PyObject *py_loops(PyObject *self, PyObject *args) {
     return PyLong_FromLong(before);
 }
 
+#include "_stage.h"
+
 static PyMethodDef methods[] = {
     {"rgbx", py_rgbx, METH_VARARGS, "Copy pixels with padding 255; (min, max, sum, sum of squares, zeros)."},
     {"u8", py_u8, METH_O, "(min, max, sum, sum of squares, zeros) of bytes."},
@@ -743,6 +753,7 @@ static PyMethodDef methods[] = {
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
     {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
+    {"run_stage", (PyCFunction)(void (*)(void))py_run_stage, METH_FASTCALL, "Call a stage of a visit, and note what it returned."},
     {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},
     {"loops", py_loops, METH_VARARGS, "How wide the loops in use are; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
@@ -754,7 +765,7 @@ static int prepare(PyObject *module) {
 #endif
     wide_loops = widest_loops();
     fill_crc_tables();
-    return 0;
+    return prepare_stages();
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};

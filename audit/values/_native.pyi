@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from audit.values.base import Facts
+
 def rgbx(source: Any, out: Any, /) -> tuple[int, int, int, int, int]:
     """Copy pixels of four bytes with the fourth set to 255; (min, max, sum, sum of squares, zeros) of the others."""
 
@@ -11,14 +13,16 @@ def u8(source: Any, /) -> tuple[int, int, int, int, int]:
 def f32(source: Any, /) -> tuple[float, float, float, float, int, int] | tuple[None, None, None, None, int, int]:
     """(min, max, mean, std, zeros, nonfinite) of float32."""
 
-def tensor(value: Any, known: tuple[Any, ...], /) -> tuple[Any, ...] | None:
+def tensor(value: Any, known: tuple[Any, ...], /) -> Facts | None:
     """The fields of `Facts` of a plain float32 or uint8 tensor, in one pass; None for every other value."""
 
 def rows(value: Any, known: tuple[Any, ...], /) -> list[str] | None:
     """The digest of each part of such a tensor along its first axis; None for every other value."""
 
-def pixels(source: Any, height: int, width: int, kind: str, dtype: str, mode: str, /) -> tuple[Any, ...] | None:
-    """The fields of `Facts` of an RGB picture with four bytes a pixel; None where the loops cannot give them."""
+def pixels(
+    source: Any, height: int, width: int, kind: str, dtype: str, mode: str, facts: type[Facts], /
+) -> Facts | None:
+    """The facts of an RGB picture with four bytes a pixel; None where the loops cannot give them."""
 
 def shrink(
     source: Any, is_float: bool, planes: int, height: int, width: int, step: int, bands: int, factor: int, /
@@ -86,6 +90,9 @@ def same_state(places: bytes, content: Any, held: list[tuple[Any, Any, Any]], /)
 
 def note_opened(files: list[str] | None, thread: int, /) -> bool:
     """Put the files that a thread opens for reading into the list from now on; False where this Python does not allow it."""
+
+def run_stage(plan: tuple[Any, ...], visit: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
+    """Call a stage of a visit, note what it returned, and return it; what a plan is: recorders/visit/planned_stage.py."""
 
 def column(
     values: list[Any], start: int, step: int, kind: str, /

@@ -50,6 +50,11 @@ def observe(value: object) -> Facts:
         return KINDS.get("other").observe(value)
 
 
+def tensor_kind() -> tuple[dict[type, ValueKind], ValueKind]:
+    """Return the kinds of types that are known, and the kind for tensors: where it is a tensor's, compiled loops describe it."""
+    return _by_type, KINDS.get("tensor")
+
+
 def fingerprint(value: object) -> tuple[str | None, int]:
     """Digest and size in bytes of any value."""
     try:

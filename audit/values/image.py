@@ -23,7 +23,6 @@ from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
 _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 _WIDTHS = {"I": 4, "F": 4}
-_new: Any = tuple.__new__
 #: The class of what holds the pixels of a picture.
 _CORE = type(Image.new("L", (1, 1)).im)
 
@@ -57,8 +56,8 @@ class ImageKind(ValueKind):
         if loops.native is None or (pixels := _plain_pixels(value)) is None or "transparency" in value.info:
             return None
         width, height = value._size
-        found = loops.native.pixels(pixels, height, width, "image", "uint8", "RGB")
-        return None if found is None else _new(Facts, found)
+        found: Facts | None = loops.native.pixels(pixels, height, width, "image", "uint8", "RGB", Facts)
+        return found
 
     def preview_fast(self, value: Any) -> Preview | None:
         """Return the preview of an RGB picture that Pillow has in memory; None for every other picture."""
@@ -70,10 +69,9 @@ class ImageKind(ValueKind):
         if value.mode == "RGB":
             width, height = value.size
             if loops.native is not None and width and height and "transparency" not in value.info:
-                found = loops.native.pixels(raw_rgb(value), height, width, "image", "uint8", "RGB")
+                found: Facts | None = loops.native.pixels(raw_rgb(value), height, width, "image", "uint8", "RGB", Facts)
                 if found is not None:
-                    facts: Facts = _new(Facts, found)
-                    return facts
+                    return found
             shape, size = (height, width, 3), _size(value)
             words, sums = summed_rgb(value)
             digest = hashing.of(self.name, "RGB", shape, words, *_transparency(value))

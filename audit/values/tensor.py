@@ -77,8 +77,8 @@ class TensorKind(ValueKind):
         """Return the facts of a plain float32 or uint8 tensor in memory of its own; None for every other tensor."""
         if loops.native is None or (_fast is None and not _find_torch()):
             return None
-        found = loops.native.tensor(value, _fast)
-        return None if found is None else _new(Facts, found)
+        found: Facts | None = loops.native.tensor(value, _fast)
+        return found
 
     def row_digests(self, value: Any) -> list[str] | None:
         """Return the digest of each row of a plain float32 or uint8 tensor; None for every other tensor."""
@@ -155,7 +155,6 @@ class TensorKind(ValueKind):
 
 #: What the compiled loops compare a tensor's attributes with, and the names of those; looked up once. The order is theirs.
 _fast: tuple[Any, ...] | None = None
-_new: Any = tuple.__new__
 
 
 def _find_torch() -> bool:
@@ -167,6 +166,7 @@ def _find_torch() -> bool:
         *(torch.Tensor, torch.float32, torch.uint8, torch.strided),
         *("tensor", "float32", "uint8"),
         *("dtype", "is_cpu", "layout", "is_nested", "is_contiguous", "is_neg", "_is_zerotensor", "data_ptr", "shape"),
+        Facts,
     )
     return True
 

@@ -36,8 +36,8 @@ class CallSink(Protocol):
     def rename_call(self, call: ObservedCall) -> None: ...
     def is_unchanged(self, call: ObservedCall) -> bool: ...
     def fail(self, stage: str, error: BaseException) -> None: ...
-    def enter_stage(self, name: str) -> None: ...
-    def leave_stage(self) -> None: ...
+    def enter_stage(self, name: str) -> bytes: ...
+    def leave_stage(self, noted: bytes) -> None: ...
 
 
 class ObservedCall:
@@ -127,7 +127,7 @@ class VisitCalls:
         token = self._quietly(self._sink.before_call, call.target, call.value, call.label)
         self._frames.append(frame)
         name = call.label.rpartition(".")[2]
-        self._sink.enter_stage(name)
+        noted = self._sink.enter_stage(name)
         begun = time.perf_counter_ns()
         try:
             output = slot.original(*args, **kwargs)
@@ -135,7 +135,7 @@ class VisitCalls:
             self._sink.fail(name, error)
             raise
         finally:
-            self._sink.leave_stage()
+            self._sink.leave_stage(noted)
             spent = time.perf_counter_ns() - begun
             self._frames.pop()
             if token is not None:

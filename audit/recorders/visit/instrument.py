@@ -17,8 +17,9 @@ from audit.recorders.visit.opened_files import NOBODY, Before, note_opened_files
 from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
 from audit.recorders.visit.standing import StandingStandIns
-from audit.recorders.visit.visit import Visit
+from audit.recorders.visit.visit import SINGLE, Visit
 from audit.records import Level, Stage
+from audit.values import native as loops
 
 #: So often a dataset is searched again in one process: it may put another callable into an attribute for each item.
 _MOST_SEARCHES = 16
@@ -173,7 +174,10 @@ class Instrument:
 
 def _runner(step: PipelineStep) -> Any:
     # Not a function of Python's, which would be one more for each stage of each sample.
-    return functools.partial(Visit.run, stage=PlannedStage(step))
+    stage = PlannedStage(step)
+    slow = functools.partial(Visit.run, stage=stage)
+    plan = stage.compile(slow, SINGLE) if loops.native is not None else None
+    return slow if plan is None else functools.partial(loops.native.run_stage, plan)  # type: ignore[union-attr]
 
 
 def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:

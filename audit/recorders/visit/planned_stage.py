@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from audit import values
+from audit.recorders.activity import note_of
 from audit.recorders.stages.discover import PipelineStep
+from audit.recorders.visit.stage_row import Row
 
 
 class PlannedStage:
     """One stage of a pipeline as visits run it."""
 
-    __slots__ = ("draws", "is_container", "is_target", "name", "ordinal", "path", "step", "target")
+    __slots__ = ("draws", "is_container", "is_target", "name", "note", "ordinal", "path", "step", "target")
 
     def __init__(self, step: PipelineStep) -> None:
         stage = step.stage
@@ -17,7 +23,17 @@ class PlannedStage:
         self.ordinal = stage.stage
         self.name = stage.name
         self.path = stage.path
+        self.note = note_of(stage.name)
         self.is_target = stage.is_target
         self.is_container = bool(step.children)
         #: Whether it may show what it drew.
         self.draws = stage.random and not step.children
+
+    def compile(self, slow: Callable[..., Any], single: set[type]) -> tuple[Any, ...] | None:
+        """Return what the compiled way of a stage must know, in its order; None for a stage that it does not know.
+
+        `slow` is the way of every stage, `single` the types whose values hold no other values.
+        """
+        if self.is_target or self.is_container or self.draws:
+            return None
+        return (slow, self.ordinal, self.name, self.note, Row, single, *values.tensor_kind(), values.torch_names())

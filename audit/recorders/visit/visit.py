@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from audit import values
-from audit.recorders.activity import Activity
+from audit.recorders.activity import Activity, note_of
 from audit.recorders.calls.asked_items import AskedItems
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall
@@ -30,12 +30,12 @@ from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Columns
 
 #: Types whose values hold no other values: tensors and pictures, as they come.
-_SINGLE: set[type] = set()
+SINGLE: set[type] = set()
 
 
 def _ids_of(value: Any) -> set[int]:
     if isinstance(value, torch.Tensor) or is_picture(value):
-        _SINGLE.add(type(value))
+        SINGLE.add(type(value))
     return ids_in(value)
 
 
@@ -63,20 +63,19 @@ class Visit(CalledStages):
         self.opened = []
         self.changed_in_place = []
 
-    def enter_stage(self, name: str) -> None:
-        """Let other processes know that a stage begins."""
-        if self.activity is not None:
-            self.activity.enter(name)
+    def enter_stage(self, name: str) -> bytes:
+        """Let other processes know that a stage begins; return what `leave_stage` is to be given."""
+        return self.activity.enter(note_of(name)) if self.activity is not None else b""
 
-    def leave_stage(self) -> None:
+    def leave_stage(self, noted: bytes) -> None:
         """Let other processes know that the stage has ended."""
         if self.activity is not None:
-            self.activity.leave()
+            self.activity.leave(noted)
 
     # -- called by the stand-ins ---------------------------------------------------------------
 
     def run(self, target: Any, args: Any, kwargs: Any, *, stage: PlannedStage) -> Any:
-        """Call one stage, and note what it returned."""
+        """Call one stage, and note what it returned. The usual way is compiled too: values/_stage.h does the same."""
         value = args[0] if len(args) == 1 and not kwargs else (args or kwargs)
         rows, is_target = self.rows, stage.is_target
         if not is_target:
@@ -93,8 +92,7 @@ class Visit(CalledStages):
         begun = perf_counter_ns()
         if calls is not None:
             calls.enter(stage.target, stage.path)
-        if activity is not None:
-            activity.enter(stage.name)
+        noted = activity.enter(stage.note) if activity is not None else b""
         try:
             output = target(*args, **kwargs)
         except BaseException as error:
@@ -102,25 +100,30 @@ class Visit(CalledStages):
             raise
         finally:
             if activity is not None:
-                activity.leave()
+                activity.leave(noted)
             if calls is not None:
                 calls.leave()
             if listener is not None:
                 listener.detach()
         ended = perf_counter_ns()
-        if output is None and self.refuse_none and not is_target:
-            refused = TypeError(f"{stage.name} returned None instead of a value")
-            self.fail(stage.name, refused)
-            raise refused
+        if output is None and not is_target:
+            self.check_none(stage.name)
         params = None
         if stage.is_container or stage.draws:
             params = self._params_of(stage, listener, self._ran[ran_before:], came_in, output)
         ordinal = stage.ordinal if stage.ordinal not in rows else self.stages.add_repeated(stage.step.stage)
         spent = ended - begun - (self._overhead - overhead_before)
         self._note(ordinal, output, came_in, spent, params, ended, is_target=is_target)
-        self._passed[ordinal] = (value if type(value) in _SINGLE else _ids_of(value), output)
+        self._passed[ordinal] = (value if type(value) in SINGLE else _ids_of(value), output)
         self._ran.append(stage.ordinal)
         return output
+
+    def check_none(self, name: str) -> None:
+        """Raise where a stage may not return None, as this one did."""
+        if self.refuse_none:
+            refused = TypeError(f"{name} returned None instead of a value")
+            self.fail(name, refused)
+            raise refused
 
     def _params_of(
         self, stage: PlannedStage, listener: Listener | None, ran: list[int], came_in: str | None, output: Any

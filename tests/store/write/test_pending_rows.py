@@ -50,7 +50,8 @@ def test_enough_rows_are_to_be_written() -> None:
 @given(batches=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.booleans()), max_size=12))
 def test_predictions_of_many_batches_become_one_table(batches: list[tuple[int, int, bool]]) -> None:
     """In their order, also where outputs have another width, or some come as a table."""
-    pending, expected = PendingRows(), []
+    pending = PendingRows()
+    expected: list[tuple[Any, ...]] = []
     for number, (count, width, is_table) in enumerate(batches):
         logits = np.full((count, width), number, np.float32)
         index, labels = [number] * count, [None if number % 2 else n for n in range(count)]

@@ -1,0 +1,233 @@
+/* One stage of a visit as nearly all are: called with one value, the very one that the last stage returned.
+ *
+ * It does what `Visit.run` does, which every other call is handed to, and twenty Python functions for each stage of each sample
+ * otherwise. Nothing is decided after the user's callable was called: until then, whatever is unusual goes to `Visit.run`. */
+#include <time.h>
+
+/* What is the same for every call of a stage, a tuple; see recorders/visit/planned_stage.py. */
+enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, PLANNED };
+
+/* Attributes of a visit, its rows and its notes. */
+enum { A_VALUE, A_DIGEST, A_LAST, A_ROWS, A_LEVEL, A_CALLS, A_MAY_CHANGE, A_ACTIVITY, A_OVERHEAD, A_PASSED, A_RAN, A_PLACE,
+       A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_NOTE, A_KEEP, A_CHECK_NONE, A_COUNT };
+static const char *const attribute_texts[A_COUNT] = {
+    "_value", "_digest", "_last", "rows", "_level", "calls", "may_change_in_place", "activity", "_overhead", "_passed", "_ran",
+    "place", "version", "_version", "is_inference", "fail", "_note", "_keep", "check_none"};
+static PyObject *attribute_names[A_COUNT], *verify_level, *digest_level, *number_zero;
+
+static int prepare_stages(void) {
+    for (int i = 0; i < A_COUNT; i++)
+        if (!(attribute_names[i] = PyUnicode_InternFromString(attribute_texts[i]))) return -1;
+    verify_level = PyUnicode_InternFromString("verify");
+    digest_level = PyUnicode_InternFromString("digest");
+    number_zero = PyLong_FromLong(0);
+    return verify_level && digest_level && number_zero ? 0 : -1;
+}
+
+static PyObject *get(PyObject *of, int name) { return PyObject_GetAttr(of, attribute_names[name]); }
+
+static long long nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static long long overhead_of(PyObject *visit) {
+    PyObject *found = get(visit, A_OVERHEAD);
+    long long spent = found ? PyLong_AsLongLong(found) : -1;
+    Py_XDECREF(found);
+    return spent;
+}
+
+/* Whether an attribute is this object; -1 for an error. */
+static int is_at(PyObject *of, int name, PyObject *wanted) { return attribute_is(of, attribute_names[name], wanted); }
+
+/* Whether a value is the last stage's output as it was described, so that its digest is known; -1 for an error. */
+static int is_last_output(PyObject *visit, PyObject *value, PyObject *last) {
+    if (last == Py_None || is_at(visit, A_VALUE, value) != 1) return PyErr_Occurred() ? -1 : 0;
+    PyObject *version = get(last, A_VERSION), *now = NULL;
+    int is = -1;
+    if (version == Py_None) {
+        is = is_at(visit, A_MAY_CHANGE, Py_False);
+    } else if (version && (now = get(value, A_COUNTED))) {
+        is = PyObject_RichCompareBool(now, version, Py_EQ);
+    }
+    Py_XDECREF(version);
+    Py_XDECREF(now);
+    return is;
+}
+
+typedef struct {
+    PyObject *rows, *last, *came_in; /* references of its own, while `is_usual` is 1 */
+} Before;
+
+/* Whether a call is as nearly all are; -1 for an error. */
+static int is_usual(PyObject *plan, PyObject *visit, PyObject *given, PyObject *named, Before *b) {
+    memset(b, 0, sizeof *b);
+    if (PyTuple_Size(given) != 1 || PyDict_Size(named)) return 0;
+    PyObject *value = PyTuple_GetItem(given, 0);
+    int is = PyTuple_Check(value) ? 0 : PySet_Contains(PyTuple_GetItem(plan, SINGLE), (PyObject *)Py_TYPE(value));
+    if (is != 1 || (is = is_at(visit, A_CALLS, Py_None)) != 1) return is;
+    if ((is = is_at(visit, A_LEVEL, verify_level)) != 0) return is < 0 ? is : 0;
+    if (!(b->rows = get(visit, A_ROWS)) || !(b->last = get(visit, A_LAST)) || !(b->came_in = get(visit, A_DIGEST))) return -1;
+    if (!PyDict_Check(b->rows) || b->came_in == Py_None) return 0;
+    is = PyDict_Contains(b->rows, number_zero);
+    if (is == 1 && (is = PyDict_Contains(b->rows, PyTuple_GetItem(plan, ORDINAL))) >= 0) is = !is;
+    return is == 1 ? is_last_output(visit, value, b->last) : is;
+}
+
+static void forget(Before *b) {
+    Py_CLEAR(b->rows);
+    Py_CLEAR(b->last);
+    Py_CLEAR(b->came_in);
+}
+
+/* What other processes can read of this one (recorders/activity.py): the stage while it runs, then what was there before. */
+#define NOTED_MOST 128
+typedef struct {
+    Py_buffer view;
+    Py_ssize_t size;
+    int is_held;
+    char before[NOTED_MOST];
+} Noted;
+
+static void note_begin(PyObject *visit, PyObject *note, Noted *n) {
+    n->is_held = 0;
+    PyObject *activity = get(visit, A_ACTIVITY), *place = activity && activity != Py_None ? get(activity, A_PLACE) : NULL;
+    n->size = PyBytes_Check(note) ? PyBytes_Size(note) : 0;
+    if (place && place != Py_None && n->size && PyObject_GetBuffer(place, &n->view, PyBUF_WRITABLE) == 0) {
+        n->is_held = 1;
+        if (n->view.len > NOTED_MOST || n->view.len < n->size) n->size = 0;
+        memcpy(n->before, n->view.buf, n->size ? (size_t)n->view.len : 0);
+        memcpy(n->view.buf, PyBytes_AsString(note), (size_t)n->size);
+    }
+    PyErr_Clear(); /* a note is not worth an error */
+    Py_XDECREF(place);
+    Py_XDECREF(activity);
+}
+
+#define LOADING 2
+static const char own_code[] = "\1\7dataset";
+
+static void note_end(Noted *n) {
+    if (!n->is_held) return;
+    if (n->size && n->before[0] == LOADING) memcpy(n->view.buf, own_code, sizeof own_code - 1);
+    else if (n->size) memcpy(n->view.buf, n->before, (size_t)n->view.len);
+    PyBuffer_Release(&n->view);
+}
+
+/* Tell the visit of the exception that is set, which stays set. */
+static void note_failure(PyObject *plan, PyObject *visit) {
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (trace && error) PyException_SetTraceback(error, trace);
+    Py_XDECREF(PyObject_CallMethodObjArgs(visit, attribute_names[A_FAIL], PyTuple_GetItem(plan, NAME), error, NULL));
+    PyErr_Clear();
+    PyErr_Restore(kind, error, trace);
+}
+
+/* The facts of an output, where these loops are what describes tensors; None for every other value, NULL for an error. */
+static PyObject *facts_of_output(PyObject *plan, PyObject *output) {
+    PyObject *kind = PyDict_GetItemWithError(PyTuple_GetItem(plan, BY_TYPE), (PyObject *)Py_TYPE(output));
+    if (!kind && PyErr_Occurred()) return NULL;
+    return kind && kind == PyTuple_GetItem(plan, TENSOR_KIND) ? facts_of_tensor(output, PyTuple_GetItem(plan, TORCH)) : new_ref(Py_None);
+}
+
+/* Make the row of a tensor, and make it the visit's last output; 0, or -1 for an error. */
+static int note_tensor(PyObject *plan, PyObject *visit, Before *b, PyObject *output, PyObject *facts, long long spent) {
+    PyObject *digest = PyTuple_GetItem(facts, 4), *time = PyFloat_FromDouble(spent / 1000.0), *row = NULL;
+    int good = -1, is_same = PyObject_RichCompareBool(digest, b->came_in, Py_EQ);
+    if (time && is_same >= 0)
+        row = PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, ROW), facts, is_same ? Py_False : Py_True, Py_None, time, NULL);
+    Py_XDECREF(time);
+    if (!row) return -1;
+    /* How often it was changed in place; tensors of inference mode do not count that. */
+    int is_counted = method_gives(output, attribute_names[A_IS_INFERENCE], Py_False);
+    PyObject *version = is_counted == 1 ? get(output, A_COUNTED) : NULL;
+    if (is_counted < 0 || (is_counted && (!version || PyObject_SetAttr(row, attribute_names[A_VERSION], version) < 0))) goto done;
+    int is_digest = is_at(visit, A_LEVEL, digest_level);
+    if (is_digest < 0) goto done;
+    if (!is_digest || is_same) {
+        PyObject *kept = PyObject_CallMethodObjArgs(visit, attribute_names[A_KEEP], row, output, NULL);
+        if (!kept) goto done;
+        Py_DECREF(kept);
+    }
+    if (PyDict_SetItem(b->rows, PyTuple_GetItem(plan, ORDINAL), row) < 0) goto done;
+    good = PyObject_SetAttr(visit, attribute_names[A_VALUE], output) | PyObject_SetAttr(visit, attribute_names[A_DIGEST], digest) |
+           PyObject_SetAttr(visit, attribute_names[A_LAST], row);
+done:
+    Py_XDECREF(version);
+    Py_DECREF(row);
+    return good;
+}
+
+/* Note that a stage ran, what it was given and what it returned; 0, or -1 for an error. */
+static int note_passed(PyObject *plan, PyObject *visit, PyObject *value, PyObject *output) {
+    PyObject *ordinal = PyTuple_GetItem(plan, ORDINAL), *passed = get(visit, A_PASSED), *ran = get(visit, A_RAN);
+    PyObject *pair = passed && ran ? PyTuple_Pack(2, value, output) : NULL;
+    int good = pair ? PyObject_SetItem(passed, ordinal, pair) | PyList_Append(ran, ordinal) : -1;
+    Py_XDECREF(pair);
+    Py_XDECREF(passed);
+    Py_XDECREF(ran);
+    return good;
+}
+
+/* Describe what a stage returned. A problem of describing is not one of the user's: `Visit._note` notes it. */
+static int note_output(PyObject *plan, PyObject *visit, Before *b, PyObject *output, long long spent, long long ended) {
+    PyObject *facts = facts_of_output(plan, output);
+    if (facts && facts != Py_None && note_tensor(plan, visit, b, output, facts, spent) == 0) {
+        Py_DECREF(facts);
+        PyObject *total = PyLong_FromLongLong(overhead_of(visit) + nanoseconds() - ended);
+        int good = total ? PyObject_SetAttr(visit, attribute_names[A_OVERHEAD], total) : -1;
+        Py_XDECREF(total);
+        return good;
+    }
+    PyErr_Clear();
+    Py_XDECREF(facts);
+    PyObject *time = PyLong_FromLongLong(spent), *made = NULL;
+    if (time)
+        made = PyObject_CallMethodObjArgs(visit, attribute_names[A_NOTE], PyTuple_GetItem(plan, ORDINAL), output, b->came_in, time,
+                                          Py_None, NULL);
+    Py_XDECREF(time);
+    Py_XDECREF(made);
+    return made ? 0 : -1;
+}
+
+/* run_stage(plan, visit, callable, args, kwargs) -> what the callable returns. */
+static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Before b;
+    Noted noted;
+    if (count != 5 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != PLANNED || !PyTuple_Check(args[3]) || !PyDict_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "run_stage takes a plan, a visit, a callable, its arguments and its keyword arguments");
+        return NULL;
+    }
+    PyObject *plan = args[0], *visit = args[1], *given = args[3], *output = NULL;
+    int usual = is_usual(plan, visit, given, args[4], &b);
+    if (usual != 1) {
+        forget(&b);
+        return usual < 0 ? NULL : PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, SLOW), visit, args[2], given, args[4], NULL);
+    }
+    long long overhead = overhead_of(visit);
+    note_begin(visit, PyTuple_GetItem(plan, NOTE), &noted);
+    long long begun = nanoseconds();
+    output = PyObject_Call(args[2], given, NULL);
+    long long ended = nanoseconds();
+    note_end(&noted);
+    if (!output) {
+        note_failure(plan, visit);
+        forget(&b);
+        return NULL;
+    }
+    int good = 0;
+    if (output == Py_None) {
+        PyObject *allowed = PyObject_CallMethodObjArgs(visit, attribute_names[A_CHECK_NONE], PyTuple_GetItem(plan, NAME), NULL);
+        good = allowed ? 0 : -1;
+        Py_XDECREF(allowed);
+    }
+    if (good == 0) good = note_output(plan, visit, &b, output, ended - begun - (overhead_of(visit) - overhead), ended);
+    if (good == 0) good = note_passed(plan, visit, PyTuple_GetItem(given, 0), output);
+    forget(&b);
+    if (good != 0) Py_CLEAR(output);
+    return output;
+}
