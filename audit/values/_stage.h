@@ -8,10 +8,10 @@
 enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, PLANNED };
 
 /* Attributes of a visit, its rows and its notes. */
-enum { A_VALUE, A_DIGEST, A_LAST, A_ROWS, A_LEVEL, A_CALLS, A_MAY_CHANGE, A_ACTIVITY, A_OVERHEAD, A_PASSED, A_RAN, A_PLACE,
+enum { A_VALUE, A_DIGEST, A_LAST, A_ROWS, A_LEVEL, A_FOLLOWER, A_HAS_CALLS, A_CHANGES, A_ACTIVITY, A_OVERHEAD, A_PASSED, A_RAN, A_PLACE,
        A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_NOTE, A_KEEP, A_CHECK_NONE, A_COUNT };
 static const char *const attribute_texts[A_COUNT] = {
-    "_value", "_digest", "_last", "rows", "_level", "calls", "may_change_in_place", "activity", "_overhead", "_passed", "_ran",
+    "_value", "_digest", "_last", "rows", "_level", "follower", "has_calls", "changes_in_place", "activity", "_overhead", "_passed", "_ran",
     "place", "version", "_version", "is_inference", "fail", "_note", "_keep", "check_none"};
 static PyObject *attribute_names[A_COUNT], *verify_level, *digest_level, *number_zero;
 
@@ -42,13 +42,22 @@ static long long overhead_of(PyObject *visit) {
 /* Whether an attribute is this object; -1 for an error. */
 static int is_at(PyObject *of, int name, PyObject *wanted) { return attribute_is(of, attribute_names[name], wanted); }
 
+/* Whether the visit has no follower, or one of which an attribute is False; -1 for an error. */
+static int is_unfollowed(PyObject *visit, int name) {
+    PyObject *follower = get(visit, A_FOLLOWER);
+    if (!follower) return -1;
+    int is = follower == Py_None ? 1 : is_at(follower, name, Py_False);
+    Py_DECREF(follower);
+    return is;
+}
+
 /* Whether a value is the last stage's output as it was described, so that its digest is known; -1 for an error. */
 static int is_last_output(PyObject *visit, PyObject *value, PyObject *last) {
     if (last == Py_None || is_at(visit, A_VALUE, value) != 1) return PyErr_Occurred() ? -1 : 0;
     PyObject *version = get(last, A_VERSION), *now = NULL;
     int is = -1;
     if (version == Py_None) {
-        is = is_at(visit, A_MAY_CHANGE, Py_False);
+        is = is_unfollowed(visit, A_CHANGES); /* arrays and pictures do not count their changes */
     } else if (version && (now = get(value, A_COUNTED))) {
         is = PyObject_RichCompareBool(now, version, Py_EQ);
     }
@@ -67,7 +76,7 @@ static int is_usual(PyObject *plan, PyObject *visit, PyObject *given, PyObject *
     if (PyTuple_Size(given) != 1 || PyDict_Size(named)) return 0;
     PyObject *value = PyTuple_GetItem(given, 0);
     int is = PyTuple_Check(value) ? 0 : PySet_Contains(PyTuple_GetItem(plan, SINGLE), (PyObject *)Py_TYPE(value));
-    if (is != 1 || (is = is_at(visit, A_CALLS, Py_None)) != 1) return is;
+    if (is != 1 || (is = is_unfollowed(visit, A_HAS_CALLS)) != 1) return is;
     if ((is = is_at(visit, A_LEVEL, verify_level)) != 0) return is < 0 ? is : 0;
     if (!(b->rows = get(visit, A_ROWS)) || !(b->last = get(visit, A_LAST)) || !(b->came_in = get(visit, A_DIGEST))) return -1;
     if (!PyDict_Check(b->rows) || b->came_in == Py_None) return 0;
@@ -206,7 +215,8 @@ static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t 
     int usual = is_usual(plan, visit, given, args[4], &b);
     if (usual != 1) {
         forget(&b);
-        return usual < 0 ? NULL : PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, SLOW), visit, args[2], given, args[4], NULL);
+        PyErr_Clear(); /* what could not be looked at is unusual */
+        return PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, SLOW), visit, args[2], given, args[4], NULL);
     }
     long long overhead = overhead_of(visit);
     note_begin(visit, PyTuple_GetItem(plan, NOTE), &noted);
@@ -219,15 +229,18 @@ static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t 
         forget(&b);
         return NULL;
     }
-    int good = 0;
     if (output == Py_None) {
         PyObject *allowed = PyObject_CallMethodObjArgs(visit, attribute_names[A_CHECK_NONE], PyTuple_GetItem(plan, NAME), NULL);
-        good = allowed ? 0 : -1;
         Py_XDECREF(allowed);
+        if (!allowed) {
+            Py_DECREF(output);
+            forget(&b);
+            return NULL;
+        }
     }
-    if (good == 0) good = note_output(plan, visit, &b, output, ended - begun - (overhead_of(visit) - overhead), ended);
+    int good = note_output(plan, visit, &b, output, ended - begun - (overhead_of(visit) - overhead), ended);
     if (good == 0) good = note_passed(plan, visit, PyTuple_GetItem(given, 0), output);
+    if (good != 0) PyErr_Clear(); /* recording never raises into the user's code */
     forget(&b);
-    if (good != 0) Py_CLEAR(output);
     return output;
 }

@@ -31,7 +31,8 @@ class CallStages:
         known = [step.target for step in pipeline.steps if step.target is not None]
         self._search = CallSearch(dataset, known, pipeline.found.held_values())
         self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
-        self._has_calls = bool(self._slots)
+        #: Whether any function is observed.
+        self.has_calls = bool(self._slots)
         #: Functions that make the items of datasets, where it is not known otherwise which items are asked for.
         owners = list(self._search.owners.values())
         asked = item_functions(dataset, owners)
@@ -65,7 +66,7 @@ class CallStages:
 
     def calls_of(self, visit: Visit) -> VisitCalls | None:
         """Return what follows the calls of a visit; None where no function is observed."""
-        if visit.calls is None and self._has_calls:
+        if visit.calls is None and self.has_calls:
             visit.calls = VisitCalls(visit, self._search)
         return visit.calls
 
