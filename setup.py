@@ -39,10 +39,7 @@ setup(
         Extension(
             "audit.values._native",
             ["audit/values/_native.c"],
-            depends=[
-                f"audit/values/_{name}.h"
-                for name in ("kernels", "shapes", "digest", "facts", "encode", "watch", "columns", "stage")
-            ],
+            depends=sorted(str(path.relative_to(_HERE)) for path in (_HERE / "audit" / "values").glob("_*.h")),
             extra_compile_args=_FLAGS,
             py_limited_api=True,
             optional=True,

@@ -15,10 +15,12 @@ static PyObject *new_ref(PyObject *o) {
 }
 
 #include "_kernels.h"
+#include "_boxes.h"
 #include "_shapes.h"
 #include "_digest.h"
 #include "_facts.h"
 #include "_encode.h"
+#include "_jpeg.h"
 #include "_watch.h"
 #include "_columns.h"
 
@@ -567,6 +569,30 @@ static PyObject *py_tiny_tensor(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* jpeg(pixels, height, width, head) -> the JPEG of interleaved bytes after a head of Pillow's; None where it needs another way. */
+static PyObject *py_jpeg(PyObject *self, PyObject *args) {
+    const uint8_t *pixels, *given;
+    Py_ssize_t size, height, width, head;
+    JpegTables tables;
+    if (!PyArg_ParseTuple(args, "y#nny#:jpeg", &pixels, &size, &height, &width, &given, &head)) return NULL;
+    if (height < 1 || width < 1 || height > JPEG_SIDE || width > JPEG_SIDE) Py_RETURN_NONE;
+    uint8_t *out = PyMem_Malloc((size_t)head + jpeg_most((size_t)height, (size_t)width)), *end = NULL;
+    JpegStrip *strip = PyMem_Malloc(sizeof *strip);
+    if (out && strip) {
+        memcpy(out, given, (size_t)head);
+        if (read_head(out, (size_t)head, &tables) && size == height * width * tables.bands) {
+            tables.sides[0] = 0, tables.sides[1] = (uint8_t)height, tables.sides[2] = 0, tables.sides[3] = (uint8_t)width;
+            end = PICK(jpeg_data)(pixels, (size_t)height, (size_t)width, &tables, strip, out + head);
+        }
+    }
+    if (end) *end++ = 0xFF, *end++ = 0xD9;
+    PyObject *made = !out || !strip ? PyErr_NoMemory()
+                     : end ? PyBytes_FromStringAndSize((const char *)out, end - out) : new_ref(Py_None);
+    PyMem_Free(strip);
+    PyMem_Free(out);
+    return made;
+}
+
 /* Whether a source has height × width pixels of four bytes. */
 static int is_rgb(const Source *s, Py_ssize_t height, Py_ssize_t width) {
     return height > 0 && width > 0 && s->size / 4 / height == width && s->size == 4 * height * width;
@@ -745,6 +771,7 @@ static PyMethodDef methods[] = {
     {"copy_memory", py_copy_memory, METH_VARARGS, "Copy the memory at (address, size) pairs."},
     {"tiny", py_tiny, METH_VARARGS, "A tiny RGB picture as an uncompressed PNG; else None."},
     {"tiny_tensor", py_tiny_tensor, METH_VARARGS, "A tiny tensor that looks like a picture as a PNG; else None."},
+    {"jpeg", py_jpeg, METH_VARARGS, "A small picture as a JPEG, after a head of Pillow's; else None."},
     {"bits", py_bits, METH_VARARGS, "An RGB picture in as few bits as its rows need."},
     {"unbits", py_unbits, METH_VARARGS, "The RGB picture that `bits` packed."},
     {"tables", py_tables, METH_VARARGS, "What each byte of a picture stands for in a float tensor; else None."},

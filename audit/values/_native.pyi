@@ -53,6 +53,9 @@ def tiny(source: Any, height: int, width: int, /) -> bytes | None:
 def tiny_tensor(value: Any, known: tuple[Any, ...], most: int, /) -> bytes | None:
     """A float32 or uint8 tensor of at most `most` elements that looks like a picture, as a PNG; else None."""
 
+def jpeg(pixels: bytes, height: int, width: int, head: bytes, /) -> bytes | None:
+    """A picture of interleaved bytes as a JPEG, after a head that Pillow wrote; None for a large one, or another kind of head."""
+
 def bits(source: Any, height: int, width: int, head: bytes, scratch: Any, /) -> bytes:
     """`head`, and an RGB picture with four bytes a pixel in as few bits as its rows need (see bits.py).
 

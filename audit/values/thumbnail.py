@@ -22,7 +22,7 @@ from audit.values.pixels import raw_rgb
 
 SIDE = 96
 _QUALITY = 75
-_ROOM = 1 << 16  # bytes given to the encoder at a time
+_START_OF_SCAN = 0xDA  # the last segment of a JPEG before its data
 _FACTOR = 256  # a box of more does not fit the sums
 _BANDS = (1, 3, 4)
 #: Pictures of no more bytes are kept as they are: 32 by 32 pixels in colour.
@@ -58,20 +58,12 @@ def of_pixels(pixels: Any, width: int, height: int) -> Preview | None:
 
 def of_bytes(pixels: bytes, height: int, width: int, count: int) -> Preview:
     """A JPEG of pixels of so many bands, interleaved."""
-    if count == 4:
-        return _jpeg(_from_bytes(pixels, height, width, count))
     mode = "L" if count == 1 else "RGB"
-    try:
-        # As Image.frombytes makes it, whose bookkeeping takes as long as the encoder.
-        core: Any = Image.core  # type: ignore[attr-defined]
-        image = core.new(mode, (width, height))
-        decoder = core.raw_decoder(mode, mode, 0, 1)
-        decoder.setimage(image, (0, 0, width, height))
-        if decoder.decode(pixels) == (-1, 0) and (made := _encoded(image, mode, (width, height))) is not None:
-            return made
-    except (AttributeError, TypeError, ValueError):  # another Pillow
-        pass
-    return _jpeg(_from_bytes(pixels, height, width, count))
+    if count != 4 and loops.native is not None:
+        made = loops.native.jpeg(pixels, height, width, _jpeg_head(mode))
+        if made is not None:
+            return Preview("image/jpeg", made)
+    return Preview("image/jpeg", _saved(_from_bytes(pixels, height, width, count)))
 
 
 def of_array(values: Any) -> Preview | None:
@@ -223,37 +215,21 @@ _PNG_END = _chunk(b"IEND", b"")
 
 
 def _jpeg(image: Image.Image) -> Preview:
-    """Straight through Pillow's encoder: `save` spends as long on its bookkeeping as the encoder on a small picture."""
-    try:
-        image.load()
-        if (made := _encoded(image.im, image.mode, image.size)) is not None:
-            return made
-    except (AttributeError, TypeError, ValueError):  # another Pillow, whose encoder is called differently
-        pass
-    return Preview("image/jpeg", _saved(image.copy())[0])
-
-
-def _encoded(pixels: Any, mode: str, size: tuple[int, int]) -> Preview | None:
-    core: Any = Image.core  # type: ignore[attr-defined]
-    encoder = core.jpeg_encoder(mode, mode, *_encoder_settings())
-    encoder.setimage(pixels, (0, 0, *size))
-    pieces = []
-    status = 0
-    while not status:
-        _, status, data = encoder.encode(_ROOM)
-        pieces.append(data)
-    encoder.cleanup()
-    return Preview("image/jpeg", b"".join(pieces)) if status > 0 else None
+    """A JPEG of a picture that is L or RGB."""
+    return of_bytes(image.tobytes(), image.height, image.width, len(image.getbands()))
 
 
 @functools.cache
-def _encoder_settings() -> tuple[Any, ...]:
-    """What Pillow itself passes to its encoder for our quality, seen after a save."""
-    return _saved(Image.new("RGB", (1, 1)))[1]
+def _jpeg_head(mode: str) -> bytes:
+    """What a JPEG of Pillow's has before its data: the quality's tables, and the sides of a picture of one pixel."""
+    data = _saved(Image.new(mode, (1, 1)))
+    at = 2
+    while data[at + 1] != _START_OF_SCAN:
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+    return data[: at + 2 + int.from_bytes(data[at + 2 : at + 4])]
 
 
-def _saved(image: Image.Image) -> tuple[bytes, tuple[Any, ...]]:
+def _saved(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    image.info = {}
     image.save(buffer, "JPEG", quality=_QUALITY)
-    return buffer.getvalue(), tuple(getattr(image, "encoderconfig", ()))
+    return buffer.getvalue()

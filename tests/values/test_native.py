@@ -199,6 +199,9 @@ def test_boxes_of_bytes_are_pillows(seed: int, width: int, height: int, factor: 
     for data, layout in ((pixels, (1, height, width, bands, bands)), (planes, (bands, height, width, 1, 1))):
         small = np.frombuffer(native.shrink(data, False, *layout, factor), np.uint8).reshape(wanted.shape)
         assert np.abs(small - wanted).max() <= 1
+    if bands == 4:
+        shown = np.frombuffer(native.shrink(pixels, False, 1, height, width, 4, 3, factor), np.uint8)
+        assert (shown == small[..., :3].reshape(-1)).all()
 
 
 @quick
@@ -219,6 +222,54 @@ def test_small_pictures_with_and_without(seed: int, width: int, height: int, ord
     assert theirs is not None
     assert ours.size == theirs.size
     assert np.abs(np.asarray(ours).astype(int) - np.asarray(theirs)).max() <= 1
+
+
+@quick
+@given(make.seeds, st.integers(1, 128), st.integers(1, 128), st.sampled_from(["L", "RGB"]), st.integers(1, 8))
+def test_a_jpeg_is_as_good_as_pillows(seed: int, width: int, height: int, mode: str, grain: int) -> None:
+    coarse = np.random.default_rng(seed).integers(0, 256, (-(-height // grain), -(-width // grain), 3), dtype=np.uint8)
+    picture = Image.fromarray(coarse).convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+    head = thumbnail._jpeg_head(mode)
+    made = native.jpeg(picture.tobytes(), height, width, head)
+    assert made[:2] == b"\xff\xd8"
+    assert made[-2:] == b"\xff\xd9"
+    before = native.loops(0)
+    assert native.jpeg(picture.tobytes(), height, width, head) == made
+    native.loops(before)
+    ours, theirs = (Image.open(io.BytesIO(data)) for data in (made, thumbnail._saved(picture)))
+    assert (ours.size, ours.mode) == (theirs.size, theirs.mode)
+    # A coefficient between two steps may be rounded either way, which shows in a picture of one block.
+    assert _error(ours, picture) <= 1.5 * _error(theirs, picture) + 2
+
+
+def _error(shown: Image.Image, exact: Image.Image) -> float:
+    return float(np.sqrt(np.mean((np.asarray(shown).astype(float) - np.asarray(exact)) ** 2)))
+
+
+@pytest.mark.parametrize("corner", [0, 255])
+def test_a_jpeg_of_the_strongest_contrasts(corner: int) -> None:
+    board = np.full((40, 40, 3), 255 - corner, np.uint8)
+    board[::2, ::2] = board[1::2, 1::2] = corner
+    for picture in (board, board[..., 0], np.full((9, 9, 3), corner, np.uint8)):
+        image = Image.fromarray(np.ascontiguousarray(picture))
+        made = native.jpeg(image.tobytes(), image.height, image.width, thumbnail._jpeg_head(image.mode))
+        shown, saved = (Image.open(io.BytesIO(data)) for data in (made, thumbnail._saved(image)))
+        assert np.abs(np.asarray(shown).astype(int) - np.asarray(saved)).max() <= 3
+
+
+def test_a_jpeg_after_another_head() -> None:
+    pixels, head = bytes(8 * 8 * 3), thumbnail._jpeg_head("RGB")
+    assert native.jpeg(pixels, 8, 8, head) is not None
+    other: list[dict[str, Any]] = [{"progressive": True}, {"subsampling": 0}, {"subsampling": 1}]
+    for settings_of_head in other:
+        buffer = io.BytesIO()
+        Image.new("RGB", (1, 1)).save(buffer, "JPEG", **settings_of_head)
+        assert native.jpeg(pixels, 8, 8, buffer.getvalue()[: len(head)]) is None
+    for wrong in (b"", head[:-1], head + b"\0", head[:100], bytes(len(head)), head[:4] + b"\xff\xff" + head[6:]):
+        assert native.jpeg(pixels, 8, 8, wrong) is None
+    assert native.jpeg(pixels, 8, 9, head) is None
+    assert native.jpeg(bytes(3 * 129), 1, 129, head) is None
+    assert native.jpeg(b"", 0, 8, head) is None
 
 
 @pytest.mark.parametrize("special", SPECIAL)
