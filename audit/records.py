@@ -256,10 +256,12 @@ class Columns:
     all objects of the user's program.
     """
 
-    __slots__ = ("_columns", "_given", "_waiting", "rows")
+    __slots__ = ("_columns", "_given", "_names", "_waiting", "rows")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in names}
+        self._names = names
+        #: What is laid out; nothing until it is asked for.
+        self._columns: dict[str, list[Any]] = {}
         #: The values of rows that are not laid out yet, row behind row, and the names of a row's values.
         self._waiting: list[Any] = []
         self._given: tuple[str, ...] = ()
@@ -286,15 +288,15 @@ class Columns:
     @classmethod
     def joined(cls, several: Sequence[Columns]) -> Columns:
         """Return the rows of several tables with the same columns, one behind the other; these stay as they are."""
-        made = cls(tuple(several[0]._columns))
+        made = cls(several[0]._names)
         for one in several:
             if one._is_flat and (made._is_flat or not made.rows) and made._given in ((), one._given):
                 made._given = one._given
                 made._waiting += one._waiting
             elif one.rows:
-                made._lay_out()
+                own = made.data
                 for name, column in one.data.items():
-                    made._columns[name] += column
+                    own[name] += column
             made.rows += one.rows
         return made
 
@@ -307,11 +309,15 @@ class Columns:
     def data(self) -> dict[str, list[Any]]:
         """The columns by name, all of one length."""
         self._lay_out()
+        if not self._columns:
+            self._columns = {name: [] for name in self._names}
         return self._columns
 
     def _lay_out(self) -> None:
         if not self._waiting:
             return
+        if not self._columns:
+            self._columns = {name: [] for name in self._names}
         waiting, width = self._waiting, len(self._given)
         count = self.rows - len(next(iter(self._columns.values())))
         if len(waiting) != count * width:

@@ -43,6 +43,7 @@ def _packed_schema(table: str) -> pa.Schema:
 
 
 PACKED = {table: _packed_schema(table) for table in ("samples", "sample_sources", "stage_outputs", "payloads", "rng")}
+_NAMES = {table: tuple(schema.names) for table, schema in PACKED.items()}
 
 
 def prepare() -> None:
@@ -55,7 +56,7 @@ def prepare() -> None:
 
 def columns(table: str) -> Columns:
     """Return an empty gatherer for one of the tables that a worker fills."""
-    return Columns(tuple(PACKED[table].names))
+    return Columns(_NAMES[table])
 
 
 def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearray) -> Any:

@@ -185,11 +185,32 @@ static PyObject *number_or_none(int is_known, double value) {
     return is_known ? PyFloat_FromDouble(value) : new_ref(Py_None);
 }
 
+/* Values of a run have few shapes. One tuple for all that are equal: each would be one more object that waits to be written,
+ * and that Python's garbage collector looks at. Takes the reference, and returns one. */
+#define SHAPES_KEPT 8
+static PyObject *shared_shape(PyObject *shape) {
+    static PyObject *kept[SHAPES_KEPT]; /* guarded by the interpreter's lock */
+    static int next = 0;
+    for (int i = 0; shape && i < SHAPES_KEPT && kept[i]; i++) {
+        int is_equal = PyObject_RichCompareBool(kept[i], shape, Py_EQ);
+        if (is_equal < 0) PyErr_Clear();
+        if (is_equal != 1) continue;
+        Py_DECREF(shape);
+        return new_ref(kept[i]);
+    }
+    if (!shape) return NULL;
+    PyObject *before = kept[next];
+    kept[next] = new_ref(shape);
+    next = (next + 1) % SHAPES_KEPT;
+    Py_XDECREF(before);
+    return shape;
+}
+
 /* In the order of the fields of values.Facts, a tuple of the class. Takes the reference to `shape`. */
 static PyObject *facts_tuple(PyObject *type, PyObject *kind, PyObject *dtype, PyObject *shape, PyObject *mode, const Facts *f,
                              Py_ssize_t size) {
     PyObject *parts[12] = {
-        new_ref(kind), new_ref(dtype), shape, new_ref(mode), PyUnicode_FromStringAndSize(f->digest, 32),
+        new_ref(kind), new_ref(dtype), shared_shape(shape), new_ref(mode), PyUnicode_FromStringAndSize(f->digest, 32),
         number_or_none(f->s.finite > 0, f->s.low), number_or_none(f->s.finite > 0, f->s.high),
         number_or_none(f->s.finite > 0, f->s.mean), number_or_none(f->s.finite > 0, f->s.std),
         PyLong_FromUnsignedLongLong(f->s.zeros), PyLong_FromUnsignedLongLong(f->s.nonfinite), PyLong_FromSsize_t(size),

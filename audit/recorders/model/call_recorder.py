@@ -109,10 +109,10 @@ class CallRecorder:
         home, place = rows[0]
         if home.loose and home.batches[place] is None:
             self._number_loose(rows)
-        before = next((step for step in home.steps if step.rows[0] == rows[0]), None)
+        before = home.step_numbers.get(place)
         return ModelStep(
             run_id=self._run.run_id,
-            number=before.number if before is not None else self._numbers.step,
+            number=before if before is not None else self._numbers.step,
             epoch=home.epoch,
             batch=home.batches[place],
             phase=phase,
@@ -140,9 +140,10 @@ class CallRecorder:
         rows: list[BatchRows] = []
         for batch, place in step.rows:
             batch.predicted.setdefault(id(watched), set()).add(place)
-        home, _ = step.rows[0]
+        home, place = step.rows[0]
         if not home.written:
             home.steps.append(step)
+            home.step_numbers.setdefault(place, step.number)
         elif not step.follows:
             rows.append(BatchRows(tables={"steps": step.own_row()}))
         rows += self._batches.confirm(step)

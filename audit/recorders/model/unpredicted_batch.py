@@ -58,6 +58,8 @@ class UnpredictedBatch(RecordedBatch):
     #: Steps with a prediction that is not written yet.
     predictions: list[ModelStep] = field(default_factory=list)
     steps: list[ModelStep] = field(default_factory=list)
+    #: The number of the step that was first given each place as its first row.
+    step_numbers: dict[int, int] = field(default_factory=dict)
     #: The number of the next prediction of each place after its graded one, and the places that have a graded one.
     calls: dict[int, int] = field(default_factory=dict)
     graded: set[int] = field(default_factory=set)
@@ -173,6 +175,8 @@ class UnpredictedBatch(RecordedBatch):
         for step in self.steps:
             step.written = True
             step.seen.clear()
+        # They lead back here, so that nothing of both would be freed before Python's garbage collector comes.
+        self.steps = []
         # Tensors that the loop holds on to still lead here.
         self._tables, self.stamped, self.memory, self.written = {}, None, [], True
         return BatchRows(tables=tables, stamped=stamped, size=self.size, is_selected=True)

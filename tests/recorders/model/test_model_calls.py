@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import audit
+from audit.recorders.model.unpredicted_batch import UnpredictedBatch
 
 EACH = "SELECT model, call, count(*), count(DISTINCT index) FROM predictions GROUP BY ALL ORDER BY call, model"
 
@@ -43,6 +45,20 @@ def test_the_first_recorded_model_is_graded_whoever_is_called_first(tmp_path: Pa
     assert ask(
         "SELECT graded, (SELECT count(*) FROM confusion) > 0 FROM (SELECT sum(samples) AS graded FROM per_class)"
     ) == [(12, True)]
+
+
+def test_a_written_batch_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model, kept = run.model(linear()), []
+        gc.disable()
+        try:
+            for x, _ in run.loader(DataLoader(Numbers(), batch_size=2)):
+                model(x)
+                kept.append(sum(type(one) is UnpredictedBatch for one in gc.get_objects()))
+        finally:
+            gc.enable()
+    assert kept[0] >= 1
+    assert kept[-1] <= kept[1]
 
 
 def test_test_time_augmentation(tmp_path: Path) -> None:
