@@ -25,6 +25,9 @@ from audit.sources.mask_folders import MaskedPictures
 from audit.sources.python import build
 from audit.usercode import CodeFiles, collecting_code, load_module
 
+#: Outputs whose numbers do not stand for the classes of the dataset.
+WITHOUT_CLASSES = ("embedding", "regression", "tokens")
+
 
 @dataclass(slots=True)
 class Assembly:
@@ -85,8 +88,9 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
     if model is not None:
         if not request.heads:  # each of several heads has a target of its own
             notes += _miss_labels(request, dataset, model)
-            compare_classes(model.classes, classes)
-            notes += _compare_width(model, classes)
+            if (request.output or model.output) not in WITHOUT_CLASSES:
+                compare_classes(model.classes, classes)
+                notes += _compare_width(model, classes)
         classes = classes or model.classes
     pipeline = find_pipeline(dataset, expand=expand_preset, observe_calls=observe_calls)
     return Assembly(dataset, pipeline, model, classes, notes)

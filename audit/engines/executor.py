@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from audit.engines.assemble import compare_width
+from audit.engines.assemble import WITHOUT_CLASSES, compare_width
 from audit.engines.failure_limit import FailureLimit
 from audit.engines.model_output import BatchOutput, UnreadOutput, describe_unread
 from audit.engines.plan import Plan
@@ -15,6 +16,7 @@ from audit.models.meaning import OutputMeaning
 from audit.recorders.calls.unseen_changes import describe_unrecorded
 from audit.recorders.capture import Budget, Decision, decide
 from audit.recorders.envelope import RecordedBatch
+from audit.recorders.model.scale_doubt import DOUBT, is_enough
 from audit.records import Run, Status
 
 #: So many samples, spread over the run, show what keeping everything would take.
@@ -45,6 +47,8 @@ class BatchCounts:
     unread: list[UnreadOutput] = field(default_factory=list)
     #: What the numbers of each graded output mean, once the model has run; the first counts for the run.
     meanings: dict[str | None, OutputMeaning] = field(default_factory=dict)
+    #: How many values of each may be probabilities though they are taken for logits; None where they are not in doubt.
+    inside: dict[str | None, int | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: RecordedBatch, output: BatchOutput | None = None) -> BatchCounts:
@@ -64,6 +68,7 @@ class BatchCounts:
             ungraded=output.problems,
             unread=output.unread,
             meanings={one.head: one.reader.meaning for one in output.graded if one.reader.meaning is not None},
+            inside={one.head: one.inside for one in output.graded},
         )
 
     def add(self, other: BatchCounts) -> None:
@@ -78,7 +83,19 @@ class BatchCounts:
         self.ungraded = [*dict.fromkeys([*self.ungraded, *other.ungraded])][:_MOST_KEPT]
         self.unread = [*self.unread, *other.unread]
         self.meanings = other.meanings | self.meanings
+        self.inside = _add_inside(self.inside, other.inside)
         self.unrecorded = [*dict.fromkeys([*self.unrecorded, *other.unrecorded])][:_MOST_KEPT]
+
+
+def _add_inside(
+    one: Mapping[str | None, int | None], other: Mapping[str | None, int | None]
+) -> dict[str | None, int | None]:
+    """Return the sums; None where either is not in doubt."""
+    found = {**one, **other}
+    for head in one.keys() & other.keys():
+        first, second = one[head], other[head]
+        found[head] = None if first is None or second is None else first + second
+    return found
 
 
 class RunExecutor(ABC):
@@ -93,6 +110,7 @@ class RunExecutor(ABC):
         self.failed = plan.writer.run.failed
         self.total = self.done + len(plan.indices)
         self.outside = 0
+        self.inside: dict[str | None, int | None] = {}
         self.problems: list[str] = []
         #: Samples without a prediction, by the output and the sentence that says why.
         self.unread: dict[tuple[str | None, str], list[int]] = {}
@@ -139,6 +157,9 @@ class RunExecutor(ABC):
             status = "failed"
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
+        for head, count in self.inside.items():
+            if count is not None and is_enough(count):
+                self._warn_once(f"The output of the model {self._output_name(head)}: {DOUBT}")
         notes = [describe_unread(head, indices, why) for (head, why), indices in self.unread.items()]
         if self.writer.run.unrecorded:
             notes.append(describe_unrecorded(self.writer.run.unrecorded))
@@ -173,6 +194,7 @@ class RunExecutor(ABC):
         self.done += counts.samples
         self.failed += counts.failed
         self.outside += counts.outside
+        self.inside = _add_inside(self.inside, counts.inside)
         self.problems.extend(counts.problems)
         self._add_unrecorded(counts.unrecorded)
         self._note_meaning(counts)
@@ -205,24 +227,24 @@ class RunExecutor(ABC):
         """Return whether the run knows what an output means."""
         if head is None:
             return self.writer.run.output is not None
-        return self._head_name(head) in self.writer.run.recipe.get("heads", {})
+        return self._output_name(head) in self.writer.run.recipe.get("heads", {})
 
-    def _head_name(self, head: str) -> str:
-        return f"{self.assembly.model.name if self.assembly.model is not None else 'model'}.{head}"
+    def _output_name(self, head: str | None) -> str:
+        name = self.assembly.model.name if self.assembly.model is not None else "model"
+        return name if head is None else f"{name}.{head}"
 
     def _note_meaning(self, counts: BatchCounts) -> None:
         """Keep on the run's row what the model's output means, and why predictions could not be graded."""
         run = self.writer.run
-        name = self.assembly.model.name if self.assembly.model is not None else "model"
         for head, meaning in counts.meanings.items():
             if run.output is None:
                 run.output, run.task, run.output_evidence = meaning.kind, meaning.task, meaning.evidence
             if head is not None:
-                run.recipe.setdefault("heads", {})[self._head_name(head)] = meaning.kind
+                run.recipe.setdefault("heads", {})[self._output_name(head)] = meaning.kind
             if meaning.doubt is not None:
-                self._warn_once(f"The output of the model {'.'.join([name, *filter(None, [head])])}: {meaning.doubt}")
+                self._warn_once(f"The output of the model {self._output_name(head)}: {meaning.doubt}")
         for problem in counts.ungraded:
-            self._warn_once(f"The output of the model {name}: {problem}")
+            self._warn_once(f"The output of the model {self._output_name(None)}: {problem}")
 
     def _add_unrecorded(self, texts: list[str]) -> None:
         known = self.writer.run.unrecorded
@@ -233,7 +255,8 @@ class RunExecutor(ABC):
         """Say once that outputs and classes differ, where only running the model shows how many outputs it has."""
         self.outputs = outputs
         model = self.assembly.model
-        if model is not None and model.num_classes is None and not self.request.heads:
+        has_classes = self.writer.run.output not in WITHOUT_CLASSES
+        if model is not None and model.num_classes is None and not self.request.heads and has_classes:
             for note in compare_width(model, outputs, self.assembly.classes):
                 self.warn(note)
                 self.request.report_note(note)

@@ -20,7 +20,7 @@ from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.graded_targets import GradedTargets, grade_against
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import OutputPorts
-from audit.recorders.model.predictions import measured_targets, prediction_columns
+from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
@@ -131,9 +131,8 @@ class Forward:
             return ModelOutput(reader, wanted, task=rows, head=head, call=call)
         values = torch.cat(tensors)
         meaning, _ = reader.find_meaning(values, wanted.labels, wanted.values, wanted.classes)
-        if meaning.kind == "regression":
-            measured_targets(values, wanted.labels, wanted.values)
-        return ModelOutput(reader, wanted, values, head=head, call=call)
+        columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
+        return ModelOutput(reader, wanted, values, columns, head=head, call=call)
 
     def _wanted(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
         """Return what an output is graded against: the target of its name, else the label or target of each sample."""
@@ -154,6 +153,7 @@ class Forward:
             inputs=range(len(fetched.ok)),
             targets=wanted.items,
             classes=self._classes,
+            labels=wanted.labels,
             level=level,
             spaces=_spaces_of(fetched) if output.kind == "boxes" else (),
             tokens=inputs if output.kind == "tokens" and isinstance(inputs, torch.Tensor) else None,
@@ -276,12 +276,8 @@ class Rows:
     ) -> dict[str, Any]:
         """Return the rows of one graded output."""
         count, wanted = len(fetched.ok), output.wanted
-        columns: dict[str, Any] = {"label": wanted.labels}
-        if output.values is not None:
-            columns = prediction_columns(output.values, wanted.labels, wanted.classes, output.kind, wanted.values)
-        elif output.task is not None:
-            columns |= output.task.columns
-        columns |= {
+        made = output.columns if output.task is None else {"label": wanted.labels, **output.task.columns}
+        columns: dict[str, Any] = made | {
             "run_id": [self._run_id] * count,
             "epoch": [0] * count,
             "index": fetched.of_ok(fetched.indices),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from audit.errors import UnclearOutput
 from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.output_reader import OutputReader
-from audit.recorders.model.predictions import describe_label_problem
+from audit.recorders.model.predictions import IGNORED_LABEL
 from audit.recorders.model.task_rows import TaskRows
+from audit.recorders.model.ungraded import describe_label_problem, describe_problems
 
 #: So many samples are named in one sentence.
 _MOST_NAMED = 10
@@ -25,6 +27,8 @@ class ModelOutput:
     #: What it is graded against.
     wanted: GradedTargets
     values: torch.Tensor | None = None
+    #: The columns of `predictions` that follow from the values.
+    columns: dict[str, Any] = field(default_factory=dict)
     task: TaskRows | None = None
     #: Its name, where several outputs are graded, and its place among them.
     head: str | None = None
@@ -39,11 +43,12 @@ class ModelOutput:
     def problems(self) -> list[str]:
         """Sentences on what could not be graded."""
         found = list(self.task.problems) if self.task is not None else []
+        if self.values is not None:
+            is_doubted = self.reader.meaning is not None and self.reader.meaning.doubt is not None
+            found += describe_problems(self.columns, self.wanted, self.kind, is_doubted=is_doubted)
         if self.head is None:
             return found  # labels that no output stands for are counted
-        if self.values is not None and (
-            problem := describe_label_problem(self.wanted.labels, self.values.shape[1], self.kind)
-        ):
+        if self.width is not None and (problem := describe_label_problem(self.wanted.labels, self.width, self.kind)):
             found.append(problem)
         if self.wanted.is_empty and not self.reader.is_embedding:
             found.append("no item has a target for it: it is recorded and not graded. Say where it is with --target.")
@@ -53,10 +58,20 @@ class ModelOutput:
     def labels_outside(self) -> int:
         """How many labels no value of the output stands for."""
         meaning = self.reader.meaning
-        if self.values is None or (meaning is not None and meaning.task != "classification"):
+        if self.width is None or (meaning is not None and meaning.task != "classification"):
             return 0
-        width = max(int(self.values.shape[1]), 2)
-        return sum(label is not None and not 0 <= label < width for label in self.wanted.labels)
+        known = [label for label in self.wanted.labels if label is not None and label != IGNORED_LABEL]
+        return sum(not 0 <= label < max(self.width, 2) for label in known)
+
+    @property
+    def width(self) -> int | None:
+        """How many numbers it has for each sample; None for other tasks."""
+        return int(self.values.shape[1]) if self.values is not None else None
+
+    @property
+    def inside(self) -> int | None:
+        """How many values may be probabilities though they are taken for logits; None where they are not in doubt."""
+        return self.values.numel() if self.values is not None and self.reader.scale.is_open else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,13 @@ class ClassScore:
         return self.shared / self.target if self.target else None
 
 
-def score_mask(predicted: Array, target: Array) -> list[ClassScore]:
-    """Return the score of each class that occurs in either mask (H, W); ignored pixels are left out of both."""
-    counted = target != IGNORED
+def counted_pixels(target: Array, classes: int) -> Array:
+    """Return which pixels of a target mask are judged: losses leave negative numbers out, and 255 unless it is a class."""
+    return np.asarray((target >= 0) & ((target != IGNORED) | (classes > IGNORED)))
+
+
+def score_mask(predicted: Array, target: Array, counted: Array) -> list[ClassScore]:
+    """Return the score of each class that occurs in either mask (H, W) among the pixels that count."""
     guessed, wanted = predicted[counted], target[counted]
     found = []
     for number in np.union1d(guessed, wanted):

@@ -17,11 +17,6 @@ from audit.records import OUTPUT_TASKS
 
 #: How far the sum of probabilities may be from 1, in the precision that models compute in.
 _NEAR = 2e-3
-#: What is said of values that may be probabilities.
-DOUBT = (
-    "every value lies between 0 and 1, but nothing shows that they are probabilities. They are graded as logits. "
-    "Say what they are with output (--output): sigmoid, probabilities, logits, regression or embedding."
-)
 #: What is said of targets that the output cannot be graded against.
 _MISFIT = (
     "{targets}, and the model gives {width} for each sample: what they mean is not evident. They are recorded as {kind} and "
@@ -39,8 +34,6 @@ _ONE_NUMBER = (
 )
 #: The most numbers of one sample that are stored as its prediction.
 MOST_NUMBERS = 4096
-#: Fewer logits may lie between 0 and 1 by chance.
-_ENOUGH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +152,12 @@ def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeanin
         return OutputMeaning("sigmoid", "The last module is a Sigmoid, and each value lies between 0 and 1.")
     if isinstance(last, nn.LogSoftmax) and bool((values <= 0).all()):
         return OutputMeaning("log_probabilities", "The last module is a LogSoftmax, and no value is above 0.")
-    return OutputMeaning(
-        "logits", "Nothing shows that the values are probabilities.", DOUBT if inside and is_enough(values) else None
-    )
+    return OutputMeaning("logits", "Nothing shows that the values are probabilities.")
 
 
 def lies_inside(values: torch.Tensor) -> bool:
     """Return whether every value lies between 0 and 1."""
     return bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
-
-
-def is_enough(values: torch.Tensor, before: int = 0) -> bool:
-    """Return whether logits would hardly lie between 0 and 1 by chance, after so many values before these."""
-    return before + values.numel() >= _ENOUGH
 
 
 def _last_module(module: nn.Module | None) -> nn.Module | None:

@@ -144,7 +144,7 @@ def looks_like_masks(output: Any, targets: list[Any]) -> bool:
 
 def is_mask(target: Any) -> bool:
     """Return whether a target is a mask (H, W) of class numbers."""
-    return isinstance(target, np.ndarray) and target.ndim == 2 and np.issubdtype(target.dtype, np.integer)
+    return isinstance(target, np.ndarray) and target.ndim == 2 and target.dtype.kind in "iub"
 
 
 def read_masks(output: Any, count: int, name: str) -> MaskOutput:
@@ -156,6 +156,7 @@ def read_masks(output: Any, count: int, name: str) -> MaskOutput:
             hint="Pick the tensor with logits=: a key, a position or a function.",
         )
     _require_count(scores, count, name, "masks")
+    _require_classes(scores, scores.shape[1], name)
     return MaskOutput(scores.detach())
 
 
@@ -172,6 +173,7 @@ def read_tokens(output: Any, count: int, name: str, length: int | None) -> Token
     _require_count(found, count, name, "sequences")
     if length is not None and found.shape[1] != length and found.shape[2] == length:
         found = found.transpose(1, 2)  # (N, V, T), as torch's cross entropy takes it
+    _require_classes(found, found.shape[2], name)
     return TokenOutput(found.detach())
 
 
@@ -180,6 +182,14 @@ def _require_count(scores: torch.Tensor, count: int, name: str, what: str) -> No
         raise UnclearOutput(
             f"The model {name} was given {count} samples and returned {what} of {scores.shape[0]}: these are not recorded.",
             hint="Return one row for each sample.",
+        )
+
+
+def _require_classes(scores: torch.Tensor, classes: int, name: str) -> None:
+    if not classes:
+        raise UnclearOutput(
+            f"The model {name} returned a tensor of shape {tuple(scores.shape)}: it has no classes.",
+            hint="Return a score for each class.",
         )
 
 

@@ -85,7 +85,7 @@ class CocoPictures(BoxedPictures):
         """Return the objects that the file lists for this picture."""
         span = self._span(index)
         points = None if self._keypoints is None else self._keypoints[span]
-        shares = None if self._shares is None or points is None else self._shares[span]
+        shares = None if self._shares is None else self._shares[span]
         return Objects(self._boxes[span], self._numbers[span], self._crowd[span], points, shares)
 
     def fingerprint(self, index: int) -> bytes:

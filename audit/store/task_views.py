@@ -7,17 +7,17 @@ VIEWS: dict[str, str] = {
     "label_scores": """
         SELECT p.run_id, p.epoch, p.index, p.visit, n - 1 AS class, r.classes[n] AS class_name,
                p.target[n] AS target, p.probabilities[n] AS score,
-               CASE WHEN p.target IS NOT NULL THEN (p.probabilities[n] > 0.5) = (p.target[n] > 0.5) END AS correct
+               CASE WHEN p.target[n] BETWEEN 0 AND 1
+                    THEN isfinite(p.probabilities[n]) AND (p.probabilities[n] > 0.5) = (p.target[n] > 0.5) END AS correct
         FROM (SELECT *, unnest(range(1, len(probabilities) + 1)) AS n FROM graded_predictions) p
         JOIN runs r USING (run_id) WHERE r.task = 'multilabel'
     """,
     "per_label": """
         SELECT run_id, epoch, class, any_value(class_name) AS class_name, count(*) AS samples,
-               count(*) FILTER (target > 0.5) AS positives, count(*) FILTER (target > 0.5 AND score > 0.5) AS tp,
-               count(*) FILTER (target <= 0.5 AND score > 0.5) AS fp,
-               count(*) FILTER (target > 0.5 AND score <= 0.5) AS fn,
+               count(*) FILTER (target > 0.5) AS positives, count(*) FILTER (target > 0.5 AND score > 0.5 AND score <= 1) AS tp,
+               count(*) FILTER (target <= 0.5 AND score > 0.5 AND score <= 1) AS fp, positives - tp AS fn,
                tp / nullif(tp + fp, 0) AS precision, tp / nullif(tp + fn, 0) AS recall
-        FROM label_scores WHERE target IS NOT NULL GROUP BY run_id, epoch, class ORDER BY run_id, epoch, class
+        FROM label_scores WHERE correct IS NOT NULL GROUP BY run_id, epoch, class ORDER BY run_id, epoch, class
     """,
     # What a model that measures was off, worst first.
     "residuals": """

@@ -117,11 +117,10 @@ MACROS: dict[str, str] = {
     # Precision and recall of each class of a multi-label model, where a score above the threshold says yes.
     "precision_recall(reference, threshold)": f"""TABLE
         SELECT class, any_value(class_name) AS class_name, count(*) FILTER (target > 0.5) AS positives,
-               count(*) FILTER (target > 0.5 AND score > threshold) AS tp,
-               count(*) FILTER (target <= 0.5 AND score > threshold) AS fp,
-               count(*) FILTER (target > 0.5 AND score <= threshold) AS fn,
+               count(*) FILTER (target > 0.5 AND score > threshold AND score <= 1) AS tp,
+               count(*) FILTER (target <= 0.5 AND score > threshold AND score <= 1) AS fp, positives - tp AS fn,
                tp / nullif(tp + fp, 0) AS precision, tp / nullif(tp + fn, 0) AS recall
-        FROM label_scores WHERE target IS NOT NULL AND {_last("reference")} GROUP BY class ORDER BY class
+        FROM label_scores WHERE correct IS NOT NULL AND {_last("reference")} GROUP BY class ORDER BY class
     """,
     # Which visit of one run is which of another. A visit without a partner has NULLs.
     "matches(a, b)": f"""TABLE

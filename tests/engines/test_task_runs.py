@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from annotated_pictures import PIECES, make_coco, make_masks
+from annotated_pictures import PIECES, make_coco, make_masks, save_pieces
 from click.testing import CliRunner
 from torchvision import models
 
@@ -117,6 +117,25 @@ def labels(): return Labels()
 def numbers(): return Numbers()
 def share(): return Share().eval()
 """
+
+
+@pytest.mark.parametrize(("output", "notes"), [("embedding", 0), (None, 1)])
+def test_more_outputs_than_classes_are_told_unless_they_are_declared_to_be_no_classes(
+    tmp_path: Path, output: str | None, notes: int
+) -> None:
+    code = tmp_path / "vectors.py"
+    code.write_text(
+        "import torch\ndef net(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(96 * 64 * 3, 6)).eval()\n"
+    )
+    steps = tmp_path / "steps.py"
+    steps.write_text("from torchvision import transforms\ntransform = transforms.ToTensor()\n")
+    for name in ("a", "b"):
+        save_pieces(tmp_path / "data" / name)
+    run = audit.run(
+        str(tmp_path / "data"), model=f"{code}:net", pipeline=str(steps), output=output, trust=True,
+        store=tmp_path / "x", workers=0,
+    )  # fmt: skip
+    assert len([one for one in run.warnings if "output 0 is taken for a" in one]) == notes
 
 
 @pytest.mark.parametrize("dataset", ["labels", "numbers"])

@@ -14,6 +14,7 @@ from torchvision import tv_tensors
 
 import audit
 from audit.errors import DatasetError
+from audit.metrics.target_boxes import read_target_boxes
 from audit.sources import dataset_digest, open_dataset
 from audit.sources.absolute_names import absolute_dataset
 
@@ -46,6 +47,19 @@ def test_the_boxes_of_each_format_are_those_that_were_drawn(
         )
         assert [names[number] for number in target["labels"]] == [CLASSES[kind] for kind, *_ in objects]
     assert dataset.source(0).path.endswith("piece0.png")
+
+
+def test_the_area_of_an_object_is_the_one_that_its_annotation_has(tmp_path: Path) -> None:
+    """COCO's measures of small, medium and large objects go by it, not by the box."""
+    path = make_coco(tmp_path)
+    content = json.loads(path.read_text())
+    for number, one in enumerate(content["annotations"], 1):
+        one["area"] = 100.0 * number
+    path.write_text(json.dumps(content))
+    dataset = open_dataset(f"coco:{path}")
+    found = [read_target_boxes(dataset[at][1]) for at in range(len(dataset))]
+    areas = [area for boxes in found if boxes is not None and boxes.areas is not None for area in boxes.areas]
+    assert areas == pytest.approx([100.0 * number for number in range(1, len(content["annotations"]) + 1)])
 
 
 def test_a_split_of_voc_keeps_its_order(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`finite`: no NaN and no infinity, in any stage, in logits, in losses."""
+"""`finite`: no NaN and no infinity, in any stage, in outputs of the model, in losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audit.checks.context import Context
 class Finite(Check):
     """Report the first stage at which a sample is not finite."""
 
-    description = "No stage output, logit or loss is NaN or infinite; the first stage where one appears is reported."
+    description = "No stage output, output of the model or loss is NaN or infinite; the first stage where one appears is reported."
 
     def run(self, context: Context) -> Iterable[Finding]:
         if any(row["nonfinite"] for row in context.profile):
@@ -39,12 +39,14 @@ def _outputs(context: Context) -> Iterable[Finding]:
 
 
 def _predictions(context: Context) -> Iterable[Finding]:
-    bad = "NOT isfinite(list_sum(logits)) OR NOT isfinite(loss)"
-    query = f"SELECT epoch, index, visit, isfinite(list_sum(logits)) AS logits_fine FROM {context.all_predictions} WHERE {bad}"
+    query = (
+        "SELECT epoch, index, visit, CASE WHEN NOT isfinite(list_sum(logits)) THEN 'logits are' "
+        "WHEN NOT isfinite(list_sum(output)) THEN 'outputs are' WHEN NOT isfinite(loss) THEN 'loss is' END AS what "
+        f"FROM {context.all_predictions} WHERE what IS NOT NULL"
+    )
     for row in context.offenders(query):
-        what = "loss is" if row["logits_fine"] else "logits are"
         yield Finding(
-            f"{row['source']} (index {row['index']}): its {what} NaN or infinite.",
+            f"{row['source']} (index {row['index']}): its {row['what']} NaN or infinite.",
             index=row["index"],
             source=row["source"],
             sql=context.evidence("predictions", row["index"]),

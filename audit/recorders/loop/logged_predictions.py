@@ -11,8 +11,11 @@ from audit.errors import UsageError
 from audit.models.outputs import logits_of
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.loop.state import RecordingState
+from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.predictions import prediction_columns
+from audit.recorders.model.ungraded import describe_label_problem, describe_problems
 from audit.recorders.model.unpredicted_batch import BatchRows
+from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
 from audit.recorders.visit.items import label_number, whole_number
 from audit.store import wire
@@ -28,13 +31,22 @@ class LoggedPredictions:
     epoch: int | None
 
 
-def logged_rows(logged: LoggedPredictions, state: RecordingState, visits: VisitCounter) -> BatchRows:
+def logged_rows(
+    logged: LoggedPredictions, state: RecordingState, visits: VisitCounter, problems: Problems
+) -> BatchRows:
     """Return a row of `samples` and one of `predictions` for each logged sample."""
     count = len(logged.indices)
     epoch = logged.epoch if logged.epoch is not None else state.epoch
-    labels = [None] * count if logged.labels is None else [label_number(label) for label in logged.labels]
+    labels: list[int | None] = (
+        [None] * count if logged.labels is None else [label_number(label) for label in logged.labels]
+    )
     logits = logits_of(logged.logits.detach(), batch=count)
     predictions = prediction_columns(logits, labels, state.run.classes)
+    wanted = GradedTargets(labels, None, [None] * count, state.run.classes)
+    outside = describe_label_problem(labels, logits.shape[1], "logits")
+    for problem in (outside, *describe_problems(predictions, wanted, "logits", is_doubted=False)):
+        if problem is not None:
+            problems.mark(f"The logits given to run.log: {problem}")
     with state.lock:
         numbers = [visits.next(epoch, index) for index in logged.indices]
         batch, step = state.numbers.take_batch(epoch), state.numbers.take_step()

@@ -23,6 +23,7 @@ from audit import values
 from audit.recorders.model.function_modes import place_at_bottom, take_away
 from audit.recorders.model.operations import join_rules, value_rules
 from audit.recorders.model.operations.table import UNCHANGING, list_functions
+from audit.recorders.model.output_uses import OutputUses
 from audit.recorders.model.row_origins import Call, RowOrigins, Rule
 
 
@@ -58,6 +59,8 @@ class BatchTracker(TorchFunctionMode):
         self._entries: dict[int, _Entry] = {}
         self._local = threading.local()
         self._table = list_functions()
+        #: What the loop does with the outputs of models.
+        self.uses = OutputUses()
         #: Whether a tensor that is not known may be found by its content later: items of a recorded dataset.
         self.adopts = False
         self.closed = False
@@ -131,6 +134,7 @@ class BatchTracker(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling() or self.closed:
             return func(*args, **kwargs)
+        self.uses.note(func, args, kwargs)
         found = self._table.get(func)
         if found is None or not (self._entries or self.adopts) or torch._C._get_tracing_state() is not None:
             return func(*args, **kwargs)

@@ -18,12 +18,13 @@ from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.output_reader import OutputReader
-from audit.recorders.model.predictions import describe_label_problem, prediction_columns
+from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.row_digests import row_digests
 from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.step import ModelStep, Place
 from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
+from audit.recorders.model.ungraded import describe_label_problem, describe_problems
 from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
@@ -229,11 +230,16 @@ class CallRecorder:
         if is_new:
             self._note_meaning(watched, reader, step, meaning)
         wide = doubt_width(meaning, values.shape[1], wanted.classes) if is_new and not reader.is_declared else None
-        for problem in (wide, describe_label_problem(wanted.labels, values.shape[1], meaning.kind)):
-            if problem is not None:
-                self._problems.mark(f"The output of the model {reader.name}: {problem}")
         digests = step.digests or row_digests(given, step.rows, step.inputs)
         columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
+        is_doubted = meaning.doubt is not None
+        problems = describe_problems(columns, wanted, meaning.kind, is_doubted=is_doubted)
+        outside = describe_label_problem(wanted.labels, values.shape[1], meaning.kind)
+        for problem in (wide, outside, reader.scale.take(is_last=False), *problems):
+            if problem is not None:
+                self._problems.mark(f"The output of the model {reader.name}: {problem}")
+        if reader.scale.is_open:
+            self._tracker.uses.watch(output, reader.scale.note_use)
         step.predict(columns, digests)
 
     def _read_task(
@@ -255,6 +261,7 @@ class CallRecorder:
                 None if is_mixed else target for target, is_mixed in zip(wanted.items, step.mixed_rows, strict=True)
             ],
             classes=step.rows[0][0].classes,
+            labels=wanted.labels,
             level=self._plan.level.get(),
             spaces=_spaces_of(step) if output.kind == "boxes" else (),
             tokens=given if output.kind == "tokens" else None,
@@ -293,7 +300,10 @@ class CallRecorder:
         return self._calls.take_rows()
 
     def take_rest(self) -> list[BatchRows]:
-        """Return the rows of `calls` that are left."""
+        """Return the rows of `calls` that are left; mark the run with doubts that no later call can settle."""
+        for reader in (one for watched in self._models for one in watched.readers):
+            if (doubt := reader.scale.take(is_last=True)) is not None:
+                self._problems.mark(f"The output of the model {reader.name}: {doubt}")
         return self._calls.take_rows(least=1)
 
 

@@ -11,14 +11,11 @@ from torch import nn
 
 from audit.errors import UnclearOutput, UsageError
 from audit.models.meaning import (
-    DOUBT,
     MOST_NUMBERS,
     OutputMeaning,
     check_kind,
     doubt_targets,
     find_meaning,
-    is_enough,
-    lies_inside,
 )
 from audit.models.outputs import logits_of, named_logits
 from audit.models.task_outputs import (
@@ -32,6 +29,7 @@ from audit.models.task_outputs import (
     read_masks,
     read_tokens,
 )
+from audit.recorders.model.scale_doubt import ScaleDoubt
 
 #: A key, a position or a function that picks the tensor out of what a model returns; False for none at all.
 Picker = str | int | bool | Callable[[Any], Any] | None
@@ -51,8 +49,8 @@ class OutputReader:
         self._width: int | None = None
         #: Whether the model itself calls its output logits.
         self._is_named = False
-        #: How many values lay between 0 and 1, as long as all of them did and they were too few to say anything.
-        self._inside: int | None = 0
+        #: Whether values that are taken for logits may be probabilities.
+        self.scale = ScaleDoubt()
 
     @property
     def is_read(self) -> bool:
@@ -160,23 +158,14 @@ class OutputReader:
             self.meaning = find_meaning(
                 values, declared=self._declared, module=self._module, labels=labels, targets=targets, classes=classes
             )
-            if self._is_named and self.meaning.kind == "logits" and self.meaning.doubt == DOUBT:
-                self.meaning = replace(self.meaning, evidence="The model calls it logits.", doubt=None)
+            if self._is_named and self.meaning.kind == "logits" and self.meaning.doubt is None:
+                self.meaning = replace(self.meaning, evidence="The model calls it logits.")
         elif self._declared is None and self.meaning.doubt is None:
             doubt = doubt_targets(self.meaning, values.shape[1], labels, targets)
             if doubt is not None:
                 self.meaning, is_new = replace(self.meaning, doubt=doubt), True
-        return self._doubted(self.meaning, values, is_new=is_new)
-
-    def _doubted(self, meaning: OutputMeaning, values: torch.Tensor, *, is_new: bool) -> tuple[OutputMeaning, bool]:
-        """Return the meaning, in doubt as soon as so many values lie between 0 and 1 that it is hardly chance."""
-        is_open = (
-            self._inside is not None and self._declared is None and meaning.kind == "logits" and not self._is_named
-        )
-        if not is_open or meaning.doubt is not None or not lies_inside(values):
-            self._inside = None
-        elif self._inside is not None and is_enough(values, self._inside):
-            self.meaning, self._inside, is_new = replace(meaning, doubt=DOUBT), None, True
-        elif self._inside is not None:
-            self._inside += values.numel()
-        return self.meaning or meaning, is_new
+        if self.is_declared or self._is_named or self.meaning.kind != "logits" or self.meaning.doubt is not None:
+            self.scale.close()
+        if self.scale.is_open:
+            self.scale.add(values)
+        return self.meaning, is_new

@@ -15,8 +15,6 @@ import torch
 from audit.errors import UnclearOutput
 from audit.models.outputs import probabilities_of
 
-#: Kinds of output from which one class is predicted.
-_CLASSIFIED = ("logits", "probabilities", "log_probabilities", "sigmoid")
 #: Torch's cross entropy leaves samples with this label out, and so does a grade.
 IGNORED_LABEL = -100
 #: How far the sum of a soft label may be from 1.
@@ -90,15 +88,6 @@ def _compare_with_targets(
     return columns
 
 
-def describe_label_problem(labels: Sequence[int | None], width: int, kind: str) -> str | None:
-    """Return a sentence about labels that an output of this width has no class for; None if there are none."""
-    classes = max(width, 2)
-    known = [label for label in labels if label is not None and label != IGNORED_LABEL]
-    if kind not in _CLASSIFIED or all(0 <= label < classes for label in known):
-        return None
-    return f"A label is not one of its {classes} classes: such samples have no loss, and count as wrong."
-
-
 def _measured(
     values: torch.Tensor,
     labels: Sequence[int | None],
@@ -109,18 +98,21 @@ def _measured(
 ) -> dict[str, Any]:
     """Return the columns of numbers that are not classes: their loss is the mean squared error."""
     count = len(values)
-    wanted = measured_targets(values, labels, targets) if graded else None
-    loss = None if wanted is None else ((values.double() - wanted.double()) ** 2).mean(1).tolist()
+    wanted = _measured_targets(values, labels, targets) if graded else None
+    loss: list[float | None] = [None] * count
+    if wanted is not None:
+        errors = ((values.double() - wanted.double()) ** 2).mean(1).numpy()
+        loss = _where(torch.isfinite(wanted).all(1).numpy(), errors)
     return {
         "label": list(labels),
         "label_name": _names(classes, list(labels)),
-        "loss": loss or [None] * count,
+        "loss": loss,
         "target": wanted.numpy() if wanted is not None else [None] * count,
         "output": values.numpy(),
     }
 
 
-def measured_targets(
+def _measured_targets(
     values: torch.Tensor, labels: Sequence[int | None], targets: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Return the numbers that an output is to be, as (N, C); raise UnclearOutput where they are of another number."""
@@ -138,7 +130,10 @@ def measured_targets(
 def _multilabel(
     values: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, targets: torch.Tensor | None
 ) -> dict[str, Any]:
-    """Return the columns where each class is decided by itself: a sample is correct when every class is."""
+    """Return the columns where each class is decided by itself: a sample is correct when every class is.
+
+    A target that is not from 0 to 1 (-1 for "not known", NaN) is not graded: its sample has neither loss nor verdict.
+    """
     count = len(values)
     is_score = bool(((values >= 0) & (values <= 1)).all())
     scores = values if is_score else torch.sigmoid(values)
@@ -152,11 +147,13 @@ def _multilabel(
     if targets is not None and targets.reshape(count, -1).shape[1] == values.shape[1]:
         wanted = targets.reshape(count, -1).float()
         if is_score:
-            losses = torch.nn.functional.binary_cross_entropy(scores, wanted.clamp(0, 1), reduction="none")
+            losses = torch.nn.functional.binary_cross_entropy(scores, wanted.nan_to_num().clamp(0, 1), reduction="none")
         else:
             losses = torch.nn.functional.binary_cross_entropy_with_logits(values, wanted, reduction="none")
-        columns["loss"] = losses.mean(1).tolist()
-        columns["correct"] = ((scores > 0.5) == (wanted > 0.5)).all(1).tolist()
+        is_target = ((wanted >= 0) & (wanted <= 1)).all(1).numpy()
+        is_right = (((scores > 0.5) == (wanted > 0.5)) & torch.isfinite(scores)).all(1)
+        columns["loss"] = _where(is_target, losses.mean(1).numpy())
+        columns["correct"] = _where(is_target, is_right.numpy())
         columns["target"] = wanted.numpy()
     return columns
 

@@ -71,9 +71,14 @@ class RecordedModel:
             self.layers.remove()
 
     @property
+    def readers(self) -> list[OutputReader]:
+        """The readers of its graded outputs."""
+        return [head.reader for head in self.heads] or [self.reader]
+
+    @property
     def first_reader(self) -> OutputReader:
         """The reader of the output that views grade."""
-        return self.heads[0].reader if self.heads else self.reader
+        return self.readers[0]
 
     def layers_in_other_mode(self) -> list[str]:
         """Return the outermost layers, a few at most, that are in training mode while the model is not, or the reverse."""

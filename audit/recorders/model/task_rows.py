@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from audit import values
 from audit.metrics.box_matching import match_picture
 from audit.metrics.boxes import Boxes
 from audit.metrics.keypoints import keypoint_similarity
-from audit.metrics.mask_scores import IGNORED, score_mask
+from audit.metrics.mask_scores import counted_pixels, score_mask
 from audit.metrics.source_space import SourceSpace
 from audit.models.task_outputs import DetectorOutput, MaskOutput, TaskOutput, TokenOutput, is_mask
 
@@ -67,6 +67,8 @@ class TaskContext:
     inputs: Sequence[int]
     targets: Sequence[Any]
     classes: Sequence[str] | None
+    #: The class number that each sample has.
+    labels: Sequence[int | None] = ()
     level: str = "digest"
     #: Where each sample's input lies in its source.
     spaces: Sequence[SourceSpace | None] = ()
@@ -77,6 +79,8 @@ class TaskContext:
 def make_task_rows(output: TaskOutput, context: TaskContext) -> TaskRows:
     """Return the rows of a call's output."""
     rows = TaskRows()
+    if isinstance(output, MaskOutput):
+        context = replace(context, targets=list(map(_as_mask, context.targets)))
     losses: list[float | None] = [None] * len(context.inputs)
     for sample, place in enumerate(context.inputs):
         if isinstance(output, DetectorOutput):
@@ -86,7 +90,38 @@ def make_task_rows(output: TaskOutput, context: TaskContext) -> TaskRows:
         elif isinstance(output, TokenOutput):
             losses[sample] = _add_tokens(rows, sample, output.scores[place], context)
     rows.columns["loss"] = losses
+    if _has_other_targets(output, context):
+        rows.mark(f"A target is not {_TARGETS[output.kind]}: such samples are recorded and not graded.")
     return rows
+
+
+#: What the target of each task is.
+_TARGETS = {
+    "boxes": "a dict with boxes and labels, or a list of annotations",
+    "masks": "a mask of whole numbers",
+    "tokens": "a sequence of whole numbers",
+}
+
+
+def _has_other_targets(output: TaskOutput, context: TaskContext) -> bool:
+    """Return whether a sample has a target of another task, or none while others of its batch have one."""
+    fits = {"boxes": lambda one: isinstance(one, Boxes), "masks": is_mask, "tokens": _is_sequence}[output.kind]
+    others = [target for target in context.targets if not fits(target)]
+    is_known = len(others) < len(context.targets) or any(label is not None for label in context.labels)
+    return any(target is not None for target in others) or (bool(others) and is_known)
+
+
+def _as_mask(target: Any) -> Any:
+    """Return a mask whose whole numbers have another form, (1, H, W) or floating point, as (H, W) of integers."""
+    if not isinstance(target, np.ndarray):
+        return target
+    flat = target[0] if target.ndim == 3 and target.shape[0] == 1 else target
+    is_whole = flat.dtype.kind == "f" and bool((np.isfinite(flat) & (np.mod(flat, 1) == 0)).all())
+    return flat.astype(np.int64) if is_whole else flat
+
+
+def _is_sequence(target: Any) -> bool:
+    return isinstance(target, np.ndarray) and target.ndim == 1 and np.issubdtype(target.dtype, np.integer)
 
 
 def _name(classes: Sequence[str] | None, number: int) -> str | None:
@@ -99,7 +134,7 @@ def _name(classes: Sequence[str] | None, number: int) -> str | None:
 def _add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskContext) -> None:
     target = context.targets[sample] if isinstance(context.targets[sample], Boxes) else None
     found = _match(rows, predicted, target)
-    similar = _similarities(predicted, target, found)
+    similar = _similarities(rows, predicted, target, found)
     for kind, boxes in (("target", target), ("predicted", predicted)):
         if boxes is None:
             continue
@@ -139,10 +174,14 @@ def _add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskConte
 
 
 Outcome = tuple[int | None, float | None, str | None]
+#: What is said of a box that nothing can be compared with.
+_INVALID = (
+    "A {kind} box has NaN or infinite numbers, or an end before its beginning: such boxes are recorded and not graded."
+)
 
 
 def _similarities(
-    predicted: Boxes, target: Boxes | None, found: dict[str, list[Outcome]]
+    rows: TaskRows, predicted: Boxes, target: Boxes | None, found: dict[str, list[Outcome]]
 ) -> dict[str, dict[int, float | None]]:
     """Return, by kind and box, how well the keypoints of matched boxes agree."""
     similar: dict[str, dict[int, float | None]] = {"predicted": {}, "target": {}}
@@ -155,6 +194,11 @@ def _similarities(
                 predicted.keypoints[number], target.keypoints[partner], target.boxes[partner], area
             )
             similar["predicted"][number] = similar["target"][partner] = value
+            if value is None:
+                rows.mark(
+                    "The keypoints of a box cannot be compared with those of its target: they have NaN, or are not COCO's 17 "
+                    "points of a person. They are recorded without a similarity."
+                )
     return similar
 
 
@@ -163,12 +207,12 @@ def _match(rows: TaskRows, predicted: Boxes, target: Boxes | None) -> dict[str, 
     nothing: Outcome = (None, None, None)
     found: dict[str, list[Outcome]] = {"predicted": [nothing] * len(predicted)}
     if not predicted.is_valid.all():
-        rows.mark("A predicted box has NaN, or an end before its beginning: such boxes are recorded and not graded.")
+        rows.mark(_INVALID.format(kind="predicted"))
     if target is None:
         return found
     found["target"] = [nothing] * len(target)
     if not target.is_valid.all():
-        rows.mark("A target box has NaN, or an end before its beginning: such boxes are recorded and not graded.")
+        rows.mark(_INVALID.format(kind="target"))
     mine, theirs = np.flatnonzero(predicted.is_valid), np.flatnonzero(target.is_valid)
     crowd = target.crowd if target.crowd is not None else np.zeros(len(target), dtype=bool)
     scores = predicted.scores if predicted.scores is not None else np.ones(len(predicted))
@@ -224,10 +268,15 @@ def _add_masks(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskC
             "graded. Resize the target with the picture, or the output to the target."
         )
         return None
-    counted = target != IGNORED
-    if bool(((target < 0) | (target >= max(width, 2)))[counted].any()):
+    counted = counted_pixels(target, width)
+    if not counted.any():
+        rows.mark(
+            "A target mask has no pixel that counts (it is empty, or every pixel is negative or 255): such masks are recorded "
+            "and not graded."
+        )
+    if bool((target >= max(width, 2))[counted].any()):
         rows.mark(f"A target mask has class numbers that the model has no output for (it has {width}).")
-    for score in score_mask(predicted, target):
+    for score in score_mask(predicted, target, counted):
         rows.add(
             "mask_scores",
             sample,
@@ -239,7 +288,7 @@ def _add_masks(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskC
             accuracy=score.accuracy,
             **{"class": score.number},
         )
-    return _mask_loss(scores, target, counted & (target >= 0) & (target < max(width, 2)))
+    return _mask_loss(scores, target, counted & (target < max(width, 2)))
 
 
 def _mask_loss(scores: torch.Tensor, target: Array, counted: Array) -> float | None:
@@ -284,6 +333,10 @@ def _add_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: Task
     scores = scores.detach().float().cpu()
     wanted = _wanted_tokens(rows, sample, scores, context)
     finite = torch.isfinite(scores).all(1)
+    if not bool(finite.all()):
+        rows.mark("A position has scores that are NaN or infinite: it has no predicted token, and counts as wrong.")
+    if not len(scores) or (wanted is not None and bool((wanted == IGNORED_TOKEN).all())):
+        rows.mark("A sequence has no position that counts (it is empty, or every target is -100): it is not graded.")
     logs = functional.log_softmax(scores, dim=1)
     best = scores.argmax(1)
     inside = None if wanted is None else (wanted >= 0) & (wanted < scores.shape[1])
@@ -318,7 +371,7 @@ def _add_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: Task
 def _wanted_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskContext) -> torch.Tensor | None:
     """Return the target of each position; None if there are none that fit."""
     target = context.targets[sample]
-    if not isinstance(target, np.ndarray) or target.ndim != 1 or not np.issubdtype(target.dtype, np.integer):
+    if not _is_sequence(target):
         return None
     if len(target) != len(scores):
         rows.mark(f"A sequence has {len(target)} targets and {len(scores)} outputs: such sequences are not graded.")

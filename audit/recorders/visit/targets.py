@@ -14,6 +14,9 @@ from audit.metrics.target_boxes import read_target_boxes
 #: A target as it travels to the process that grades.
 Target = Boxes | np.ndarray[Any, Any]
 
+#: The target of a picture without objects: torchvision's CocoDetection gives an empty list.
+NO_BOXES = Boxes(np.zeros((0, 4)), np.zeros(0, dtype=np.int64))
+
 #: Where the target of one of several graded outputs is in an item or a batch: a key, a position or a function of it.
 TargetPicker = str | int | Callable[[Any], Any]
 
@@ -22,6 +25,8 @@ def find_boxes(item: Any, label: Any) -> Boxes | None:
     """Return the target boxes of an item; None if it has none that are certain. Raises ValueError if they do not fit."""
     if _is_class(item, label):
         return None
+    if isinstance(label, (list, tuple)) and not label:
+        return NO_BOXES
     found = read_target_boxes(label)
     return found if found is not None else read_target_boxes(item)
 

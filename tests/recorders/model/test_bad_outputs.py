@@ -102,18 +102,213 @@ CASES: dict[str, tuple[Callable[[int], Any], Callable[[Any, int], Any], str, int
 }  # fmt: skip
 
 
+NAN = float("nan")
+
+
+def spoiled(value: torch.Tensor, bad: float = NAN) -> torch.Tensor:
+    value[:, 0] = bad
+    return value
+
+
+def keypoints(count: int, value: float) -> dict[str, torch.Tensor]:
+    return {"keypoints": torch.full((1, count, 3), value)}
+
+
+#: By name: the target of a sample, the model's answer, what the output is declared as, and what the run says.
+UNGRADED: dict[str, tuple[Callable[[int], Any], Callable[[Any, int], Any], str | None, str]] = {
+    "an empty class": (lambda n: torch.zeros(0), lambda x, call: logits(x), None, "A target is empty"),
+    "a binary target of NaN": (
+        lambda n: torch.tensor([NAN]),
+        lambda x, call: logits(x, 1),
+        "logits",
+        "neither a class number",
+    ),
+    "logits of NaN": (lambda n: -100, lambda x, call: spoiled(logits(x)), None, "no predicted class"),
+    "no label of several": (lambda n: torch.zeros(0), lambda x, call: logits(x), "multilabel", "A target is empty"),
+    "too many labels of several": (
+        lambda n: torch.ones(4),
+        lambda x, call: logits(x),
+        "multilabel",
+        "not 3 numbers from 0",
+    ),
+    "a class of several": (lambda n: 1, lambda x, call: logits(x), "multilabel", "not 3 numbers from 0"),
+    "unknown labels of several": (
+        lambda n: torch.tensor([1.0, -1.0, 0.0]),
+        lambda x, call: logits(x),
+        "multilabel",
+        "not 3 numbers from 0",
+    ),
+    "NaN of several labels": (
+        lambda n: torch.tensor([1.0, NAN, 0.0]),
+        lambda x, call: logits(x),
+        "multilabel",
+        "not 3 numbers from 0",
+    ),
+    "a measured NaN": (
+        lambda n: torch.tensor([NAN, 1.0]),
+        lambda x, call: logits(x, 2),
+        "regression",
+        "not 2 finite numbers",
+    ),
+    "a vector of NaN": (lambda n: 1, lambda x, call: spoiled(logits(x)), "embedding", "recorded as they are"),
+    "an empty sequence": (
+        lambda n: torch.zeros(0, dtype=torch.long),
+        lambda x, call: torch.zeros(len(x), 0, 7),
+        "tokens",
+        "no position that counts",
+    ),
+    "only ignored tokens": (
+        lambda n: torch.full((5,), -100),
+        lambda x, call: torch.zeros(len(x), 5, 7),
+        "tokens",
+        "no position that counts",
+    ),
+    "a class beside tokens": (
+        lambda n: 1,
+        lambda x, call: torch.zeros(len(x), 5, 7),
+        "tokens",
+        "not a sequence of whole numbers",
+    ),
+    "an empty mask": (
+        lambda n: torch.zeros(0, 0, dtype=torch.long),
+        lambda x, call: torch.zeros(len(x), 3, 0, 0),
+        "masks",
+        "no pixel that counts",
+    ),
+    "only ignored pixels": (
+        lambda n: torch.full((8, 8), (255, -100)[n % 2]),
+        lambda x, call: torch.zeros(len(x), 3, 8, 8),
+        None,
+        "no pixel that counts",
+    ),
+    "a mask of shares": (
+        lambda n: torch.full((8, 8), 0.5),
+        lambda x, call: torch.zeros(len(x), 3, 8, 8),
+        "masks",
+        "not a mask of whole numbers",
+    ),
+    "a class beside boxes": (
+        lambda n: 1,
+        lambda x, call: [boxes(WHOLE) for _ in x],
+        "boxes",
+        "not a dict with boxes and labels",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+@pytest.mark.parametrize("name", UNGRADED)
+def test_what_cannot_be_graded_has_no_grade(tmp_path: Path, name: str) -> None:
+    target, answer, declared, says = UNGRADED[name]
+    ask = record(tmp_path, target, answer, output=declared)
+    assert [says in warning for warning in ask.warnings].count(True) == 1, ask.warnings
+    assert ask("SELECT count(*), count(loss), count(correct) FROM predictions") == [(COUNT, 0, 0)]
+    graded = (
+        "(SELECT count(outcome) FROM boxes), (SELECT count(*) FROM mask_scores), (SELECT count(correct) FROM tokens)"
+    )
+    assert ask(f"SELECT {graded}") == [(0, 0, 0)]
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("tokens", (5, 0)), ("masks", (0, 8, 8))], ids=["no vocabulary", "no classes"]
+)
+def test_scores_without_classes(tmp_path: Path, kind: str, shape: tuple[int, ...]) -> None:
+    target = torch.zeros(5 if kind == "tokens" else (8, 8), dtype=torch.long)
+    ask = record(tmp_path, lambda n: target, lambda x, call: torch.zeros(len(x), *shape), output=kind)
+    assert any("it has no classes" in warning for warning in ask.warnings), ask.warnings
+    assert ask("SELECT count(*) FROM predictions") == [(0,)]
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_a_score_of_nan_counts_as_wrong(tmp_path: Path) -> None:
+    """In DuckDB NaN is above every number: such a score must not pass for a yes."""
+    targets = torch.tensor([1.0, 0.0, 1.0])
+    ask = record(tmp_path, lambda n: targets, lambda x, call: spoiled(logits(x) + 1), output="multilabel")
+    assert any("It has NaN: such scores" in warning for warning in ask.warnings), ask.warnings
+    assert ask("SELECT DISTINCT class, correct FROM label_scores ORDER BY class") == [(0, False), (1, False), (2, True)]
+    assert ask("SELECT DISTINCT correct FROM predictions") == [(False,)]
+    expected = [(0, COUNT, 0, 0, COUNT), (1, 0, 0, COUNT, 0), (2, COUNT, COUNT, 0, 0)]
+    assert ask("SELECT class, positives, tp, fp, fn FROM per_label") == expected
+    assert ask("SELECT class, positives, tp, fp, fn FROM precision_recall('latest', 0.5)") == expected
+    with audit.open(tmp_path) as store:
+        assert "its logits are NaN" in store.check(only=["finite"]).outcome("finite").message
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_a_label_that_is_not_known_leaves_the_others(tmp_path: Path) -> None:
+    ask = record(tmp_path, lambda n: torch.tensor([1.0, -1.0, 0.0]), lambda x, call: logits(x) - 1, output="multilabel")
+    assert ask("SELECT DISTINCT class, correct FROM label_scores ORDER BY class") == [(0, False), (1, None), (2, True)]
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+@pytest.mark.parametrize(("count", "value"), [(17, NAN), (5, 1.0)], ids=["NaN", "another number"])
+def test_keypoints_that_cannot_be_compared(tmp_path: Path, count: int, value: float) -> None:
+    ask = record(
+        tmp_path,
+        lambda n: objects() | keypoints(count, value),
+        lambda x, call: [boxes(WHOLE) | keypoints(17, 1.0) for _ in x],
+    )
+    assert any("keypoints of a box cannot be compared" in warning for warning in ask.warnings), ask.warnings
+    assert ask("SELECT count(oks), count(*) FILTER (outcome = 'tp') FROM boxes") == [(0, 2 * COUNT)]
+
+
+def test_an_empty_list_of_annotations_means_no_object(tmp_path: Path) -> None:
+    """As torchvision's CocoDetection gives it: what is found there is a false alarm."""
+    annotation = {"bbox": [0.0, 0.0, 4.0, 4.0], "category_id": 1}
+    found = lambda x, call: [boxes(WHOLE) for _ in x]  # noqa: E731
+    ask = record(tmp_path, lambda n: [annotation] if n else [], found, is_listed=True)
+    rows = ask("SELECT index, outcome FROM boxes WHERE kind = 'predicted' ORDER BY index")
+    assert rows == [(0, "fp"), (1, "tp"), (2, "tp"), (3, "tp")]
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_a_picture_without_a_target_among_others_is_told(tmp_path: Path) -> None:
+    ask = record(tmp_path, lambda n: objects() if n else {"image_id": 0}, lambda x, call: [boxes(WHOLE) for _ in x])
+    assert any("not a dict with boxes and labels" in warning for warning in ask.warnings), ask.warnings
+    assert ask("SELECT index, outcome FROM boxes WHERE kind = 'predicted' AND index < 2 ORDER BY index") == [
+        (0, None),
+        (1, "tp"),
+    ]
+
+
+def test_a_mask_may_be_of_whole_floating_point_numbers(tmp_path: Path) -> None:
+    """Losses of binary masks want them so."""
+    mask = torch.tensor([[1.0, 0.0], [0.0, 255.0]])[None]
+    ask = record(tmp_path, lambda n: mask, lambda x, call: torch.ones(len(x), 1, 2, 2), output="masks")
+    assert ask("SELECT class, target_pixels, shared_pixels FROM mask_scores WHERE index = 0 ORDER BY class") == [
+        (0, 2, 0),
+        (1, 1, 1),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_logged_logits_of_nan(tmp_path: Path) -> None:
+    with audit.record(tmp_path, capture="digest") as run:
+        run.log(indices=[0, 1], logits=spoiled(torch.zeros(2, 3)), labels=[0, 7])
+    said = " ".join(Asked(tmp_path).warnings)
+    assert "no predicted class" in said
+    assert "not one of its 3 classes" in said
+
+
 def collate(items: list[Any]) -> Any:
     return tuple(zip(*items, strict=True))
 
 
 def record(
-    path: Path, target: Callable[[int], Any], answer: Callable[[Any, int], Any], *, empty: bool = False
+    path: Path,
+    target: Callable[[int], Any],
+    answer: Callable[[Any, int], Any],
+    *,
+    empty: bool = False,
+    output: str | None = None,
+    is_listed: bool = False,
 ) -> Asked:
-    has_boxes = isinstance(target(0), dict)
+    has_boxes = is_listed or output == "boxes" or isinstance(target(0), dict)
     with audit.record(path, capture="digest") as run, warnings.catch_warnings():
         warnings.simplefilter("ignore", audit.RecordingWarning)
         loader = run.loader(DataLoader(Squares(target), batch_size=BATCH, collate_fn=collate if has_boxes else None))
-        model = run.model(Answer(answer))
+        model = run.model(Answer(answer), output=output)
         for x, _ in loader:
             if empty:
                 model(x[:0])

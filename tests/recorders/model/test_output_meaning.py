@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,53 @@ def test_small_batches_between_0_and_1_are_doubted_together(tmp_path: Path) -> N
     """Two values of one batch may lie there by chance; those of six batches hardly do."""
     with pytest.warns(RecordingWarning, match="every value lies between 0 and 1"):
         loop(tmp_path, Sigmoid(WIDTH, 1), size=2)
+
+
+class Between(nn.Linear):
+    """A model whose values lie between 0 and 1, as those of an untrained one may by chance; later they may be others."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__(WIDTH, 3)
+        self.shift, self.calls = shift, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) * 0.01 + 0.5 + self.shift * (self.calls > 2)
+
+
+def trained(path: Path, model: nn.Module, loss: Any) -> tuple[list[str], list[str]]:
+    """Return the warnings while the loop ran, and those of the whole run."""
+    with warnings.catch_warnings(record=True) as said, audit.record(path / "lineage", capture="digest") as run:
+        warnings.simplefilter("always", RecordingWarning)
+        run.model(model)
+        for x, y in run.loader(DataLoader(Items(CLASSES), batch_size=4)):
+            loss(model(x), y)
+        heard = [str(one.message) for one in said if one.category is RecordingWarning]
+    return heard, Asked(path / "lineage").warnings
+
+
+USES = {
+    "cross entropy": lambda out, y: nn.functional.cross_entropy(out, y),
+    "a part of it": lambda out, y: nn.BCEWithLogitsLoss()(out[:, 0], (y > 0).float()),
+    "softmax": lambda out, y: out.softmax(1),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_values_that_the_loop_uses_as_logits_are_not_doubted(tmp_path: Path, use: str) -> None:
+    assert trained(tmp_path, Between(), USES[use])[1] == []
+
+
+def test_values_that_leave_0_to_1_later_are_not_doubted(tmp_path: Path) -> None:
+    assert trained(tmp_path, Between(shift=1.0), lambda out, y: out.sum())[1] == []
+
+
+def test_values_that_the_loop_uses_as_probabilities_are_doubted_at_once(tmp_path: Path) -> None:
+    def loss(out: torch.Tensor, y: torch.Tensor) -> Any:
+        return nn.BCELoss()(out, nn.functional.one_hot(y, 3).float())
+
+    heard, kept = trained(tmp_path, Between(), loss)
+    assert ["every value lies between 0 and 1" in text for text in (*heard, *kept)] == [True, True]
 
 
 def test_a_label_that_torch_ignores_is_not_graded(tmp_path: Path) -> None:
