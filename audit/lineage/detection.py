@@ -72,11 +72,15 @@ def _by_class(columns: Columns) -> dict[int, list[Rows]]:
 def _picture(columns: Columns, rows: Rows) -> PictureBoxes:
     corners = np.stack([columns[name][rows] for name in ("x1", "y1", "x2", "y2")], axis=1).astype(np.float64)
     predicted = columns["kind"][rows] == "predicted"
+    targets = corners[~predicted]
+    # An annotation may say the area of its object, which is not that of the box.
+    said = columns["area"][rows][~predicted].astype(np.float64)
     return PictureBoxes(
         corners[predicted],
         columns["score"][rows][predicted].astype(np.float64),
-        corners[~predicted],
+        targets,
         columns["crowd"][rows][~predicted].astype(bool),
+        areas=np.where(np.isnan(said), areas(targets), said),
     )
 
 
@@ -91,8 +95,7 @@ def _picture_of_points(columns: Columns, rows: Rows) -> PictureBoxes | None:
         return None
     is_predicted = columns["kind"][rows] == "predicted"
     predicted, targets = points[is_predicted], points[~is_predicted]
-    said = columns["area"][rows][~is_predicted].astype(np.float64)
-    sizes = np.where(np.isnan(said), areas(boxes.targets), said)
+    sizes = np.zeros(0) if boxes.areas is None else boxes.areas
     similarity = np.zeros((len(predicted), len(targets)))
     for place, target in enumerate(targets):
         for number, one in enumerate(predicted):
@@ -101,7 +104,6 @@ def _picture_of_points(columns: Columns, rows: Rows) -> PictureBoxes | None:
     extent = predicted[..., :2].max(axis=1) - predicted[..., :2].min(axis=1) if len(predicted) else np.zeros((0, 2))
     return replace(
         boxes,
-        areas=sizes,
         similarity=similarity,
         predicted_areas=extent.prod(axis=1),
         ignored=~(targets[..., 2] > 0).any(axis=1),

@@ -117,7 +117,9 @@ def _from_one_number(
         return None
     is_score = isinstance(_last_module(module), nn.Sigmoid) and lies_inside(values)
     is_classes = classes is not None and len(classes) > 2
-    if not is_classes and not (is_score and any(label not in (0, 1) for label in known)):
+    others = sum(label > 1 for label in known)
+    may_be_measured = others > len(known) / 2 and not is_score
+    if not is_classes and (not others or may_be_measured):
         return None
     count = f"{len(classes)} classes" if classes is not None and is_classes else "more than two classes"
     return OutputMeaning(

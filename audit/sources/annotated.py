@@ -97,9 +97,7 @@ class BoxedPictures(AnnotatedPictures):
             # A joint transform moves them with the picture; so it does the boxes, of which the area is a share.
             target["keypoints"] = tv_tensors.KeyPoints(points[..., :2], canvas_size=(height, width))
             target["visibility"] = points[..., 2]
-        # COCO's measures by size go by the area of the object. A joint transform gets it with keypoints only, as in older
-        # runs: it would be part of the stages that these recorded.
-        if found.shares is not None and (found.keypoints is not None or self.transforms is None):
+        if found.shares is not None:
             target["area_share"] = torch.from_numpy(found.shares)
         return target
 

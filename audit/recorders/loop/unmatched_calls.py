@@ -30,7 +30,9 @@ class UnmatchedCalls:
         for watched in models:
             if not watched.calls:
                 name = type(watched.model).__name__
-                problems.mark(f"The recorded model {name} was never called: there are no predictions of it.")
+                problems.mark(
+                    f"The recorded model {name} was never called: there are no predictions of it. Call it as model(x); model.forward(x) is not recorded."
+                )
             elif watched.layers is not None:
                 for layer in watched.layers.silent():
                     problems.mark(f"The hook on layer {layer} never fired: nothing of it is recorded.")

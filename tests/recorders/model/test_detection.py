@@ -171,6 +171,22 @@ def test_the_mean_average_precision_of_a_run(tmp_path: Path) -> None:
     assert sorted(found.classes) == [1, 2]
 
 
+class Areas(Objects):
+    def target(self, index: int) -> dict[str, torch.Tensor]:
+        found = super().target(index)
+        return found | {"area": torch.full((len(found["boxes"]),), 20_000.0)}
+
+
+def test_an_object_is_as_large_as_its_annotation_says(tmp_path: Path) -> None:
+    """As for COCO: its box may be larger."""
+    for kind, sizes in ((Objects, (True, False)), (Areas, (False, True))):
+        data = kind()
+        record(tmp_path / kind.__name__, data, detector_of(data))
+        with audit.open(tmp_path / kind.__name__ / "lineage") as store:
+            found = store.mean_average_precision()
+        assert (found.medium is not None, found.large is not None) == sizes
+
+
 def _precision(hits: list[int], scores: list[float], wanted: int) -> float:
     """The mean precision at 101 levels of recall, reckoned by hand."""
     order = np.argsort(scores)[::-1]

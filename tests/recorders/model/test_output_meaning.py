@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import audit
+from audit.models.meaning import find_meaning
 from audit.recorders.problems import RecordingWarning
 
 
@@ -376,6 +377,15 @@ def test_one_number_beside_several_classes_is_not_graded(
     ask = Asked(tmp_path / "lineage")
     assert ask("SELECT count(*), count(loss), count(correct), count(output) FROM predictions") == [(12, 0, 0, 12)]
     assert ask("SELECT output, accuracy FROM runs") == [("embedding", None)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"), [([0, 1, 2, 1], "embedding"), ([0, 1, 1, 0], "logits"), ([3, 2, 5, 1], "regression")]
+)
+def test_one_number_is_no_binary_classifier_where_labels_are_others(labels: list[int | None], kind: str) -> None:
+    """Without names of classes, the labels themselves show it."""
+    meaning = find_meaning(torch.randn(4, 1), module=ends_in(None, 1), labels=labels)
+    assert (meaning.kind, meaning.doubt is not None) == (kind, kind == "embedding")
 
 
 @pytest.mark.parametrize("declared", [None, "logits", "embedding"])
