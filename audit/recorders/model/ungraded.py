@@ -26,7 +26,7 @@ _EMPTY = "A target is empty: such samples are recorded and not graded."
 
 
 def describe_problems(columns: Mapping[str, Any], wanted: GradedTargets, kind: str, *, is_doubted: bool) -> list[str]:
-    """Return what is wrong with an output of numbers and its targets; `is_doubted`: what they mean is told already.
+    """Return what is wrong with an output of numbers and its targets; `is_doubted`: a doubt about their meaning was reported.
 
     `columns` are the columns of `predictions` that were made of the output.
     """
