@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_programs
 from examples import register_profiles
 from PIL import Image
 from processes import forbid_processes, needs_a_package
@@ -130,6 +131,13 @@ def write_pipeline(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def warm_spawn() -> Iterator[None]:
+    """Workers of the start method `spawn` that need not import torch; test_watchdog.py and test_observing.py have cold ones."""
+    with warm_programs.warm_spawn():
+        yield
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def stage_rows(store: audit.Store) -> dict[tuple[int, int], dict[str, Any]]:
     return {(row["index"], row["stage"]): row for row in store.sql("FROM stage_outputs").dicts()}
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])

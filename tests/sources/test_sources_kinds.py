@@ -342,6 +342,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path, code: str) -> Non
     assert "antigravity" not in sys.modules, "a name that means something else is not taken"
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.workers
 def test_spawned_workers_can_load_a_python_dataset(code: str) -> None:
     from torch.utils.data import DataLoader

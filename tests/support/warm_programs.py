@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import io
 import json
+import multiprocessing.spawn
 import os
 import random
 import runpy
@@ -25,18 +27,25 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 _CLIENT = """#!{python} -IS
 import json, os, signal, socket, struct, sys
-request = {{"program": "{program}", "arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}
+def is_open(number):
+    try:
+        return bool(os.fstat(number))
+    except OSError:
+        return False
+streams = [number for number in map(int, os.listdir("/dev/fd")) if is_open(number)]
+request = {{"program": "{program}", "arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ), "streams": streams}}
 data = json.dumps(request).encode()
 server = socket.socket(socket.AF_UNIX)
 server.connect({path!r})
-socket.send_fds(server, [struct.pack("I", len(data))], [0, 1, 2])
+socket.send_fds(server, [struct.pack("I", len(data))], streams)
 server.sendall(data)
 (pid,) = struct.unpack("i", server.recv(4))
 for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -47,6 +56,8 @@ if os.WIFSIGNALED(status):
     os.kill(os.getpid(), os.WTERMSIG(status))
 sys.exit(os.waitstatus_to_exitcode(status))
 """
+#: Standard streams, and what a program inherits besides.
+_MOST_STREAMS = 200
 _MODULES = (
     "torch",
     "torchvision",
@@ -104,6 +115,21 @@ def warm_python() -> str:
     return str(warm_folder() / "python")
 
 
+@contextlib.contextmanager
+def warm_spawn() -> Iterator[None]:
+    """Fork processes of the start method `spawn` from the warm process: nothing but modules of libraries is there before.
+
+    Their `pid` is that of a process which ends with them.
+    """
+    resource_tracker.ensure_running()  # by itself: it outlives this
+    before = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable(warm_python())
+    try:
+        yield
+    finally:
+        multiprocessing.set_executable(before)
+
+
 def warm_ray_worker() -> str:
     """Return the path of a script that starts a worker of Ray, for the option `setup_worker_path` of its nodes."""
     return str(warm_folder() / "ray-worker")
@@ -139,7 +165,7 @@ def _serve(path: str, parent: int) -> Callable[[], None] | None:
 
 def _begin(connection: socket.socket) -> Callable[[], None]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    head, streams, _, _ = socket.recv_fds(connection, 4, _MOST_STREAMS)
     (size,) = struct.unpack("I", head)
     request = json.loads(connection.recv(size, socket.MSG_WAITALL))
     pid = os.fork()
@@ -163,7 +189,11 @@ def _begin(connection: socket.socket) -> Callable[[], None]:
 
 def _run(request: dict[str, Any], streams: list[int]) -> None:
     os.setsid()
-    for number, stream in enumerate(streams):
+    # Out of the way first: one may have the number that another must get.
+    moved = [fcntl.fcntl(stream, fcntl.F_DUPFD, 2 * _MOST_STREAMS) for stream in streams]
+    for stream in streams:
+        os.close(stream)
+    for number, stream in zip(request["streams"], moved, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
@@ -234,7 +264,9 @@ def _exit_status(command: Callable[[], None]) -> int:
 
 if __name__ == "__main__":
     command = _serve(sys.argv[1], int(sys.argv[2]))
-    if command is not None:
+    if command is None:
+        os._exit(0)
+    else:
         status = _exit_status(command)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

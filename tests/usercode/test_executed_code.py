@@ -124,6 +124,7 @@ def test_edited_helpers_run_as_edited_and_are_recorded(
         }
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_an_edit_after_loading_reaches_no_worker(
     tmp_path: Path, pictures: Any, files: Files, start_method: str
@@ -155,6 +156,7 @@ def test_a_stage_is_described_by_the_code_that_runs(files: Files) -> None:
     assert code_digest_of(edited.Scale()) == hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_two_projects_with_files_of_one_name(tmp_path: Path, pictures: Any, files: Files) -> None:
     images, store = pictures(2), tmp_path / "lineage"
     for number, name in ((2, "a"), (5, "b")):

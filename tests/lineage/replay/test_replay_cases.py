@@ -268,6 +268,7 @@ def test_subsets_concatenations_and_two_datasets_in_one_run(pictures: Callable[.
             store.replay(dataset={"other": Items()})
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.workers
 def test_spawned_workers(pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path) -> None:
     store_path = tmp_path / "lineage"

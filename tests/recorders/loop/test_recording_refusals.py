@@ -211,6 +211,7 @@ def test_an_unpicklable_dataset_under_spawn(run: Any) -> None:
         iter(run.loader(lambdas))
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.workers
 def test_what_only_the_recording_cannot_pickle_leaves_the_loop_alone(tmp_path: Path) -> None:
     dataset = TensorDataset(torch.arange(4.0), torch.arange(4))

@@ -96,6 +96,7 @@ def test_the_picture_is_the_source(tmp_path: Path, make: Any, workers: int) -> N
         assert (digest, size) == (hashlib.sha256(content).hexdigest(), len(content))
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_in_spawned_workers(tmp_path: Path) -> None:
     dataset, expected = own(tmp_path / "data")
     rows = record(tmp_path, Subset(dataset, [2, 0]), 1, multiprocessing_context="spawn")

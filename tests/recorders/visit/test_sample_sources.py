@@ -97,6 +97,7 @@ def test_every_file_that_is_opened(tmp_path: Path, read: str) -> None:
     assert cv2.imread is reader is imread, "nothing stays behind"
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.workers
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_in_workers(tmp_path: Path, method: str) -> None:

@@ -59,6 +59,7 @@ def test_the_rows_are_those_of_a_local_store(service: Service, place: str, tmp_p
     assert not any(fault.times for fault in service.faults)
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_a_killed_writer_leaves_a_readable_run_that_can_be_resumed(service: Service, place: str) -> None:
     processes = multiprocessing.get_context("spawn")
     hears, tells = processes.Pipe(duplex=False)
