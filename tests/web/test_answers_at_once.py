@@ -1,4 +1,7 @@
-"""Whatever one does, the page shows within 100 ms that it is doing it."""
+"""Whatever one does, the page shows within 100 ms that it is doing it.
+
+Time is counted in frames, of which an idle machine shows 60 a second: on a busy one they come as late as all else does.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
-#: Runs an action and gives the milliseconds until an element can be seen.
+#: The frames of 100 ms.
+MOST_FRAMES = 6
+#: Runs an action and gives the number of frames until an element can be seen.
 MEASURE = """(selector) => new Promise((done) => {
-    const begun = performance.now();
+    let frames = 0;
     { ACTION }
     const look = () => {
         const seen = [...document.querySelectorAll(selector)].some((one) => one.checkVisibility({ visibilityProperty: true }));
-        if (seen || performance.now() - begun > 5000) done(performance.now() - begun);
-        else requestAnimationFrame(look);
+        if (seen || frames > 300) done(frames);
+        else { frames += 1; requestAnimationFrame(look); }
     };
     look();
 })"""
@@ -27,24 +32,9 @@ BRUSH = """const svg = document.querySelector('.brush'), box = svg.getBoundingCl
         svg.dispatchEvent(new PointerEvent(type, { bubbles: true, pointerId: 1, clientX: box.left + x * box.width, clientY: box.top + 9 }));"""
 
 
-def took(page: Any, action: str, selector: str) -> float:
-    return float(page.evaluate(MEASURE.replace("ACTION", action), selector))
-
-
 def at_once(page: Any, action: str, selector: str) -> None:
-    spent = took(page, action, selector)
-    # The bar of a new page waits 50 ms, and a busy machine paints late: what hangs takes seconds.
-    assert spent <= 100 or spent <= 100 + 3 * busy(page), f"{selector} came after {spent:.0f} ms"
-
-
-def busy(page: Any) -> float:
-    """How late a frame is on this machine now, in milliseconds."""
-    return float(
-        page.evaluate(
-            """async () => { const times = []; for (let n = 0; n < 8; n += 1) times.push(await new Promise(requestAnimationFrame));
-            return Math.max(...times.slice(1).map((time, n) => time - times[n])) - 17; }"""
-        )
-    )
+    frames = page.evaluate(MEASURE.replace("ACTION", action), selector)
+    assert frames <= MOST_FRAMES, f"{selector} came after {frames} frames"
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +60,9 @@ def test_a_brush_marks_its_bars(page: Any, run: str) -> None:
 
 def test_leaving_for_another_page_says_so_until_it_comes(page: Any, run: str) -> None:
     page.goto(f"{run}/gallery?where=")
-    for attempt in range(3):  # the least of three: other programs may delay a browser
-        try:
-            at_once(page, "window.dispatchEvent(new Event('beforeunload'));", ".doing-bar")
-            break
-        except AssertionError:
-            if attempt == 2:
-                raise
-        finally:
-            page.evaluate("window.dispatchEvent(new Event('pageshow'))")
-            assert page.locator(".doing-bar").count() == 0
+    at_once(page, "window.dispatchEvent(new Event('beforeunload'));", ".doing-bar")
+    page.evaluate("window.dispatchEvent(new Event('pageshow'))")
+    assert page.locator(".doing-bar").count() == 0
 
 
 def test_selecting_and_tagging_show_at_once(page: Any, run: str) -> None:

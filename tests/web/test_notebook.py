@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_programs import warm_python
 from webstores import ROOT
 
 from audit.api import Store
@@ -30,6 +31,7 @@ def executed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(ROOT / "docs" / name, as_version=4)
     client = nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(ROOT)}})
+    client.create_kernel_manager().kernel_spec.argv[0] = warm_python()
     client.execute()
     return [cell for cell in notebook.cells if cell["cell_type"] == "code"]
 
