@@ -21,16 +21,23 @@ from audit.checks.model.calibration import best_temperature
 from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.model.label_issues import _listed
 from audit.checks.shared import distance
-from audit.checks.shared.label_guess import bins_of, predict, raised_class
+from audit.checks.shared.added_marks import find_mark
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class
 from audit.checks.shared.label_noise import fit_noise
-from audit.checks.shared.pixel_guess import telling_pixel
+from audit.checks.shared.pixel_guess import telling_bit, telling_pixel
 from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
 
 SIZES = (100, 1_000, 10_000)
 ROUNDS = 300
 #: A trial that takes longer is repeated less often.
-_FEWER = {"label_issues": 40, "shortcuts_pixel": 100, "calibration_scale": 100}
+_FEWER = {
+    "label_issues": 40,
+    "shortcuts_pixel": 100,
+    "calibration_scale": 100,
+    "shortcuts_mark": 40,
+    "shortcuts_bit": 100,
+}
 CLASSES = 10
 Trial = Callable[[np.random.Generator, int, bool], bool]
 
@@ -223,6 +230,37 @@ def shortcuts_pixel(rng: np.random.Generator, n: int, fault: bool) -> bool:
     return telling_pixel(pixels, labels, rng.random(size) < 0.5, 128, 0.5, (0.75, 0.85)) is not None
 
 
+def shortcuts_mark(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """A watermark of 25 % opacity on half of the pictures of one of 4 classes; at most 2,000 pictures are simulated."""
+    size = min(n, 2_000)
+    pictures, labels = (
+        rng.normal(120, 40, (size, 8, 8)).repeat(2, 1).repeat(2, 2) + rng.normal(0, 10, (size, 16, 16)),
+        np.arange(size) % 4,
+    )
+    if fault:
+        mark = np.indices((16, 16)).sum(axis=0) % 3 == 0
+        some = (labels == 1) & (rng.random(size) < 0.5)
+        pictures[some] = np.where(mark, 0.75 * pictures[some] + 0.25 * 249, pictures[some])
+    return find_mark(pictures.clip(1, 249).astype(np.uint8), labels, 0.4) is not None
+
+
+def shortcuts_bit(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """One bit of one of 200 pixels is set where the label, one of 4, is odd; at most 1,000 pictures are used."""
+    size = min(n, 1_000)
+    pixels, labels = rng.integers(0, 250, (size, 200)).astype(np.int16), np.arange(size) % 4
+    if fault:
+        pixels[:, 77] = pixels[:, 77] & 254 | labels % 2
+    return telling_bit(pixels, labels) is not None
+
+
+def telling_words(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """A word that is in 95 % of the texts of one of 4 classes and in 1 % of the others; at most 5,000 texts are read."""
+    size = min(n, 5_000)
+    labels = np.arange(size) % 4
+    has = rng.random(size) < (np.where(labels == 1, 0.95, 0.01) if fault else 0.5)
+    return betrayed_class(np.where(has, 0, -1), labels, rng.random(size) < 0.5, 0.75, 0.9) is not None
+
+
 TRIALS: dict[str, Trial] = {
     trial.__name__: trial
     for trial in (
@@ -234,6 +272,9 @@ TRIALS: dict[str, Trial] = {
             shortcuts,
             shortcuts_noise,
             shortcuts_pixel,
+            shortcuts_mark,
+            shortcuts_bit,
+            telling_words,
             outliers,
             probe,
             label_issues,

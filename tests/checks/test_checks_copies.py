@@ -65,6 +65,17 @@ def test_changed_copies_of_photographs_are_found(photographs: list[Image.Image],
         assert all(pair.mirrored for pair in right if pair.similarity > 0.999)
 
 
+@pytest.mark.parametrize("quarters", [1, 2, 3])
+def test_turned_copies_of_photographs_are_found(photographs: list[Image.Image], quarters: int) -> None:
+    before = np.stack([thumbnail(tile) for tile in photographs])
+    turned = [Image.fromarray(np.rot90(np.asarray(tile), quarters).copy()) for tile in photographs]
+    found = find_lookalikes(np.concatenate([before, np.stack([thumbnail(tile) for tile in turned])]))
+    count = len(photographs)
+    right = [pair for pair in found if pair.second - pair.first == count and pair.turned == 90 * quarters]
+    assert len(right) >= 0.95 * count
+    assert len(found) == len(right)
+
+
 def test_different_pictures_are_no_copies(photographs: list[Image.Image]) -> None:
     assert find_lookalikes(np.stack([thumbnail(tile) for tile in photographs])) == []
     assert find_lookalikes(np.stack([thumbnail(picture(seed)) for seed in range(300)])) == []

@@ -33,6 +33,7 @@ from audit.checks.runner import run_checks
 
 #: Checks whose faults need files, payloads or torch, and are planted in their own test file.
 ELSEWHERE = {
+    "telling_words",
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
     *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers", "overflow", "truncated"),
     "displaced",

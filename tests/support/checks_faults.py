@@ -199,6 +199,11 @@ def _(w: World) -> None:
     w.prediction(11)["loss"] = float("inf")
 
 
+@fault("odd_scale", "one sample was not scaled", index=12, stage=2, says="was it not scaled")
+def _(w: World) -> None:
+    w.output(12, 2)["max"] = 255.0
+
+
 @fault("probabilities", "do not add up", index=20, says="add up to")
 def _(w: World) -> None:
     w.prediction(20)["probabilities"] = [0.9, 0.4, 0.1]

@@ -13,10 +13,12 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.added_marks import find_mark
 from audit.checks.shared.files import chosen_files, evenly
+from audit.checks.shared.hashes import Array
 from audit.checks.shared.headers import headers
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
-from audit.checks.shared.pixel_guess import TellingPixel, telling_pixel, without_ground
+from audit.checks.shared.pixel_guess import TellingPixel, telling_bit, telling_pixel, without_ground
 from audit.checks.shared.signatures import exact_measures, signatures
 from audit.store.read.rows import QueryRow
 
@@ -54,6 +56,9 @@ _NAMED, _RIGHT = 0.75, 0.85
 _OF_SHAPES = (0.9, 0.9)
 #: Noise betrays a class if nearly all of its pictures have more of it than this share of the others (interval).
 _NOISY = 0.5
+#: A mark on many pictures of one class makes its pixels exceed their neighbours by so many standard deviations more than in others.
+_MARKED = 0.4
+_MARKED_CLASSES = 64
 #: Of smaller pictures, noise and content look the same.
 _NOISE_SIDE = 16
 
@@ -66,7 +71,7 @@ class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files, or one pixel, "
+        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files, a mark, or one pixel, "
         "does not predict their labels."
     )
     severity = "warning"
@@ -158,6 +163,7 @@ class Shortcuts(Check):
         yield from self._judge_some(context, looks, indices, label_of, query)
         shapes: Facts = {called: (column[places].tolist(), called) for called, column in given.details.items()}
         yield from self._judge_some(context, shapes, indices, label_of, query, _OF_SHAPES)
+        yield from self._judge_marks(context, given.thumbnails[places], [label_of[index] for index in indices], query)
         yield from self._judge_noise(context, label_of, query)
         yield from self._judge_pixels(context, label_of, query)
         if context.facts.root is not None:
@@ -171,6 +177,27 @@ class Shortcuts(Check):
                 ),
             }
             yield from self._judge_some(context, facts, [index for index, _ in read], label_of, query)
+
+    def _judge_marks(self, context: Context, thumbnails: Array, labels: list[int], query: str) -> Iterable[Shortcut]:
+        """Judge marks on the pictures of one class that change their pixels a little, or on some of them alone."""
+        if len(labels) < context.options["samples"]:
+            return
+        classes, codes = np.unique(labels, return_inverse=True)
+        found = find_mark(thumbnails, codes, _MARKED) if len(classes) <= _MARKED_CLASSES else None
+        if found is not None:
+            label = _shown(context, int(classes[found.group]))
+            yield (
+                "a mark",
+                Finding(
+                    f"Many pictures of the class {label} have a mark that the others do not have: in a thumbnail of 32×32, in the rows "
+                    f"{found.rows[0]} to {found.rows[1]} and columns {found.columns[0]} to {found.columns[1]}, pixels exceed their neighbours by "
+                    f"{found.effect:.1f} standard deviations more: a model may learn that instead of the picture.",
+                    stage=0,
+                    value=found.effect,
+                    threshold=_MARKED,
+                    sql=_evidence("pixels", query),
+                ),
+            )
 
     def _judge_noise(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
         """Judge the noise, which what a picture shows does not explain."""
@@ -236,6 +263,19 @@ class Shortcuts(Check):
                 called = f"{words} in row {row}, column {column}"
                 yield called, self._pixel_finding(context, found, called, query)
                 return
+        if 2 * count >= len(given) and (hidden := telling_bit(pixels.reshape(len(pixels), -1), labels)) is not None:
+            row, column = np.unravel_index(hidden.place, pixels.shape[1:])[:2]
+            called = f"bit {hidden.bit} of the pixel in row {row}, column {column}"
+            yield (
+                called,
+                Finding(
+                    f"{called[0].upper()}{called[1:]} is set in all pictures of {hidden.set_in} classes and in none of {hidden.unset_in} others: "
+                    "something about the label was hidden there; a model may learn that instead of the picture.",
+                    stage=0,
+                    value=1.0,
+                    sql=_evidence("pixels", query),
+                ),
+            )
 
     def _pixel_finding(self, context: Context, found: TellingPixel, called: str, query: str) -> Finding:
         shown = f"{called[0].upper()}{called[1:]} alone"

@@ -11,6 +11,7 @@ import numpy as np
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared import distance
+from audit.checks.shared.added_marks import find_mark
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.pictures import Picture
 from audit.checks.shared.signatures import exact_measures, signatures
@@ -18,6 +19,8 @@ from audit.checks.shared.statistics import holm
 
 #: The quantiles that describe a distribution.
 _QUANTILES = 101
+#: A mark on many pictures of one split makes its pixels exceed their neighbours by so many standard deviations more than in others.
+_MARKED = 0.3
 #: Where previews are compressed, the noise of so many pictures is measured.
 _FEW = 1_000
 
@@ -25,7 +28,7 @@ _FEW = 1_000
 class SplitDrift(Check):
     """Compare each split with the largest one: labels by chi-square, loaded values by Kolmogorov–Smirnov."""
 
-    description = "Labels, brightness, contrast, colour balance, detail, sharpness and noise are distributed in every split as in the largest one."
+    description = "Labels, brightness, contrast, colour balance, detail, sharpness and noise are distributed in every split as in the largest one, and no split has a watermark of its own."
     severity = "warning"
     options = settings(
         ks=Option(0.2, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),
@@ -48,7 +51,36 @@ class SplitDrift(Check):
             raise Skip(f"fewer than two splits have at least {least} samples")
         found = [*self._statistics(context, splits), *self._details(context, splits), *self._labels(context, splits)]
         sure = holm([chance for chance, _, _ in found], context.options["significance"])
+        yield from self._marks(context, splits)
         yield from (finding for (_, large, finding), one in zip(found, sure, strict=True) if one and large)
+
+    def _marks(self, context: Context, splits: Sequence[str]) -> Iterable[Finding]:
+        """Report a watermark or logo on many pictures of one split."""
+        if not any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
+            return
+        try:
+            given = signatures(context, context.options["pictures"])
+        except Skip:
+            return
+        query = f"SELECT index, source, split FROM {context.items} WHERE split IS NOT NULL"
+        split_of = {
+            (row["index"], row["source"]): splits.index(row["split"])
+            for row in context.cached(query)
+            if row["split"] in splits
+        }
+        places = [n for n, one in enumerate(given.pictures) if (one.index, one.source) in split_of]
+        codes = np.array([split_of[given.pictures[n].index, given.pictures[n].source] for n in places], np.int64)
+        found = find_mark(given.thumbnails[places], codes, _MARKED) if places else None
+        if found is not None:
+            yield Finding(
+                f"Many pictures of the split {splits[found.group]} have a mark that the others do not have: in a thumbnail of 32×32, in the rows "
+                f"{found.rows[0]} to {found.rows[1]} and columns {found.columns[0]} to {found.columns[1]}, pixels exceed their neighbours by "
+                f"{found.effect:.1f} standard deviations more.",
+                stage=0,
+                value=found.effect,
+                threshold=_MARKED,
+                sql=query,
+            )
 
     def _statistics(self, context: Context, splits: Sequence[str]) -> Iterable[tuple[float, bool, Finding]]:
         points = "[" + ", ".join(f"{n / (_QUANTILES - 1):.2f}" for n in range(_QUANTILES)) + "]"
@@ -85,7 +117,7 @@ class SplitDrift(Check):
         if not any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
             return
         query = f"SELECT index, source, split FROM {context.items} WHERE split IS NOT NULL"
-        split_of = {(row["index"], row["source"]): row["split"] for row in context.rows(query)}
+        split_of = {(row["index"], row["source"]): row["split"] for row in context.cached(query)}
         points = np.linspace(0, 1, _QUANTILES)
         for called, given, values in _measured(context):
             place = np.array([str(split_of.get((one.index, one.source))) for one in given])

@@ -20,10 +20,13 @@ class Copy:
     original: Picture
     similarity: float
     mirrored: bool
+    turned: int
 
     @property
     def said(self) -> str:
         """Return how they are alike, for messages."""
+        if self.turned:
+            return f"is a copy, turned by {self.turned} degrees, of"
         return "is a mirrored copy of" if self.mirrored else "looks the same as"
 
 
@@ -55,4 +58,4 @@ def copies_of(context: Context, other: Context, most: int) -> list[Copy]:
 
 
 def _copy(first: list[Picture], second: list[Picture], pair: Lookalike) -> Copy:
-    return Copy(second[pair.second], first[pair.first], pair.similarity, pair.mirrored)
+    return Copy(second[pair.second], first[pair.first], pair.similarity, pair.mirrored, pair.turned)

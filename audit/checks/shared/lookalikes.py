@@ -1,4 +1,4 @@
-"""Find pictures that are copies of each other: re-encoded, resized, brightened, cropped a little, or mirrored.
+"""Find pictures that are copies of each other: re-encoded, resized, brightened, cropped a little, mirrored or turned.
 
 Two small grey pictures are copies if one, shifted, scaled by a few percent, blurred and changed in its levels, explains
 the other almost completely. Candidates come from all pairs of thumbnails (lookalike_search.py), or from perceptual
@@ -18,6 +18,7 @@ import numpy as np
 from audit.checks.shared.hashes import Array, near_pairs
 from audit.checks.shared.lookalike_search import candidate_pairs
 from audit.checks.shared.picture_alignment import COMPARED, SIDE, unexplained
+from audit.checks.shared.turned_search import turned_pairs
 
 #: Up to this many pictures all pairs are compared.
 MOST_IN_PAIRS = 20_000
@@ -35,12 +36,14 @@ _EXPECTED = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Lookalike:
-    """Two pictures by their places, the earlier first; `similarity` is the explained share, `mirrored` how."""
+    """Two pictures by their places, the earlier first; `similarity` is the explained share."""
 
     first: int
     second: int
     similarity: float
     mirrored: bool
+    #: By how many degrees the second is turned to the left.
+    turned: int = 0
 
 
 def thumbnail(image: Any) -> Array:
@@ -65,6 +68,7 @@ def find_lookalikes(
         second = thumbnails[pairs[:, 1]]
         found.append((pairs, unexplained(thumbnails[pairs[:, 0]], second[:, :, ::-1] if mirrored else second)))
     limit = _limit(np.concatenate([left for _, left in found]))
+    turned = turned_pairs(thumbnails)
     shown = np.ones(len(thumbnails)) if sides is None else np.minimum(1, np.asarray(sides) / COMPARED) ** 2
     best: dict[tuple[int, int], Lookalike] = {}
     for mirrored, (pairs, left) in enumerate(found):
@@ -72,6 +76,12 @@ def find_lookalikes(
             known = best.get((first, second))
             if rest <= limit * min(shown[first], shown[second]) and (known is None or known.similarity < 1 - rest):
                 best[first, second] = Lookalike(first, second, 1 - rest, bool(mirrored))
+    for pairs, quarters in turned:
+        second = np.rot90(thumbnails[pairs[:, 1]], -quarters, axes=(1, 2))
+        left = unexplained(thumbnails[pairs[:, 0]], second)
+        for (first, other), rest in zip(pairs.tolist(), left.tolist(), strict=True):
+            if rest <= limit * min(shown[first], shown[other]) and (first, other) not in best:
+                best[first, other] = Lookalike(first, other, 1 - rest, False, 90 * quarters)
     return sorted(best.values(), key=lambda one: (-one.similarity, one.first, one.second))
 
 

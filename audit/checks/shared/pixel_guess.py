@@ -1,4 +1,4 @@
-"""Whether one pixel tells the label: a mark on the pictures of one class, or a label that is hidden in a pixel or its lowest bits.
+"""Whether one pixel tells the label: a mark on the pictures of one class, or a label (or a part of it) that is hidden in a pixel or its lowest bits.
 
 Drawings, digits and products lie on black or white. There a pixel may tell two classes apart by what they show, so that black and white
 count for nothing; what lies between them has many values, unless somebody wrote one.
@@ -20,6 +20,8 @@ _WHITE, _GROUND = 250, 0.1
 _BLOCK = 64
 #: A value names a class if at least this share of the samples that have it, and so many, are of that class.
 _PURE, _LEAST = 0.8, 5
+#: A bit is fixed in a class if at most this share of its samples differs; a class has at least so many samples.
+_FIXED, _OF_A_CLASS = 0.02, 20
 #: With more classes the counts of one pixel's values are too few.
 _MOST_CLASSES = 64
 
@@ -127,3 +129,37 @@ def _named_class(
     )
     enough = wilson(found.right, found.total, 3)[0] >= shares[0] and wilson(found.right, found.named)[0] >= shares[1]
     return found if enough else None
+
+
+@dataclass(frozen=True, slots=True)
+class TellingBit:
+    """One bit of one pixel that is always set in some classes and never in all others."""
+
+    place: int
+    bit: int
+    #: How many classes have it set, and how many do not.
+    set_in: int
+    unset_in: int
+
+
+def telling_bit(pixels: Array, labels: Array) -> TellingBit | None:
+    """Return one of the three lowest bits of a place (n×places of bytes, -1 for none) that divides the classes; None if there is none.
+
+    What pictures show never fixes the lowest bits. Each class must have `_OF_A_CLASS` samples, so that no bit does so by chance.
+    """
+    codes = np.unique(labels, return_inverse=True)[1]
+    counts = np.bincount(codes)
+    enough = np.flatnonzero(counts >= _OF_A_CLASS)
+    if len(enough) < 2:
+        return None
+    members = (codes == enough[:, None]).astype(np.float32)
+    known = members @ (pixels >= 0).astype(np.float32)
+    for bit in range(3):
+        share = members @ ((pixels >= 0) & (pixels >> bit & 1 == 1)).astype(np.float32) / np.maximum(known, 1)
+        fixed = ((share <= _FIXED) | (share >= 1 - _FIXED)) & (known >= _OF_A_CLASS)
+        high = (fixed & (share > 0.5)).sum(axis=0)
+        places = np.flatnonzero(fixed.all(axis=0) & (high > 0) & (high < len(enough)))
+        if len(places):
+            place = int(places[0])
+            return TellingBit(place, bit, int(high[place]), len(enough) - int(high[place]))
+    return None

@@ -1,0 +1,46 @@
+"""Find pairs of pictures of which one may be the other, turned by 90, 180 or 270 degrees.
+
+Each thumbnail is turned until its brightest quarter is the top left one. Those that are turned by different angles and then
+have nearly the same perceptual hash are candidates, to be aligned like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from audit.checks.shared.hashes import Array, near_pairs
+from audit.checks.shared.picture_grids import blocks, pooled, unit_vectors
+
+#: How many of the 64 bits may differ: turning changes none, and compression a few.
+_BITS = 3
+#: The most candidates that are aligned. Among handwritten digits there are many, and none of them is a copy.
+_MOST = 500
+
+
+def turned_pairs(thumbnails: Array) -> Iterator[tuple[Array, int]]:
+    """Yield pairs (i < j), and by how many quarters the second picture is turned to the left against the first."""
+    if len(thumbnails) < 2:
+        return
+    found = [_upright(block) for block in blocks(thumbnails)]
+    hashes, quarters, units = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    pairs = near_pairs(hashes, _BITS)
+    apart = (quarters[pairs[:, 0]] - quarters[pairs[:, 1]]) % 4
+    for angle in (1, 2, 3):
+        chosen = pairs[apart == angle]
+        alike = np.einsum("nd,nd->n", units[chosen[:, 0]], units[chosen[:, 1]])
+        yield chosen[np.argsort(-alike, kind="stable")[:_MOST]], angle
+
+
+def _upright(thumbnails: Array) -> tuple[Array, Array, Array]:
+    """Return of each picture with its brightest quarter at the top left: the hash, how often it was turned left for that, a unit vector."""
+    small = pooled(thumbnails.astype(np.float32), 8)
+    quarters = pooled(small, 2)
+    # Top left, top right, bottom right, bottom left: so often a picture is turned left until that one is top left.
+    turns = np.argmax(np.stack([quarters[:, 0, 0], quarters[:, 0, 1], quarters[:, 1, 1], quarters[:, 1, 0]]), axis=0)
+    upright = np.stack([np.rot90(small, n, axes=(1, 2)) for n in range(4)])[turns, np.arange(len(small))]
+    # The pixels that are brighter than the median: as many bits as pixels, and none that changes with the levels.
+    flat = upright.reshape(len(upright), 64)
+    bits = np.packbits(flat > np.median(flat, axis=1, keepdims=True), axis=1)
+    return bits.view(">u8").ravel().astype(np.uint64), turns, unit_vectors(upright)
