@@ -79,7 +79,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `augmentation` | Does a random stage act as often as its `p`? | Wilson's 99.99 % interval of the rate, with a margin of 5 % above and 10 % below | visits are independent; a change of the value shows that the stage acted |
 | `class_regressions` | Did one class get worse than in the baseline? | McNemar's exact test of the samples that turned wrong and right, Holm over the classes | the same sources and labels in both runs |
 | `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov; Holm over all comparisons | independent samples; 101 quantiles describe a distribution |
-| `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons | independent samples |
+| `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons; marks as in `shortcuts` | independent samples |
 | `overflow` | Did 8-bit levels wrap around? | none: the map from levels before a stage to levels after it falls from above 200 to below 55, and rises elsewhere | the stage maps each level to one level |
 | `blank` | Does a stage empty a part of the pictures? | none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of them before | the stage keeps the size |
 | `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places | the stage changes no level, or only divides by 255 |
@@ -87,16 +87,52 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `probabilities` | Was softmax applied twice? | none: in 99.5 % of the rows the largest is at most e times the smallest, what went into the softmax adds up to 1 with nothing below 0, and many rows are near that limit | a model that is sure of some samples |
 | `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |
 | `losses` | Are the same samples' losses higher than in the baseline? | Wilcoxon's signed-rank test, with an effect of at least 0.2 | differences are symmetric if nothing changed |
+| `box_fit` | Do target boxes fit the predicted ones only after a change? | the number of targets that only then overlap a sure prediction by half: at least 15 % of all, and four times as many as with the boxes of another picture; of classes, the share that is found as one other, Wilson's interval with three standard errors | a model that finds many of the objects |
+| `mask_fit` | Do target masks agree with the predicted ones only after a change? | the number of masks that only then agree in 60 % of the pixels of objects, with the same limits; of classes, the areas that are predicted as one other, Wilson's interval | the same |
+| `telling_words` | Does one word name a class? | the share of the class that has the word, and of the texts with the word that are of the class, learned on one half and tested on the other; Wilson's intervals | the halves are independent |
+| `odd_scale` | Does a sample have values many times as large as all others? | the largest absolute value of each sample: 20 times the 95 % quantile of its stage, and 8 standard deviations of the logarithms above the median | at most 5 % are odd |
+| `missed_by_size` | Are objects of one size missed more often? | the difference of two rates, at least 30 % and three standard errors | 30 objects of the size, and 30 others |
 | `outliers` | Is a picture unlike all others? | Mahalanobis distance over 13 measures of a grey thumbnail (levels, detail, texture, palette), and the distance to the fifth neighbour in a recorded embedding; the tail of the distances, described by their 90 % and 98 % quantiles, gives the limits beyond which 0.3 warnings and 1 note are expected by chance | at most 2 % are unlike the rest; the tail falls off exponentially or faster |
 | `missing_classes` | Does a split lack a class? | the probability that none of the class's samples is drawn into the split, times classes and splits; above 1 % it is a note | a random split |
 | `weak_segments` | Is a group of samples predicted worse? | two rates (z test), Holm over 20 quarters | independent samples |
 | `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy, corrected for the number of classes | independent samples |
 | `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; the factor that makes the labels likeliest, with a likelihood ratio of at least e¹⁰; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
 | `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
-| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all | the halves are independent; what a class shows does not make all of its pictures noisy |
+| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, less four standard errors; of bits, whether each class has the bit always or never | the halves are independent; what a class shows does not make all of its pictures noisy, and is not at one place with the same sharp edges |
 | `label_issues` | Which labels are probably wrong? | a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong label | wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of sample (skipped on samples that the run trained on; a note where audit did not see it) |
 | `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
-| `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror |
+| `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror, a turn by 90, 180 or 270 degrees |
+
+The other checks need no statistic: they compare or count what was recorded, and find one sample, stage or file as surely among 100 as among
+10,000 samples. What they look at only in a part of the files or pictures is an option of the check, and a note says so.
+
+| check | question | rule | assumes |
+| --- | --- | --- | --- |
+| `coverage` | Is every sample recorded once, with each stage and its prediction? | the rows of the tables are counted and joined by visit | the sampler visits each sample (see above) |
+| `alignment` | Is each prediction that of its sample? | the digest of the model's input equals that of the last stage; a shift of labels against predictions is tried | the last stage's output is the model's input |
+| `reproducible` | Can stage outputs be derived again? | 3 visits, spread over the run, are replayed, and digests are compared | the pipeline's code is at hand |
+| `source_unchanged` | Are the files those that were read? | SHA-256 of at most 2,000 files, evenly chosen | the files are at hand |
+| `stable_load` | Does a sample load the same in each epoch? | the digests of `load` of one index are compared | the source did not change |
+| `loader_order` | Does the order of samples change between epochs, and is it not that of the labels or another than in the baseline? | fingerprints of the order of each epoch; labels in the order in which they were drawn | – |
+| `store` | Is the store whole? | size, SHA-256 and rows of each part | – |
+| `stage_coverage` | Did audit see all that was done to a sample? | what the recorder could not observe is listed | – |
+| `code_unchanged`, `model_unchanged` | Are the pipeline's files and the checkpoint those of the run? | their digests are compared | the files are at hand |
+| `unreadable` | Which samples failed? | their rows are listed | – |
+| `hooks` | Did the hook of every layer run in every step? | recorded rows of each layer are counted | layers were recorded |
+| `finite`, `clipped`, `stage_contract` | Are values finite, not all at the end of their range, and as the configuration says? | recorded counts, minimum, maximum and mean before and after a stage, dtype and shape | – |
+| `scale`, `preprocessing` | Is the input on the model's scale? | the range of the stages; mean and std against those of the checkpoint | usual normalisations |
+| `channel_order` | Are channels reversed, or axes read wrongly? | digests of the stages are compared with the file's own pixels, with channels reversed and with axes exchanged | the files are at hand; a stage shows the file's pixels |
+| `repeated_draws` | Do workers or epochs draw the same numbers? | visits whose generator had the state of another visit, at least 5 % of all; two states are never equal by chance | – |
+| `duplicates`, `conflicting_labels` | Is the same content there twice, with other labels? | digests of the sources or of `load` are equal | – |
+| `class_balance`, `missing_classes` | Is a class rare or absent? | counts; for chance see above | – |
+| `image_quality` | Is a picture dark, bright, blank, blurry, of an odd size? | recorded mean and deviation, sides against the median, the variance of the Laplacian below 12 and a tenth of the median | photographs; 32 pixels for sharpness |
+| `exif_orientation`, `alpha_dropped` | Was metadata of the picture ignored? | the header says so, and the loaded pixels do not show it | the files are at hand |
+| `target_boxes`, `target_masks`, `lost_boxes` | Are targets possible, and kept by the stages? | corners, sizes, classes and areas before and after each stage | – |
+| `head`, `label_range` | Do outputs and classes fit? | the number of outputs against classes and labels; one class that is predicted for 95 % of at least 30 samples | – |
+| `evaluation_mode` | Was a model evaluated in training mode? | the recorded flag of its layers at each call | the split is one for evaluation |
+| `dead_layers`, `exploding_layers` | Does a layer give only zeros, or ever larger values? | recorded statistics of each step | layers were recorded |
+| `dataset_changed`, `pipeline_changed`, `prediction_flips` | What changed against the baseline? | sources, stages and predictions are joined; a comparison of nothing does not pass | the baseline has the same sources |
+| `sql` | Does your own rule hold? | your query | – |
 
 How often a fault is found at 100, 1,000 and 10,000 samples, and how often a finding is false where there is no fault (300 simulations each,
 `python -m bench.power`; fewer for `label_issues`, pixels and logits):
@@ -116,11 +152,17 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `shortcuts` | The brightness of each of 3 classes differs by four standard deviations. | 100% | 100% | 100% | 0.0% |
 | `shortcuts` | Noise of 5 levels is added to one of 10 classes, where pictures have 2 in the mean and classes differ by half of that. | 0% | 100% | 100% | 0.0% |
 | `shortcuts` | One of 200 pixels, which have any level, has one level in all pictures of one of 10 classes; at most 1,000 pictures are used. | 0% | 84% | 85% | 0.0% |
+| `shortcuts` | A watermark of 25 % opacity on half of the pictures of one of 4 classes; at most 2,000 pictures are simulated. | 0% | 48% | 98% | 0.0% |
+| `shortcuts` | One bit of one of 200 pixels is set where the label, one of 4, is odd; at most 1,000 pictures are used. | 100% | 100% | 100% | 0.0% |
+| `telling_words` | A word that is in 95 % of the texts of one of 4 classes and in 1 % of the others; at most 5,000 texts are read. | 0% | 100% | 100% | 0.0% |
 | `outliers` | Three pictures lie 12 standard deviations away in three of the 13 measures; found: two of them are warnings. | 0% | 100% | 100% | 1.7% |
 | `probe` | Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way. | 8% | 70% | 75% | 0.0% |
 | `label_issues` | 3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported. | 65% | 100% | 100% | 0.0% |
 | `drift` | The brightness is shifted by half a standard deviation against the baseline, one of 20 comparisons. | 3% | 100% | 100% | 0.0% |
 | `missing_classes` | One of 10 classes, with 5 % of the samples, is missing in a test split of a quarter; without the fault the split is random. | 0% | 100% | 100% | 0.0% |
+
+`box_fit` and `mask_fit` need 20 pictures; of 90 pictures each of 11 planted changes of boxes and 9 of masks is found, and none is reported for good and poor
+models on right targets (`tests/checks/test_checks_targets.py`). `odd_scale` finds one sample among 50 or more.
 
 Of 12 classifiers that were tried with 0, 1, 3 and 10 % of their test labels replaced (logistic regression, forests and overfitted networks on MNIST,
 Fashion-MNIST and digits; 6 seeds each), `label_issues` reported no label where none was replaced, and mostly 80 to 100 % (in one case with few reports 67 %) of what it reported was wrong where it
@@ -137,6 +179,7 @@ pictures, `--half choose`; these are the 10,000 test pictures):
 | 3 % cropped | 100 % | 100 % |
 | contrast 1.4 | 100 % | 100 % |
 | mirrored | 100 % | 100 % |
+| turned by 90, 180 or 270 degrees | 99 % | 96 % |
 | pairs without planted copies | 24, of the same photograph as far as the eye tells | none |
 
 Five pictures of another kind among CIFAR-10's test photographs, in one run of `python -m bench.outliers`: warnings, and notes after the plus.

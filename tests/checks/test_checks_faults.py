@@ -28,12 +28,13 @@ from checks_faults import (
 from checks_world import World, digest, world
 
 from audit.checks.base import Check
+from audit.checks.documentation import checks_page
 from audit.checks.registry import all_checks
 from audit.checks.runner import run_checks
 
 #: Checks whose faults need files, payloads or torch, and are planted in their own test file.
 ELSEWHERE = {
-    "telling_words",
+    *("telling_words", "box_fit", "mask_fit"),
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
     *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers", "overflow", "truncated"),
     "displaced",
@@ -43,6 +44,13 @@ ELSEWHERE = {
 def test_there_are_many_faults() -> None:
     assert len(FAULTS) >= 40
     assert len({fault.id for fault in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.name)
+def test_the_page_has_the_question_the_rule_and_the_assumptions_of_every_check(check: type[Check]) -> None:
+    rows = [line.split("|") for line in checks_page().splitlines() if line.startswith("| `")]
+    rows = [row for row in rows if f"`{check.name}`" in row[1]]
+    assert any(len(row) == 6 and row[2].strip().endswith("?") and row[3].strip() and row[4].strip() for row in rows)
 
 
 @pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.name)
@@ -98,13 +106,21 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
             "overflow",
             "truncated",
             "displaced",
+            "telling_words",
         ),  # no file
         *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode
         *("preprocessing", "probe"),  # no normalisation is stated, and --probe was not given
         *("leakage", "split_drift"),  # one split
         *("calibration", "weak_segments"),  # too few samples
-        *("target_boxes", "target_masks", "lost_boxes", "missed_by_size"),  # neither boxes nor masks
+        *(
+            "target_boxes",
+            "target_masks",
+            "lost_boxes",
+            "missed_by_size",
+            "box_fit",
+            "mask_fit",
+        ),  # neither boxes nor masks
     }
 
 

@@ -828,6 +828,17 @@ def _(w: World) -> None:
     boxes(w, lambda index, row: row.update(x1=30.0, x2=12.0))
 
 
+@fault("target_boxes", "boxes between 0 and 1", says="shares of the width")
+def _(w: World) -> None:
+    boxes(w, lambda index, row: row.update(x1=0.1, y1=0.1, x2=0.6, y2=0.5))
+
+
+@fault("target_boxes", "a box twice", index=6, says="is there 2 times", severity="warning")
+def _(w: World) -> None:
+    boxes(w)
+    w.tables["boxes"].append(next(row for row in w.tables["boxes"] if row["index"] == 6) | {"box": 1})
+
+
 def joint_boxes(w: World, after: list[list[float]]) -> None:
     """Two objects of 16 × 12 pixels in each picture; a crop leaves these boxes."""
     before = [[4.0, 4.0, 20.0, 16.0], [30.0, 4.0, 46.0, 16.0]]

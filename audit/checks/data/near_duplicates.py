@@ -13,7 +13,7 @@ from audit.store.sql_literal import literal
 class NearDuplicates(Check):
     """Compare small grey pictures, aligned with each other. Pictures without detail are skipped."""
 
-    description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored."
+    description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored, turned."
     severity = "warning"
     needs = ("pictures",)
     options = settings(

@@ -6,29 +6,29 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.target_pairs import PICTURE_SIZES
 
 #: Target boxes of each visit, with the size of the last picture or tensor that its stages made.
-_BOXES = """
-    WITH sizes AS (
-        SELECT epoch, index, visit, arg_max(CASE kind
-                   WHEN 'image' THEN struct_pack(high := shape[1], wide := shape[2])
-                   ELSE struct_pack(high := shape[2], wide := shape[3]) END, stage) AS size
-        FROM stage_outputs
-        WHERE (kind = 'image' AND len(shape) >= 2) OR (kind = 'tensor' AND len(shape) = 3 AND shape[1] IN (1, 3, 4))
-        GROUP BY epoch, index, visit
-    )
+_BOXES = f"""
+    WITH sizes AS ({PICTURE_SIZES})
     SELECT b.*, s.source, z.size.high AS high, z.size.wide AS wide,
            NOT isfinite(x1 + y1 + x2 + y2) OR x2 <= x1 OR y2 <= y1 AS is_broken,
-           x1 < -{slack} OR y1 < -{slack} OR x2 > z.size.wide + {slack} OR y2 > z.size.high + {slack} AS is_outside
+           x1 < -{{slack}} OR y1 < -{{slack}} OR x2 > z.size.wide + {{slack}} OR y2 > z.size.high + {{slack}} AS is_outside
     FROM boxes b JOIN samples s USING (run_id, epoch, index, visit) LEFT JOIN sizes z USING (epoch, index, visit)
     WHERE b.kind = 'target' AND b.call = 0
 """
 
 
+#: Boxes of pictures that are smaller than this may lie between 0 and 1 in pixels.
+_LARGER = 16
+
+
 class TargetBoxes(Check):
     """Compare target boxes with the size of the picture that the model was given."""
 
-    description = "Target boxes have a size, lie inside their picture, and are x1, y1, x2, y2."
+    description = (
+        "Target boxes have a size, lie inside their picture, are x1, y1, x2, y2 in pixels, and are there once."
+    )
     options = settings(
         slack=Option(1.0, "Let a box reach this many pixels over the border."),
         reversed=Option(0.2, "Take this share of boxes that end before they begin for another format."),
@@ -40,11 +40,20 @@ class TargetBoxes(Check):
         query = _BOXES.format(slack=float(context.options["slack"]))
         counts = context.rows(
             "SELECT count(*) AS boxes, count(*) FILTER (x2 < x1 OR y2 < y1) AS reversed, "
-            "count(*) FILTER (is_broken) AS broken, count(*) FILTER (is_outside AND NOT is_broken) AS outside "
+            "count(*) FILTER (is_broken) AS broken, count(*) FILTER (is_outside AND NOT is_broken) AS outside, "
+            f"max(greatest(x2, y2)) <= 1 AND min(least(wide, high)) >= {_LARGER} AS is_relative "
             f"FROM ({query})"
         )[0]
         if not counts["boxes"]:
             raise Skip("The run has no target boxes.")
+        if counts["is_relative"]:
+            yield Finding(
+                f"All {counts['boxes']:,} target boxes lie between 0 and 1: they are shares of the width and height, and not pixels.",
+                value=counts["boxes"],
+                sql=query,
+            )
+            return
+        yield from self._repeated(context, query)
         share = counts["reversed"] / counts["boxes"]
         if share >= context.options["reversed"]:
             yield Finding(
@@ -70,3 +79,21 @@ class TargetBoxes(Check):
                     source=row["source"],
                     sql=chosen,
                 )
+
+    def _repeated(self, context: Context, query: str) -> Iterable[Finding]:
+        """Report target boxes that a picture has several times."""
+        repeated = (
+            "SELECT index, any_value(source) AS source, class, x1, y1, x2, y2, count(*) AS times "
+            f"FROM ({query}) WHERE NOT is_broken GROUP BY epoch, index, visit, class, x1, y1, x2, y2 HAVING count(*) > 1"
+        )
+        for row in context.offenders(repeated):
+            corners = ", ".join(f"{row[name]:g}" for name in ("x1", "y1", "x2", "y2"))
+            yield Finding(
+                f"{row['source']}: a target box of class {row['class']} ({corners}) is there {row['times']} times.",
+                index=row["index"],
+                source=row["source"],
+                value=row["times"],
+                threshold=1,
+                sql=repeated,
+                severity="warning",
+            )
