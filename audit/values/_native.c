@@ -799,6 +799,7 @@ static PyMethodDef methods[] = {
     {"holds", py_holds, METH_VARARGS, "Whether a part of a picture has these pixels."},
     {"rgb_digest", py_rgb_digest, METH_VARARGS, "The digest of an RGB picture; else None."},
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
+    {"same_items", py_same_items, METH_VARARGS, "Whether containers hold objects in their places, and have their lengths."},
     {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
     {"run_stage", (PyCFunction)(void (*)(void))py_run_stage, METH_FASTCALL, "Call a stage of a visit, and note what it returned."},

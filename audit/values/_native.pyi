@@ -85,6 +85,9 @@ def copy_memory(places: bytes, content: Any, /) -> None:
 def same_holders(holders: list[Any], sizes: list[int], empty: list[tuple[dict[Any, Any], Any]], /) -> bool:
     """Whether each container has its length, and each (dict, key) holds None or nothing."""
 
+def same_items(items: list[tuple[Any, Any, Any]], lengths: list[tuple[Any, int]], /) -> bool:
+    """Whether each (holder, key) holds its object, and each holder has its length."""
+
 def same_state(places: bytes, content: Any, held: list[tuple[Any, Any, Any]], /) -> bool:
     """Whether the memory at (address, size) pairs equals `content`, and each (holder, key) holds its object.
 

@@ -14,7 +14,7 @@ from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.states import State
 from audit.recorders.randomness.watch import Restorer, Watch
 
-States = list[tuple[str, State]]
+States = Sequence[tuple[str, State]]
 
 
 @dataclass(slots=True)

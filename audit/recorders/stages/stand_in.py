@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from audit.recorders.visit.visit import Visit
 
-_CURRENT = threading.local()
+#: Its attribute `visit` is the visit under way in a thread.
+CURRENT = threading.local()
 
 
 def current_visit() -> Visit | None:
     """Return the visit under way in this thread."""
-    return getattr(_CURRENT, "visit", None)
+    return getattr(CURRENT, "visit", None)
 
 
 def set_current_visit(visit: Visit | None) -> None:
     """Begin or end the visit of this thread."""
-    _CURRENT.visit = visit
+    CURRENT.visit = visit
 
 
 def _unchanged(target: Any) -> Any:
@@ -40,7 +41,7 @@ class StageStandIn:
         object.__setattr__(self, "_audit_call", call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        visit = getattr(_CURRENT, "visit", None)
+        visit = getattr(CURRENT, "visit", None)
         if visit is None:
             return self._audit_target(*args, **kwargs)
         return self._audit_call(visit, self._audit_target, args, kwargs)

@@ -78,7 +78,7 @@ class BatchObserver:
             call.visit.fail("dataset" if call.visit.rows else "load", error)
             raise
         finally:
-            self._instrument.remove(inserted)
+            self._instrument.remove(inserted, call.visit)
             self._end(call)
         return call.item
 

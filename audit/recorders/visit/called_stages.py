@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +31,7 @@ class CalledStages(VisitSource):
     _pipeline: Pipeline
     #: Pairs of stages between which the first one's output was changed in place; ("", name) where `name` is the first
     #: stage, and what it was given was not seen.
-    changed_in_place: list[tuple[str, str]]
+    changed_in_place: Sequence[tuple[str, str]] = ()
 
     @property
     def stages(self) -> VisitStages:
@@ -73,7 +73,7 @@ class CalledStages(VisitSource):
             return self._digest
         digest = self._digest_now(value)
         if value is self._value and self._digest is not None and digest != self._digest:
-            self.changed_in_place.append((self.last_stage or "load", path))
+            self.changed_in_place = [*self.changed_in_place, (self.last_stage or "load", path)]
         return digest
 
     def before_call(self, target: Any, value: Any, label: str) -> CallToken:

@@ -56,7 +56,7 @@ class GatheredRows:
         self.problems: list[str] = []
         self.failures: list[str] = []
         #: The stages that each visit ran, in order.
-        self._routes: list[list[int]] = []
+        self._routes: list[Sequence[int]] = []
         #: Whether any of them ran a stage that was not known before.
         self._has_new_stages = False
         self.last_kind: str | None = None
@@ -87,7 +87,7 @@ class GatheredRows:
             self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
             self._has_new_stages = True
         else:
-            self._routes.append(list(visit.route))
+            self._routes.append(visit.route)
         if visit.error is None:
             self.ok.append(position)
             self.last_kind = last.kind if last is not None else None
@@ -108,7 +108,7 @@ class GatheredRows:
             row = batch_row(value, level, self.digests[position], self._last_rows[position])
             tables = self.tables["stage_outputs"], self.tables["payloads"]
             row.write(self.indices[position], position, number, stage.name, *tables)
-            self._routes[position].append(number)
+            self._routes[position] = (*self._routes[position], number)
             self.digests[position] = row.facts.digest
 
     def forget_last(self) -> None:

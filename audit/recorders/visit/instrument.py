@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
-from audit.recorders.stages.stand_in import StageStandIn, set_current_visit
+from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_visit
 from audit.recorders.visit.file_readers import Reader, observe_readers
 from audit.recorders.visit.opened_files import NOBODY, Before, note_opened_files, stop_noting_files
 from audit.recorders.visit.planned_stage import PlannedStage
@@ -50,6 +50,9 @@ class Instrument:
         #: Stand-ins that stay between visits, and the readers that are observed meanwhile.
         self._standing: StandingStandIns | None = None
         self._readers: list[Reader] = []
+        #: The files that the visit opened which is under way meanwhile, and whose were noted before.
+        self._opened: list[str] = []
+        self._opened_before = NOBODY
         #: Whether the last visit found other transforms in the dataset than this pipeline's.
         self.changed = False
 
@@ -79,6 +82,7 @@ class Instrument:
             # Before the calls: a function that reads a file is not a stage.
             self._readers = observe_readers()
             self._standing = StandingStandIns(self._pairs, found)
+            self._opened_before = note_opened_files(self._opened)
             self._standing.put()
             if self._calls is not None:
                 self._calls.stand()
@@ -90,6 +94,7 @@ class Instrument:
                 self._calls.stand_down()
             self._standing.restore()
             self._standing = None
+            stop_noting_files(self._opened_before)
             for reader in self._readers:
                 reader.restore()
             self._readers = []
@@ -108,11 +113,12 @@ class Instrument:
     def insert(self, visit: Visit) -> Inserted:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         if self._standing is not None:
-            if self._calls is not None:
-                self._calls.follow(visit)
-            before = note_opened_files(visit.opened)
-            set_current_visit(visit)
-            return Inserted([], [], [], before) if before is not NOBODY else _NOTHING_INSERTED
+            visit.follower = self._calls
+            # One list for all visits. What audit itself opened between two of them is nobody's.
+            self._opened.clear()
+            visit.opened = self._opened
+            CURRENT.visit = visit
+            return _NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
         # Before the calls: a function that reads a file is not a stage.
         readers = observe_readers()
@@ -123,11 +129,11 @@ class Instrument:
         set_current_visit(visit)
         return Inserted(pairs, functions, readers, opened)
 
-    def remove(self, inserted: Inserted) -> None:
-        """Put back what the slots held."""
-        set_current_visit(None)
+    def remove(self, inserted: Inserted, visit: Visit) -> None:
+        """Put back what the slots held before `insert`."""
+        CURRENT.visit = None
         if inserted is _NOTHING_INSERTED:
-            stop_noting_files(NOBODY)
+            visit.opened = visit.opened.copy()
             return
         for slot, _ in reversed(inserted.pairs):
             slot.restore()
@@ -168,6 +174,8 @@ class Instrument:
             "_calls": None,
             "_standing": None,
             "_readers": [],
+            "_opened": [],
+            "_opened_before": NOBODY,
         }
         return {"pipeline": self.pipeline} | own
 

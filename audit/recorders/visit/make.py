@@ -7,8 +7,8 @@ has the error and the stage. The three callers differ only in the `Randomness` t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,13 +37,13 @@ class MadeVisit:
     #: What the dataset raised.
     error: BaseException | None = None
     #: The generators that the visit drew from, with their states before it.
-    states: States = field(default_factory=list)
+    states: States = ()
     #: False if the dataset made a whole batch at once, and no call that made this sample alone was observed.
     is_seen: bool = True
     #: Whether no stage was observed. Then `load`, stage 0, is the finished item.
     is_load_only: bool = False
     #: Pairs of stages between which the value changed, although no stage was observed that changed it.
-    gaps: list[tuple[str, str]] = field(default_factory=list)
+    gaps: Sequence[tuple[str, str]] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -123,7 +123,7 @@ class VisitMaker:
             # StopIteration is caught too, as it would silently end the epoch; and SystemExit, as it would end the run.
             self._fail(made, error)
         finally:
-            self.instrument.remove(inserted)
+            self.instrument.remove(inserted, visit)
         visit.end(made.item)
         try:
             made.states = self.randomness.drawn()
@@ -209,9 +209,9 @@ class VisitMaker:
                     made.is_load_only = made.value is not None
             elif self._notes_items and not self._is_output(visit, made):
                 if not visit.explains(made.value):
-                    made.gaps.append((visit.last_stage or "load", "item"))
+                    made.gaps = [(visit.last_stage or "load", "item")]
                 visit.note_stage("item", made.value, 0)
-            made.gaps += visit.unseen_changes(made.item)
+            made.gaps = [*made.gaps, *visit.unseen_changes(made.item)]
         except Exception as error:
             if self._require_value:
                 self._fail(made, error)

@@ -61,7 +61,6 @@ class Visit(CalledStages):
         #: By ordinal, what a stage of the pipeline was given (the value, or the ids of all in it) and returned.
         self._passed: dict[int, tuple[Any, Any]] = {}
         self.opened = []
-        self.changed_in_place = []
 
     def enter_stage(self, name: str) -> bytes:
         """Let other processes know that a stage begins; return what `leave_stage` is to be given."""
@@ -173,7 +172,7 @@ class Visit(CalledStages):
                 self._load = None
             else:
                 self.rows[0] = unseen_row()
-                self.changed_in_place.append(("", name))
+                self.changed_in_place = [*self.changed_in_place, ("", name)]
         self._note(self.stages.add_named(name), value, self._digest, nanoseconds, None)
 
     def settle_calls(self, item_input: Any, others: Any) -> None:
@@ -209,7 +208,7 @@ class Visit(CalledStages):
             self.asked.end(item, has_failed=self.error is not None)
         self._passed.clear()
         rows = self.rows
-        self.route = list(rows)
+        self.route = tuple(rows)
         if self.calls is not None:
             self.calls.forget_values()
         added = 0 if self._stages is None else len(self._stages.added)
