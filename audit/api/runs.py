@@ -44,10 +44,9 @@ def record(
     """
     # Every option is one of Recording by the same name.
     options = dict(locals())
-    from audit.provenance import describe
     from audit.recorders.loop.recording import Recording
 
-    return Recording(**options | {"store": store_location(store)}, describe=describe)
+    return Recording(**options | {"store": store_location(store)})
 
 
 def run(

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from audit.config import store_location
 from audit.errors import AuditError, UsageError
-from audit.provenance import describe
 from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.recording import Recording, RecordingWarning
 from audit.records import Run
@@ -41,7 +40,7 @@ class CallbackRecording:
         #: Whether the tool keeps persistent workers from one run to the next.
         self._workers_stay = workers_stay
         self._store = store_location(store)
-        for_recording = _names(Recording.__init__) - {"describe"}
+        for_recording = _names(Recording.__init__)
         for_model, for_loader = _names(Recording.model), _names(Recording.loader) - {"split"}
         known = for_recording | for_model | for_loader
         for name in options:
@@ -73,7 +72,7 @@ class CallbackRecording:
         self.end("interrupted")
         options = dict(self._recording_options)
         options["tags"] = {**tags, **(options.get("tags") or {})}
-        self._run = Recording(self._store, describe=describe, **options)
+        self._run = Recording(self._store, **options)
         self.run_ids.append(self._run.run_id)
         # A loop that ends with an exception may not call its callbacks; the run must not stay open.
         atexit.register(self.end, "interrupted")

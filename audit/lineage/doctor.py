@@ -63,18 +63,19 @@ def diagnose(dataset: Any, samples: int = 4) -> Diagnosis:
     """
     if samples < 1:
         raise UsageError(f"samples is {samples}.", hint="Give a whole number, 1 or more.")
-    if isinstance(dataset, (str, os.PathLike)):
-        dataset = open_dataset(dataset)
+    name = dataset if isinstance(dataset, (str, os.PathLike)) else None
+    if name is not None:
+        dataset = open_dataset(name)
     before = [source.take() for source in global_sources()]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _diagnose(dataset, samples, os.path.join(folder, "lineage"))
+            return _diagnose(dataset, name, samples, os.path.join(folder, "lineage"))
     finally:
         for source, state in zip(global_sources(), before, strict=True):
             source.put(state)
 
 
-def _diagnose(dataset: Any, samples: int, store: str) -> Diagnosis:
+def _diagnose(dataset: Any, name: str | os.PathLike[str] | None, samples: int, store: str) -> Diagnosis:
     found = Diagnosis(f"{type(dataset).__module__}.{type(dataset).__qualname__}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -88,7 +89,8 @@ def _diagnose(dataset: Any, samples: int, store: str) -> Diagnosis:
         if not found.samples:
             found.notes.append("The dataset gave no sample: nothing is known of it.")
         if run.status == "complete" and found.samples and not _is_iterable(dataset):
-            result = replay(reader, dataset=dataset)
+            # A dataset that keeps its items gives other ones the second time: a replay opens it anew.
+            result = replay(reader, dataset=dataset if name is None else open_dataset(name))
             found.identical = result.identical
             found.notes += [f"Sample {one.index}: {one.name}: {one.reason}" for one in result.different[:3]]
     return found

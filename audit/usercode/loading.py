@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from types import ModuleType
 
 from audit.errors import AuditError
 from audit.usercode.files import FINDER, CodeFile, CodeFiles, is_ours, specification_of
-from audit.usercode.search import find_code, find_named_code, forget_changed
+from audit.usercode.search import find_code, find_named_code, forget_changed, is_library
 
 _collector: ContextVar[CodeFiles | None] = ContextVar("collector", default=None)
 #: Names under which files were loaded; another file may have them next.
@@ -153,11 +152,7 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    libraries = (
-        *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
-        os.path.dirname(__file__),
-    )
-    users = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(libraries)]
+    users = [frame for frame in frames if not is_library(os.path.abspath(frame.filename))]
     chosen = (users or frames)[-1] if frames else None
     return f"{chosen.filename}:{chosen.lineno}" if chosen else "an unknown place"
 

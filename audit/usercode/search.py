@@ -141,7 +141,7 @@ def is_library(path: str) -> bool:
 def _library_folders() -> tuple[str, ...]:
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages(), _AUDIT]
-    return tuple(os.path.join(folder, "") for folder in folders)
+    return tuple({os.path.join(path, "") for folder in folders for path in (folder, os.path.realpath(folder))})
 
 
 def forget_changed(files: CodeFiles) -> None:

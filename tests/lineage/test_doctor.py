@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from click.testing import CliRunner
-from dataset_shapes import Arithmetic, NamedAttribute, Stream
+from dataset_shapes import Arithmetic, NamedAttribute, Stream, picture
 from torch.utils.data import Dataset
+from torchvision.transforms import v2
 
 import audit
 from audit.cli.main import cli
@@ -100,6 +101,60 @@ def test_odd_datasets() -> None:
     assert "gave no sample" in doctor_text(empty)
     keyed: Any = {"a": 1}
     assert "KeyError" in audit.doctor(keyed).failures[0]
+
+
+class Typed(Odd):
+    """A dataset whose values have a class of their own, which digests of this version hold."""
+
+    def __init__(self) -> None:
+        self.steps = v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip()])
+
+    def __getitem__(self, index: int) -> Any:
+        return self.steps(picture(index)), index
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_replay_follows_the_recipe_of_the_digests() -> None:
+    found = audit.doctor(Typed())
+    assert (found.identical, found.notes, found.is_complete) == (4, [], True)
+
+
+_KEEPING = """
+import torch
+from torch.utils.data import Dataset
+
+
+class Keeping(Dataset):
+    def __init__(self):
+        self.kept = {}
+
+    def __len__(self):
+        return 3
+
+    def double(self, x):
+        return x * 2
+
+    def shift(self, x):
+        return x + 1
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            self.kept[index] = self.double(torch.full((3,), float(index)))
+        return self.shift(self.kept[index]), index
+
+
+def dataset():
+    return Keeping()
+"""
+
+
+def test_a_dataset_that_keeps_its_items_is_replayed_anew(tmp_path: Path) -> None:
+    file = tmp_path / "kept_to_diagnose.py"
+    file.write_text(_KEEPING)
+    found = audit.doctor(f"{file}:dataset")
+    assert (found.identical, found.notes) == (3, [])
 
 
 def test_the_command(tmp_path: Path) -> None:

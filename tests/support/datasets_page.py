@@ -44,6 +44,9 @@ A dataset of your own that wraps another one may take its items in any order, so
 several (a pair, a mix) has the first one's file as its source, or `dataset://N` with its own number if there are no files. Where an item is given instead of
 another one that cannot be read, the source is the one that was given.
 
+A source is a path below the dataset's `root`, else below the folder that all files of its list have in common, else below a folder that the dataset holds,
+else a file name: so files of one name in several folders are different sources.
+
 The first picture, sound or video that is opened is the source. Any other file (`.npy`, `.pt`, `.txt`, `.json`) may be read for many samples, so it is the source only if it
 is known to belong to one: the dataset has a list or table with an entry for each sample that names the file for this index and no other; or the file is one of a list that has at least as many
 files as there are samples; or the last number in its name is the index, and there are such files for the first and the last sample, too. Otherwise the file is in `sample_sources`, and the source is `dataset://N`. A dataset that
@@ -51,7 +54,8 @@ keeps its items in memory after the first epoch opens no file later: those visit
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
 Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
 
-If a transform runs twice in one visit, each call has its own output: `1` and `1#2`.
+If a transform runs twice in one visit, each call has its own output: `1` and `1#2`. Stages of the label have paths that begin with `target.`, and so have those of a
+second and third view of the same form (`(anchor, positive, negative)`): the first view is the model's input.
 
 ## Stages outside the dataset
 

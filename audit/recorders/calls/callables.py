@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar
+
+from audit.usercode.search import is_library as is_library_path
 
 #: Identifies a callable. A bound method is a new object each time it is read, so its parts are used.
 Key = tuple[int, int]
@@ -16,9 +17,6 @@ Key = tuple[int, int]
 T = TypeVar("T")
 
 _MOST_ITEMS = 64
-_LIBRARY = tuple(
-    os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "purelib", "platlib")
-)
 _OWN_PACKAGE = __name__.partition(".")[0]
 _OWN_FOLDER = os.path.join(os.path.dirname(sys.modules[_OWN_PACKAGE].__file__ or ""), "")
 
@@ -92,7 +90,7 @@ def is_library(function: FunctionType) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_library_file(path: str) -> bool:
     """Return whether a file of code belongs to an installed package, or to Python itself."""
-    return path.startswith(("<frozen", _OWN_FOLDER)) or os.path.realpath(path).startswith(_LIBRARY)
+    return path.startswith("<frozen") or is_library_path(os.path.realpath(path))
 
 
 def is_own_file(path: str) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from audit.recorders.calls.callables import is_a
+
+T = TypeVar("T", bound=Hashable)
 
 _DEEPEST = 3
 _MOST_ITEMS = 256
@@ -62,6 +64,27 @@ def ids_in(value: Any, depth: int = _DEEPEST) -> set[int]:
         for part in parts_in(value):
             found |= ids_in(part, depth - 1)
     return found
+
+
+def leading_to(passed: Iterable[tuple[T, set[int], Any]], wanted: set[int], *, alone: bool = False) -> set[T]:
+    """Return the stages that led to wanted values: of each, the last first, a key, the ids of what it was given, and its output.
+
+    With `alone`, only those all of whose output did: one that gives a picture with its mask led to both.
+    """
+    found: set[T] = set()
+    for key, given, output in passed:
+        if ids_in(output) & wanted and (not alone or _is_among(output, wanted)):
+            found.add(key)
+            wanted = wanted | given
+    return found
+
+
+def _is_among(value: Any, wanted: set[int], depth: int = _DEEPEST) -> bool:
+    if id(value) in wanted:
+        return True
+    if not depth or not is_a(value, (Mapping, list, tuple)):
+        return False
+    return all(_is_among(part, wanted, depth - 1) for part in parts_in(value) if carries_data(part))
 
 
 def is_picture(value: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
-from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value
+from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value, leading_to
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.describe import name_of, plain
 from audit.recorders.stages.discover import is_choice
@@ -204,10 +204,11 @@ class VisitCalls:
 
     def mark_targets(self, item_input: Any, others: Any) -> None:
         """Tell stages that lead to the label from those that lead to the model's input."""
-        main = self._leading_to(ids_in(item_input))
-        side = self._leading_to(ids_in(others))
+        passed = [(call, call.given, call.output) for call in reversed(self.made)]
+        main = leading_to(passed, ids_in(item_input))
+        side = leading_to(passed, ids_in(others), alone=True)
         for call in self.made:
-            call.is_target = id(call) in side and id(call) not in main
+            call.is_target = call in side and call not in main
 
     def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
         """Return pairs of stages between which the value changed without a call: the first one's output went nowhere else.
@@ -239,14 +240,6 @@ class VisitCalls:
         """Let go of the values of the visit."""
         for call in self.made:
             call.value = call.output = None
-
-    def _leading_to(self, wanted: set[int]) -> set[int]:
-        found: set[int] = set()
-        for call in reversed(self.made):
-            if ids_in(call.output) & wanted:
-                found.add(id(call))
-                wanted = wanted | call.given
-        return found
 
 
 _NOTHING = object()

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from audit import provenance
 from audit.errors import RecordingError, UsageError, plainly
 from audit.identity import check_run_name
 from audit.models.expected_input import stated_by
@@ -78,7 +79,6 @@ class Recording:
         strict: bool = False,
         tags: Mapping[str, str] | None = None,
         stall_timeout: float = 600.0,
-        describe: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         if name is not None and not isinstance(name, str):
             raise UsageError(f"name is {name!r}.", hint="A run's name is text.")
@@ -89,9 +89,8 @@ class Recording:
         if not isinstance(stall_timeout, (int, float)) or not stall_timeout >= 0:
             raise UsageError(f"stall_timeout is {stall_timeout!r}.", hint="Give seconds, or 0 for no warning.")
         check_run_name(name)
-        details = describe() if describe is not None else {}
         tagged = rank_tags() | dict(tags or {})
-        run = Run("", name=name, tags=tagged, capture=capture, **details)
+        run = Run("", name=name, tags=tagged, capture=capture, **provenance.describe())
         self._problems = problems = Problems(run.warnings, strict=strict)
         self._plan = CapturePlan(capture, capture_budget, run, problems)
         self._state = state = RecordingState(

@@ -17,6 +17,7 @@ from audit.recorders.calls.callables import dict_of
 _MOST_ENTRIES = 200_000
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
 _MOST_LISTS = 32
+_MOST_FOLDERS = 8
 
 
 class _Names(NamedTuple):
@@ -28,6 +29,8 @@ class _Names(NamedTuple):
     counts: dict[str, int]
     #: By the stems of file names in them; None for a stem of several.
     by_stem: dict[str, str | None]
+    #: The least and the greatest of the absolute paths among them: what both begin with, all do.
+    ends: list[str]
 
 
 #: By the id of a list, what was in it when it was looked at.
@@ -45,6 +48,26 @@ def is_listed(dataset: Any, index: int, path: str) -> bool:
     if not 0 <= index < count:
         return False
     return any(_names_path(held, index, path) for held in _lists_of(dataset) if len(held) == count)
+
+
+def folder_of(dataset: Any, path: str) -> str | None:
+    """Return the folder below which the dataset has its files, if it names this one: files in two folders may have one name."""
+    for held in _lists_of(dataset):
+        names = _names_in(held)
+        if path in names.counts:
+            return os.path.commonpath([os.path.dirname(end) for end in names.ends])
+        parts = path.split(os.sep)
+        for place in range(len(parts) - 2, max(len(parts) - _MOST_FOLDERS, 1), -1):
+            if os.sep.join(parts[place:]) in names.counts:
+                return os.sep.join(parts[:place])
+    folders = (os.fsdecode(held) for held in dict_of(dataset).values() if isinstance(held, (str, os.PathLike)))
+    return min((folder for folder in folders if folder and _is_below(path, folder)), key=len, default=None)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(os.path.join(folder, "")) or (
+        not folder.startswith(os.sep) and path.startswith(os.path.join(os.path.abspath(folder), ""))
+    )
 
 
 def _is_among_files(dataset: Any, path: str) -> bool:
@@ -133,9 +156,11 @@ def _names_in(held: Any) -> _Names:
     known = _known.get(id(held))
     if known is not None and known.held is held and known.length == len(held):
         return known
-    names = _known[id(held)] = _Names(held, len(held), {}, {})
+    names = _known[id(held)] = _Names(held, len(held), {}, {}, [])
     for text in _all_texts(held):
         names.counts[text] = names.counts.get(text, 0) + 1
+        if text.startswith(os.sep):
+            names.ends[:] = [min(text, *names.ends[:1]), max(text, *names.ends[1:])] if names.ends else [text, text]
         stem = _stem(text)
         names.by_stem[stem] = None if stem in names.by_stem else text
     if len(_known) > _MOST_LISTS:

@@ -38,7 +38,11 @@ class ItemSource:
             return found
         try:
             named = find_source(self.finder, index, made.item)
-            return found if named is None else named_origin(named, found.folder, found.split, found.label)
+            return (
+                found
+                if named is None
+                else named_origin(named, found.folder, found.split, found.label, dataset=self._dataset)
+            )
         except Exception as error:
             # The same words for every item: a run is marked once with each message.
             problems.append(f"source= names no file of a sample: {type(error).__name__}: {error}")

@@ -68,13 +68,16 @@ def input_part(data: Any) -> Any:
     return data
 
 
-def second_input(item: Any) -> Any:
+def further_inputs(item: Any) -> Any:
     """Return the part of an item beside its input that has the same form, as in (anchor, positive, label); None if none has."""
     if not isinstance(item, (tuple, list)) or len(item) < 3:
         return None
     place = input_place(item)
     second = item[place + 1] if place + 1 < len(item) else None
-    return second if second is not None and _are_alike(item[place], second) else None
+    if second is None or not _are_alike(item[place], second):
+        return None
+    # All that follow, as in (anchor, positive, negative).
+    return [part for part in item[place + 1 :] if _are_alike(item[place], part)]
 
 
 def fields_of(item: Any) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from audit.recorders.visit.batch_fetch import BatchFetch, BatchObserver
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.item_calls import ItemCalls, assign_calls
-from audit.recorders.visit.items import parts_of, second_input, split_item
+from audit.recorders.visit.items import further_inputs, parts_of, split_item
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
 
@@ -200,7 +200,7 @@ class VisitMaker:
         visit = made.visit
         try:
             made.value, made.label = split_item(made.item)
-            visit.settle_calls(made.value, made.label if made.label is not None else second_input(made.item))
+            visit.settle_calls(made.value, made.label if made.label is not None else further_inputs(made.item))
             if made.value is None and self._require_value:
                 visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
             elif 0 not in visit.rows:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import Subset
 
 from audit.recorders.calls.asked_items import makes_own_items
+from audit.recorders.visit.file_lists import folder_of
 from audit.recorders.visit.hugging_face import TableRow, row_values, table_row
 from audit.recorders.visit.items import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
@@ -91,7 +92,7 @@ def _origin(dataset: Any, index: int) -> Origin:
         split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
         label = dataset.label(index) if callable(getattr(dataset, "label", None)) else None
         if not hasattr(source, "path"):
-            return named_origin(source, _folder(dataset), split, label)
+            return named_origin(source, _folder(dataset), split, label, dataset=dataset)
         return Origin(source.path, source.root, source.raw, split, label)
     if isinstance(dataset, Subset) and not makes_own_items(dataset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
@@ -163,14 +164,16 @@ def _takes_item(function: Any) -> bool:
     return sum(one.kind in places and one.default is inspect.Parameter.empty for one in parameters) >= 2
 
 
-def named_origin(source: Any, folder: str | None, split: Any = None, label: int | None = None) -> Origin:
+def named_origin(
+    source: Any, folder: str | None, split: Any = None, label: int | None = None, *, dataset: Any = None
+) -> Origin:
     """Return the origin by what somebody calls its source: a path, several, or a mapping by role."""
     pairs: list[tuple[str | None, Any]]
     if isinstance(source, Mapping):
         pairs = [(str(role), path) for role, path in source.items()]
     else:
         pairs = [(None, path) for path in (source if isinstance(source, (list, tuple)) else [source])]
-    files = [_named_file(path, folder, role) for role, path in pairs if path is not None]
+    files = [_named_file(path, folder, role, dataset) for role, path in pairs if path is not None]
     if not files:
         raise ValueError("no source is named")
     first, given = files[0], split if isinstance(split, str) else None
@@ -179,17 +182,17 @@ def named_origin(source: Any, folder: str | None, split: Any = None, label: int 
     )
 
 
-def _named_file(path: Any, folder: str | None, role: str | None) -> OriginFile:
+def _named_file(path: Any, folder: str | None, role: str | None, dataset: Any) -> OriginFile:
     if isinstance(path, str) and "://" in path:
         return OriginFile(path, role=role)
-    return replace(file_below(os.path.abspath(os.fsdecode(path)), folder), role=role)
+    return replace(file_below(os.path.abspath(os.fsdecode(path)), folder, dataset), role=role)
 
 
-def file_below(path: str, folder: str | None) -> OriginFile:
-    """Return a file as it is stored: below the dataset's folder, or below its own where it lies elsewhere."""
+def file_below(path: str, folder: str | None, dataset: Any) -> OriginFile:
+    """Return a file as it is stored: below the dataset's folder or that of its list of files, else below its own folder."""
     root = os.path.abspath(folder) if folder is not None else ""
     if not root or not path.startswith(os.path.join(root, "")):
-        root = os.path.dirname(path)
+        root = os.path.abspath(folder_of(dataset, path) or os.path.dirname(path))
     relative = os.path.relpath(path, root)
     return OriginFile(printable_path(relative), root, raw_path(relative), path)
 

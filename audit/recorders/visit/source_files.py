@@ -20,7 +20,22 @@ from audit.sources.archive import read_member
 #: What a sample is read from. Other files (annotations, caches, shards) may belong to many samples.
 _MEDIA = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif", ".heic"),
-    *(".jxl", ".dcm", ".nii", ".gz", ".exr", ".hdr", ".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".mp4", ".avi"),
+    *(
+        ".jxl",
+        ".dcm",
+        ".nii",
+        ".nii.gz",
+        ".exr",
+        ".hdr",
+        ".wav",
+        ".flac",
+        ".mp3",
+        ".ogg",
+        ".m4a",
+        ".opus",
+        ".mp4",
+        ".avi",
+    ),
     *(".mov", ".mkv", ".webm"),
 )
 #: Code and what it needs to run: no part of a sample.
@@ -95,10 +110,10 @@ def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
     if origin.root is None and origin.source.startswith("dataset://"):
         first = _first_file(origin, paths)
         if first is not None:
-            file = file_below(first, origin.folder)
+            file = file_below(first, origin.folder, origin.owner)
             paths.remove(first)
             origin = replace(origin, source=file.source, root=file.root, raw=file.raw, path=first)
-    further = [file_below(path, origin.folder or origin.root) for path in paths]
+    further = [file_below(path, origin.folder or origin.root, origin.owner) for path in paths]
     return replace(origin, further=(*origin.further, *further))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import json
 import pickle
 import queue
 import re
@@ -21,6 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import audit
+from audit.recorders.calls.callables import is_library_file
 
 VOWELS = re.compile("[aeiou]")
 
@@ -107,6 +109,20 @@ def test_they_are_told(dataset: Any, what: str, line: str, tmp_path: Path) -> No
 )
 def test_what_was_not_changed_is_not_told(dataset: Any, tmp_path: Path) -> None:
     assert unrecorded(tmp_path / "lineage", dataset) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "is_library"),
+    [
+        (json.__file__, True),
+        (torch.__file__, True),
+        ("/home/somebody/.local/lib/python3.11/site-packages/lib.py", True),
+        ("/usr/lib/python3/dist-packages/lib.py", True),
+        ("/home/somebody/project/lib.py", False),
+    ],
+)
+def test_installed_packages_are_libraries_wherever_they_are(path: str, is_library: bool) -> None:
+    assert is_library_file(path) is is_library
 
 
 def test_the_run_command_tells_it_too(tmp_path: Path) -> None:

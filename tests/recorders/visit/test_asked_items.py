@@ -131,7 +131,7 @@ def test_a_wrapper_that_takes_items_in_another_order(root: Path, kind: Any, work
 
 def test_a_list_in_another_order(root: Path) -> None:
     found = facts_of(root / "lineage", ReversedList(root))
-    assert found == [(n, f"{5 - n}.png", (5 - n) // 3, 5 - n) for n in range(6)]
+    assert found == [(n, f"class{(5 - n) // 3}/{5 - n}.png", (5 - n) // 3, 5 - n) for n in range(6)]
 
 
 def test_another_item_instead_of_a_damaged_one(root: Path) -> None:
@@ -287,5 +287,5 @@ class OtherInstead(Mosaic):
 
 
 def test_the_first_of_several_pictures_is_the_source(root: Path) -> None:
-    assert sources_of(root / "lineage", Mosaic(root)) == [f"{5 - n}.png" for n in range(6)]
-    assert sources_of(root / "instead", OtherInstead(root)) == [f"{n | 1}.png" for n in range(6)]
+    assert sources_of(root / "lineage", Mosaic(root)) == [f"class{(5 - n) // 3}/{5 - n}.png" for n in range(6)]
+    assert sources_of(root / "instead", OtherInstead(root)) == [f"class{(n | 1) // 3}/{n | 1}.png" for n in range(6)]

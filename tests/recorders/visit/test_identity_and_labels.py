@@ -194,3 +194,40 @@ def test_a_picture_behind_a_number_or_a_name_is_the_input(form: Any, label: int 
         paths = [path for (path,) in store.sql("SELECT path FROM stages ORDER BY stage").fetchall()]
     assert paths[1] == "call.to_tensor"
     assert not any(path.startswith("target.") for path in paths)
+
+
+class Joined:
+    """A transform of a picture together with its mask, by name."""
+
+    def __call__(self, **parts: Any) -> dict[str, Any]:
+        return {name: np.ascontiguousarray(part[:, ::-1]) for name, part in parts.items()}
+
+
+class PictureWithMask(Dataset):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        self.joined = Joined()
+
+    def __len__(self) -> int:
+        return 3
+
+    def shift(self, mask: Any) -> Any:
+        return mask + 1
+
+    def __getitem__(self, index: int) -> Any:
+        made = self.joined(image=np.full((3, 4, 3), index, np.uint8), mask=np.eye(3, 4, dtype=np.uint8))
+        return made["image"].transpose(2, 0, 1), self.shift(made["mask"])
+
+
+def test_a_stage_of_a_picture_and_its_mask_is_not_of_the_mask_alone(tmp_path: Path) -> None:
+    _, warned = labels_of(tmp_path, PictureWithMask())
+    with audit.open(tmp_path / "lineage") as store:
+        paths = [path for (path,) in store.sql("SELECT path FROM stages ORDER BY stage").fetchall()]
+    assert paths == ["0", "call.joined", "target.call.shift", "inside.item"]
+    assert any("between call.joined" in text for text in warned)
+
+
+def test_every_further_view_is_one(tmp_path: Path) -> None:
+    labels_of(tmp_path, Items(lambda n: tuple(to_tensor(Image.new("RGB", (4, 4), (n, k, 0))) for k in range(3))))
+    with audit.open(tmp_path / "lineage") as store:
+        paths = [path for (path,) in store.sql("SELECT path FROM stages ORDER BY stage").fetchall()]
+    assert paths == ["0", "call.to_tensor", "target.call.to_tensor#2", "target.call.to_tensor#3"]
