@@ -89,7 +89,7 @@ def _diagnose(dataset: Any, name: str | os.PathLike[str] | None, samples: int, s
         if not found.samples:
             found.notes.append("The dataset gave no sample: nothing is known of it.")
         if run.status == "complete" and found.samples and not _is_iterable(dataset):
-            # A dataset that keeps its items gives other ones the second time: a replay opens it anew.
+            # A dataset that keeps its items gives other ones the second time: a replay opens it again.
             result = replay(reader, dataset=dataset if name is None else open_dataset(name))
             found.identical = result.identical
             found.notes += [f"Sample {one.index}: {one.name}: {one.reason}" for one in result.different[:3]]

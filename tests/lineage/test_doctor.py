@@ -150,7 +150,7 @@ def dataset():
 """
 
 
-def test_a_dataset_that_keeps_its_items_is_replayed_anew(tmp_path: Path) -> None:
+def test_a_dataset_that_keeps_its_items_is_opened_again(tmp_path: Path) -> None:
     file = tmp_path / "kept_to_diagnose.py"
     file.write_text(_KEEPING)
     found = audit.doctor(f"{file}:dataset")
