@@ -37,6 +37,9 @@ class BatchCounts:
     #: How many outputs the model has, once it has run.
     outputs: int | None = None
     problems: list[str] = field(default_factory=list)
+    #: What items look like that have neither a label nor a target, and whether any sample has one.
+    unlabelled: str | None = None
+    has_labels: bool = False
     #: A sentence for each sample that failed.
     failures: list[str] = field(default_factory=list)
     #: Changes of the values that no stage explains.
@@ -63,6 +66,8 @@ class BatchCounts:
             outside=first.labels_outside if first is not None else 0,
             outputs=int(logits.shape[1]) if logits is not None else None,
             problems=batch.problems,
+            unlabelled=batch.unlabelled,
+            has_labels=any(one is not None for one in (*batch.labels, *batch.item_targets, *batch.item_head_targets)),
             failures=batch.failures,
             unrecorded=batch.unrecorded,
             ungraded=output.problems,
@@ -79,6 +84,8 @@ class BatchCounts:
         self.outside += other.outside
         self.outputs = other.outputs if other.outputs is not None else self.outputs
         self.problems = [*self.problems, *other.problems][:_MOST_KEPT]
+        self.unlabelled = self.unlabelled or other.unlabelled
+        self.has_labels = self.has_labels or other.has_labels
         self.failures = [*self.failures, *other.failures][:_MOST_KEPT]
         self.ungraded = [*dict.fromkeys([*self.ungraded, *other.ungraded])][:_MOST_KEPT]
         self.unread = [*self.unread, *other.unread]
@@ -112,6 +119,8 @@ class RunExecutor(ABC):
         self.outside = 0
         self.inside: dict[str | None, int | None] = {}
         self.problems: list[str] = []
+        self._unlabelled: str | None = None
+        self._has_labels = False
         #: Samples without a prediction, by the output and the sentence that says why.
         self.unread: dict[tuple[str | None, str], list[int]] = {}
         self.outputs: int | None = None
@@ -157,6 +166,11 @@ class RunExecutor(ABC):
             status = "failed"
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
+        if self._unlabelled and not self._has_labels and self.writer.run.output not in (None, "embedding"):
+            self._warn_once(
+                f"No label was found in the items ({self._unlabelled}): predictions are not graded. "
+                "Let the dataset return (input, target)."
+            )
         for head, count in self.inside.items():
             if count is not None and is_enough(count):
                 self._warn_once(f"The output of the model {self._output_name(head)}: {DOUBT}")
@@ -196,6 +210,8 @@ class RunExecutor(ABC):
         self.outside += counts.outside
         self.inside = _add_inside(self.inside, counts.inside)
         self.problems.extend(counts.problems)
+        self._unlabelled = self._unlabelled or counts.unlabelled
+        self._has_labels = self._has_labels or counts.has_labels
         self._add_unrecorded(counts.unrecorded)
         self._note_meaning(counts)
         if self.outputs is None and counts.outputs is not None:

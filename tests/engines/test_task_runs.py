@@ -113,10 +113,22 @@ class Share(torch.nn.Module):
         self.last = torch.nn.Linear(6, 1)
     def forward(self, x): return torch.sigmoid(self.last(x))
 
+class Words(Labels):
+    def __getitem__(self, index): return super().__getitem__(index)[0], "cat"
+
+def words(): return Words()
 def labels(): return Labels()
 def numbers(): return Numbers()
 def share(): return Share().eval()
 """
+
+
+def test_items_without_a_label_are_reported_once(tmp_path: Path) -> None:
+    code = tmp_path / "words.py"
+    code.write_text(LATE)
+    options = {"model": f"{code}:share", "trust": True, "workers": 0, "batch_size": 20, "output": "sigmoid"}
+    run = audit.run(f"{code}:words", store=tmp_path / "x", **options)
+    assert len([one for one in run.warnings if "No label was found in the items (a tuple of Tensor, str)" in one]) == 1
 
 
 @pytest.mark.parametrize(("output", "notes"), [("embedding", 0), (None, 1)])
