@@ -77,6 +77,23 @@ static size_t write_png(const uint8_t *pixels, size_t height, size_t width, size
 
 #define BITS_BLOCK 32
 
+/* The place of the lowest bit that is set, and how many bits a number has. */
+#if defined(__GNUC__)
+static inline int lowest_bit(uint64_t v) { return __builtin_ctzll(v); }
+static inline int bits_of(uint32_t v) { return v ? 32 - __builtin_clz(v) : 0; }
+#else
+static inline int lowest_bit(uint64_t v) {
+    int n = 0;
+    while (!(v >> n & 1)) n++;
+    return n;
+}
+static inline int bits_of(uint32_t v) {
+    int n = 0;
+    while (v >> n) n++;
+    return n;
+}
+#endif
+
 /* The low `width` bits of eight bytes, one behind the other. */
 static uint64_t packed_bits(uint64_t eight, int width) {
     uint64_t out = 0, mask = (1u << width) - 1;
@@ -126,9 +143,8 @@ BODY size_t rgb_bits(const uint8_t *restrict src, size_t height, size_t width, P
             }
             for (size_t at = 0; at < line; at += BITS_BLOCK) {
                 uint8_t any = 0;
-                int wide = 0;
                 for (int i = 0; i < BITS_BLOCK; i++) any |= z[at + i];
-                while (any >> wide) wide++;
+                int wide = bits_of(any);
                 *widths++ = (uint8_t)wide;
                 if (wide) bits = put_bits(z + at, wide, packed, bits);
             }

@@ -117,22 +117,6 @@ static inline void put_code(BitWriter *w, uint64_t bits, int count) {
     w->at = put_number(w->at, word);
 }
 
-#if defined(__GNUC__)
-static inline int lowest_bit(uint64_t v) { return __builtin_ctzll(v); }
-static inline int bits_of(uint32_t v) { return v ? 32 - __builtin_clz(v) : 0; }
-#else
-static inline int lowest_bit(uint64_t v) {
-    int n = 0;
-    while (!(v >> n & 1)) n++;
-    return n;
-}
-static inline int bits_of(uint32_t v) {
-    int n = 0;
-    while (v >> n) n++;
-    return n;
-}
-#endif
-
 /* A symbol of so many zeros and the length of a number, and the number. */
 static inline void put_symbol(BitWriter *w, const Codes *codes, int zeros, int number) {
     uint32_t size = (uint32_t)(number < 0 ? -number : number);
