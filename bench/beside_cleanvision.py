@@ -89,8 +89,6 @@ def build(root: Path, count: int = 1_000) -> dict[str, list[set[str]]]:
 def ours(root: Path, store: Path) -> tuple[float, float, dict[str, list[str]]]:
     """Seconds of work for the run and for the checks, and what was found."""
     from audit.api import run
-    from audit.checks.config import parse_configuration
-    from audit.checks.runner import run_checks
 
     pipeline = store.parent / "pipeline.py"
     pipeline.write_text(
@@ -99,15 +97,23 @@ def ours(root: Path, store: Path) -> tuple[float, float, dict[str, list[str]]]:
     begun = time.process_time()
     run(root, pipeline=pipeline, store=store, workers=0)
     recorded, begun = time.process_time() - begun, time.process_time()
+    found = judged(store)
+    return recorded, time.process_time() - begun, found
+
+
+def judged(store: Path) -> dict[str, list[str]]:
+    """Return the pictures that the checks report, by fault."""
+    from audit.checks.config import parse_configuration
+    from audit.checks.runner import run_checks
+
     config = parse_configuration({"max_findings": 5_000}, None)
     only = ["image_quality", "duplicates", "near_duplicates"]
     report = run_checks(store, only=only, config=config, record=False)
-    worked = time.process_time() - begun
     found: dict[str, list[str]] = {}
     for finding in (finding for outcome in report.outcomes for finding in outcome.findings):
         fault = next(fault for said, fault in SAID.items() if said in finding.message)
         found.setdefault(fault, []).append(str(finding.source))
-    return recorded, worked, found
+    return found
 
 
 def main() -> None:

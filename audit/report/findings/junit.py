@@ -43,12 +43,24 @@ def _suite(report: Report, outcome: CheckOutcome, number: int, now: str) -> ET.E
     ET.SubElement(suite, "properties")
     lesser = _cases(suite, report, outcome)
     cases = suite.findall("testcase")
+    _number(cases)
     suite.set("tests", str(len(cases)))
     for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(key, str(sum(case.find(tag) is not None for case in cases)))
     ET.SubElement(suite, "system-out").text = _safe("\n".join(lesser))
     ET.SubElement(suite, "system-err")
     return suite
+
+
+def _number(cases: list[ET.Element]) -> None:
+    """Give each case a name of its own: of several with one name, GitLab shows only the first."""
+    taken: set[str] = set()
+    for case in cases:
+        name, number = case.get("name", ""), 1
+        while (own := name if number == 1 else f"{name} ({number})") in taken:
+            number += 1
+        taken.add(own)
+        case.set("name", own)
 
 
 def _cases(suite: ET.Element, report: Report, outcome: CheckOutcome) -> list[str]:
@@ -83,9 +95,8 @@ def _details(report: Report, finding: Finding, weight: str) -> str:
 def _case(
     suite: ET.Element, outcome: CheckOutcome, name: str, tag: str | None, message: str, kind: str, details: str = ""
 ) -> None:
-    case = ET.SubElement(
-        suite, "testcase", classname=f"audit.{_safe(outcome.group)}.{_safe(outcome.check)}", name=_safe(name), time="0"
-    )
+    classname = f"audit.{_safe(outcome.group)}.{_safe(outcome.check)}"
+    case = ET.SubElement(suite, "testcase", classname=classname, name=_safe(name), time="0")
     if tag:
         child = ET.SubElement(case, tag, {} if tag == "skipped" else {"type": kind}, message=_safe(message))
         child.text = _safe(details) or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,17 @@ def test_junit_is_what_the_schemas_of_its_readers_have_in_common(severity: str) 
     schema.validate(FORMS["junit"](make([])))
     with pytest.raises(xmlschema.XMLSchemaValidationError):
         schema.validate(FORMS["junit"](make(NASTY[:1])).replace("<testcase ", '<testcase file="a.png" '))
+
+
+def test_junit_names_each_case_once() -> None:
+    """GitLab knows a case by its class name and its name, and drops all but the first of several."""
+    report = make(NASTY[:2])
+    outcome = next(outcome for outcome in report.outcomes if outcome.check == "finite")
+    outcome.findings = [*outcome.findings, *outcome.findings, replace(outcome.findings[0], message="another finding")]
+    root = ET.fromstring(FORMS["junit"](report))
+    names = [(case.get("classname"), case.get("name")) for case in root.iter("testcase")]
+    assert len(set(names)) == len(names)
+    assert len([name for name in names if name[0] == "audit.values.finite"]) == len(outcome.findings) + 1
 
 
 def test_junit_does_not_fail_for_less_than_was_asked() -> None:
