@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -51,20 +50,27 @@ class Measures:
 
 def measured(found: Iterable[Picture]) -> Iterator[Measures]:
     """Yield the measures of each picture; the order is not that of the pictures."""
-    remaining = iter(found)
-    while some := list(islice(remaining, _BATCH)):
-        groups: dict[tuple[str, tuple[int, int]], list[Picture]] = {}
-        for picture in some:
-            groups.setdefault(_form(picture.image), []).append(picture)
-        for (mode, size), group in groups.items():
-            if not _is_small(size) or mode not in ("L", "RGB"):
-                for picture in group:
-                    image = _opened(picture.image)
-                    yield from _measure(
-                        [picture], _reduced(image), size, mode, (thumbnail(image)[None], _colours(image)[None])
-                    )
-            else:
-                yield from _measure(group, np.stack([np.asarray(picture.image) for picture in group]), size, mode)
+    groups: dict[tuple[str, tuple[int, int]], list[Picture]] = {}
+    kept = 0
+    for picture in found:
+        mode, size = _form(picture.image)
+        if not _is_small(size) or mode not in ("L", "RGB"):
+            # A large picture is not kept for others of its size.
+            image = _opened(picture.image)
+            made = (thumbnail(image)[None], _colours(image)[None])
+            yield from _measure([picture], _reduced(image), size, mode, made)
+            continue
+        groups.setdefault((mode, size), []).append(picture)
+        kept += 1
+        if kept == _BATCH:
+            yield from _measure_groups(groups)
+            groups, kept = {}, 0
+    yield from _measure_groups(groups)
+
+
+def _measure_groups(groups: dict[tuple[str, tuple[int, int]], list[Picture]]) -> Iterator[Measures]:
+    for (mode, size), group in groups.items():
+        yield from _measure(group, np.stack([np.asarray(picture.image) for picture in group]), size, mode)
 
 
 def _measure(

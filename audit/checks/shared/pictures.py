@@ -75,7 +75,7 @@ def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Pict
         f"USING (run_id, epoch, index, visit) WHERE stage = 0 AND form = '{form}' AND {chosen}"
     )
     failed = 0
-    for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(256):
+    for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(64):
         for index, source, digest, kind, encoding, data in rows:
             try:
                 exact = form == "full" or encoding == _LOSSLESS
