@@ -58,6 +58,22 @@ def shrink(data: bytes) -> Array | None:
 
 
 def distances(pictures: SmallPictures, to: Array) -> Array:
-    """Return how far each picture is from one, as the mean difference of levels: 0 is equal, 255 black against white."""
-    found: Array = np.abs(pictures.pixels.astype(np.int16) - to.astype(np.int16)).mean(axis=1)
+    """Return how unlike one each picture is: 0 is equal, infinite not alike at all.
+
+    The mean difference of levels alone would put a foggy lake beside gravel of the same grey: it counts the less, the more the
+    two pictures are bright and dark in the same places.
+    """
+    apart: Array = np.abs(pictures.pixels.astype(np.int16) - to.astype(np.int16)).mean(axis=1)
+    unlike = 1.0 - _standardised(pictures.pixels) @ _standardised(to[None])[0]
+    found: Array = np.where((apart < _SAME_LEVELS) | (unlike < _SAME_PLACES), apart * np.maximum(unlike, 0.0), np.inf)
     return found
+
+
+#: Pictures look alike if their levels differ by less, from 0 to 255, or if their correlation is greater than 1 minus this.
+_SAME_LEVELS, _SAME_PLACES = 12.0, 0.5
+
+
+def _standardised(pixels: Array) -> Array:
+    """Return each picture with mean 0 and length 1; one of a single level is 0."""
+    centred = pixels - pixels.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1.0))

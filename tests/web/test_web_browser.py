@@ -190,6 +190,7 @@ def test_a_running_run_refreshes(page: Any, tmp_path: Path) -> None:
         writer.finish("complete")
         page.locator(".status.complete").wait_for()
         assert page.locator(".figure dd").first.inner_text() == "9"
+        page.goto("about:blank")  # the page goes on asking; no server is there to answer after this
 
 
 #: Markup and script in every place where text of a user can end up; each calls `hit` if it runs.

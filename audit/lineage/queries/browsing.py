@@ -44,12 +44,35 @@ def summaries(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str]:
         "regression": "SELECT epoch, index, visit, concat_ws(' → ', format('{{:.4g}}', target[1]::DOUBLE), "
         "format('{{:.4g}}', output[1]::DOUBLE)) FROM graded_predictions WHERE run_id = ? AND index IN ({}) "
         "AND len(output) = 1",
+        "multilabel": "SELECT epoch, index, visit, target, probabilities FROM graded_predictions "
+        "WHERE run_id = ? AND index IN ({})",
+        "segmentation": "SELECT epoch, index, visit, format('mean IoU {{:.1f}}%', 100 * avg(iou)) FROM mask_scores "
+        "WHERE run_id = ? AND coalesce(call, 0) = 0 AND index IN ({}) GROUP BY ALL",
+        "tokens": "SELECT epoch, index, visit, format('{{}} of {{}} tokens right', count(*) FILTER (correct), count(correct)) "
+        "FROM tokens WHERE run_id = ? AND coalesce(call, 0) = 0 AND index IN ({}) GROUP BY ALL",
     }
     if not wanted or run.task not in queries:
         return {}
     indices = ", ".join(str(int(index)) for index in sorted({key[1] for key in wanted}))
     rows = reader.sql(queries[run.task].format(indices), parameters=[run.run_id]).fetchall()
+    if run.task == "multilabel":
+        rows = [(*row[:3], _labels(run, row[3], row[4])) for row in rows]
     return {(row[0], row[1], row[2]): row[3] for row in rows if (row[0], row[1], row[2]) in wanted}
+
+
+def _labels(run: Run, target: Sequence[float] | None, scores: Sequence[float] | None) -> str:
+    """Return the wanted labels and those with a score above 0.5, as the view `label_scores` takes them."""
+    names = dict(enumerate(run.classes or ()))
+
+    def chosen(values: Sequence[float]) -> str:
+        found = [names.get(n, str(n)) for n, value in enumerate(values) if value > 0.5]
+        more = len(found) - _MOST_LABELS
+        return ", ".join(found[:_MOST_LABELS]) + (f" and {more} more" if more > 0 else "") or "none"
+
+    return " → ".join(chosen(values) for values in (target, scores) if values is not None)
+
+
+_MOST_LABELS = 6
 
 
 class HistoryRow(VisitPlace):

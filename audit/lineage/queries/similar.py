@@ -96,7 +96,8 @@ def look_alike(
         apart = distances(found, own)
         for place in np.argsort(apart, kind="stable")[: 4 * most].tolist():
             epoch, index, visit = (int(number) for number in found.keys[place])
-            if (other.run_id, index, visit) != (run.run_id, key[1], key[2]):
+            is_itself = (other.run_id, index, visit) == (run.run_id, key[1], key[2])
+            if np.isfinite(apart[place]) and not is_itself:
                 nearest.append((float(apart[place]), other.run_id, (epoch, index, visit)))
     nearest.sort()
     # The same file is listed for itself. Items without a file are not the same because their numbers are.

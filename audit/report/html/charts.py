@@ -104,8 +104,8 @@ def reliability(bins: Sequence[ConfidenceBin]) -> Markup:
     return _svg(_W, _H, body, "reliability curve", "reliability")
 
 
-def losses(bins: Sequence[LossBin]) -> Markup:
-    """Return how often each loss occurs, on a scale of powers of ten."""
+def losses(bins: Sequence[LossBin], has_mistakes: bool = True) -> Markup:
+    """Return how often each loss occurs, on a scale of powers of ten; in one colour where no prediction is right or wrong."""
     top = max((b["count"] for b in bins), default=0) or 1
     width = _W / max(_FEWEST, len(bins))
     body, labelled = [], False
@@ -113,11 +113,13 @@ def losses(bins: Sequence[LossBin]) -> Markup:
         # A square root keeps the few large losses visible beside the many small ones.
         height = (_H - _PAD - 10) * math.sqrt(b["count"] / top)
         bad = height * b["wrong"] / b["count"] if b["count"] else 0.0
-        tip = f"loss {b['from']:.3g} to {b['to']:.3g}: {b['count']:,}, {b['wrong']:,} wrong"
+        tip = f"loss {b['from']:.3g} to {b['to']:.3g}: {b['count']:,}" + (
+            f", {b['wrong']:,} wrong" if has_mistakes else ""
+        )
         x, base = number * width + 1, _H - _PAD
         body += [
             _rect(x, base - height, width - 2, bad, "bad", tip),
-            _rect(x, base - height + bad, width - 2, height - bad, "good", tip),
+            _rect(x, base - height + bad, width - 2, height - bad, "good" if has_mistakes else "cool", tip),
         ]
         if math.isclose(math.log10(b["to"]) % 1, 0, abs_tol=1e-6) and 0.03 < (x + width) / _W < 0.97:
             body.append(_text(x + width - 1, _H - 6, f"{b['to']:g}"))

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from audit.columns import columns_of
+from audit.lineage.queries.browsing import summaries
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
 from audit.lineage.queries.task_results import TaskResults
 from audit.lineage.stage_overlays import StageOverlay
@@ -49,7 +50,7 @@ def run_view(run: Run) -> JsonObject:
 
 def counts_view(counts: RunCounts, order: ClassOrder = "label", *, task: TaskResults | None = None) -> JsonObject:
     """Return the counts of one epoch, with the confusion matrix in the order that is asked for, and the task's results."""
-    names = counts["classes"]
+    names = {number: name or "(no name)" for number, name in counts["classes"].items()}
     wrong = [cell for cell in counts["confusion"] if cell["label"] != cell["predicted"]]
     wrong.sort(key=lambda cell: -cell["count"])
     per_class = sorted(
@@ -113,6 +114,8 @@ def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
     view["run"] = run_view(trace.run)
     view["bars"] = _bars(trace)
     view["sequence"] = _sequence(trace)
+    key = (view["epoch"], view["index"], view["visit"])
+    view["said"] = summaries(trace.reader, trace.run, [key]).get(key)
     if trace.prediction is not None and view["label"] is None:
         view["label"], view["label_name"] = trace.prediction["label"], trace.prediction["label_name"]
     view["command"] = _command(trace)
@@ -234,7 +237,26 @@ def _levels(row: TracedStage) -> tuple[float, float] | None:
 
 
 def _unstretched(picture: Image.Image, black: float, white: float) -> Image.Image:
-    return picture.point([round(black + level * (white - black) / 255) for level in range(256)])
+    levels = [round(black + level * (white - black) / 255) for level in range(256)]
+    return picture.point(levels * len(picture.getbands()))
+
+
+def true_picture(row: TracedStage, preview: Preview | None) -> Image.Image | None:
+    """Return the picture of a preview of values between 0 and 1, as bright as they are; None for all other previews.
+
+    A preview of floats is stretched from the least to the greatest, and would look brighter than the same picture before it was scaled.
+    """
+    scale = _levels(row)
+    if preview is None or not preview.media_type.startswith("image/") or scale in (None, (0.0, 255.0)):
+        return None
+    from PIL import Image
+
+    assert scale is not None
+    try:
+        with open_picture(preview.data) as opened:
+            return _unstretched(opened.convert("L" if opened.mode == "L" else "RGB"), *scale)
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
 
 
 def _changes(before: TracedStage, stage: TracedStage) -> list[str]:
@@ -287,7 +309,7 @@ def _heat(loss: float | None) -> int:
 
 
 def _bars(trace: Trace) -> list[ProbabilityBar]:
-    """Return the likeliest classes, and always the label's class."""
+    """Return the likeliest classes, and always the label's class; of several labels, those of the highest probabilities."""
     if trace.prediction is None:
         return []
     shares = trace.prediction["probabilities"] or []
@@ -296,16 +318,19 @@ def _bars(trace: Trace) -> list[ProbabilityBar]:
     order = sorted(range(len(shares)), key=lambda n: -shares[n] if math.isfinite(shares[n]) else 2.0)
     shown = order[:_BARS]
     label = trace.prediction["label"] if trace.prediction["label"] is not None else trace.sample["label"]
-    if label is not None and label in order and label not in shown:
-        shown.append(label)
+    labels, predicted = {label}, {trace.prediction["predicted"]}
+    if trace.run.task == "multilabel":
+        labels = {n for n, wanted in enumerate(trace.prediction["target"] or ()) if wanted > 0.5}
+        predicted = {n for n, share in enumerate(shares) if share > 0.5}
+    shown += [n for n in order if n in labels and n not in shown][:_BARS]
     return [
         {
             "number": n,
             "name": classes[n] if n < len(classes) else str(n),
             "share": shares[n] if math.isfinite(shares[n]) else None,
             "logit": logits[n] if n < len(logits) and math.isfinite(logits[n]) else None,
-            "is_label": n == label,
-            "is_predicted": n == trace.prediction["predicted"],
+            "is_label": n in labels,
+            "is_predicted": n in predicted,
         }
         for n in shown
     ]

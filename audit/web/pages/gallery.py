@@ -6,6 +6,7 @@ goes out, so that the browser's requests for them find them made.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from audit.report.html.page_data import run_view
 from audit.report.html.previews import encode, excerpt
 from audit.store.read.reader import Reader
 from audit.store.sandbox.sandbox import Answer
+from audit.store.sql_literal import literal
 from audit.web.pages.gallery_selection import GallerySelection, cursor_of, selection
 from audit.web.respond import Page, url, wants_json
 from audit.web.state import AppState
@@ -48,19 +50,25 @@ def gallery(state: AppState, request: Request) -> Page:
     store = state.store
     row = store.run(request.path_params["run"])
     stages = overview.stages(store, row)
+    chosen = selection(state, store, row, request)
+    query = f"FROM lineage WHERE run_id = {literal(row.run_id)}" + (
+        f" AND (\n{chosen.condition}\n)" if chosen.condition else ""
+    )
     data: dict[str, Any] = {
         "run": run_view(row),
         "stages": [{"stage": s.stage, "path": s.path, "name": s.name} for s in stages],
         "orders": list(gallery_rows.ORDERS),
-        **selection(state, store, row, request).as_dict(),
+        **chosen.as_dict(),
         "last_epoch": state.epoch(store, row),
         "at": request.query_params.get("at"),
         "tags": browsing.tag_names(store, row),
         "over": row.task in OVERLAID,
         "write": state.write,
         "location": store.location,
-        "condition": selection(state, store, row, request).condition,
-        "filters": selection(state, store, row, request).filters_shown(),
+        "condition": chosen.condition,
+        "query": query,
+        "command": shlex.join(["audit", "sql", query, "--store", store.location]),
+        "filters": chosen.filters_shown(),
     }
     if wants_json(request):
         data |= _block(state, store, row, request)

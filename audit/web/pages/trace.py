@@ -12,7 +12,7 @@ from audit.errors import AuditError, UsageError
 from audit.lineage.queries.browsing import around, history, previews
 from audit.lineage.trace import Trace
 from audit.plainjson import JsonObject
-from audit.report.html.page_data import trace_view
+from audit.report.html.page_data import trace_view, true_picture
 from audit.report.html.previews import Encoded, encode, encode_picture
 from audit.sources.builder import can_be_rebuilt
 from audit.store.read.reader import Reader
@@ -130,7 +130,9 @@ def _stage_picture(state: AppState, found: Trace, stage: int) -> Encoded | None:
                 exact = None
             if exact is not None:
                 return encode_picture(exact)
-        return encode(found.preview(stage))
+        row = next((row for row in found.stages if row["stage"] == stage), None)
+        shown = true_picture(row, found.preview(stage)) if row is not None else None
+        return encode_picture(shown) if shown is not None else encode(found.preview(stage))
 
     return state.pictures.get((*visit_key(found), stage, "whole"), make)
 

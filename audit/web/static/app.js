@@ -26,8 +26,7 @@ function follow(selector, tries = 100) {
   const link = document.querySelector(selector);
   if (link) { link.click(); return; }
   // The links to other samples come a moment after the page: a key that was pressed before is not lost.
-  const steps = document.querySelector("#steps");
-  if (steps && !steps.children.length && tries) setTimeout(() => follow(selector, tries - 1), 100);
+  if (document.querySelector("#steps .wait") && tries) setTimeout(() => follow(selector, tries - 1), 100);
 }
 
 function step(tiles, by) {
@@ -56,6 +55,9 @@ document.addEventListener("keydown", (event) => {
       event.preventDefault();
     } else if (tiles.length && moves[event.key]) {
       step(tiles, moves[event.key]);
+      event.preventDefault();
+    } else if (event.key === " " && event.target.matches(".tile")) {
+      event.target.previousElementSibling.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: event.shiftKey }));
       event.preventDefault();
     } else if (event.key === "[" || event.key === "]") {
       const stage = document.querySelector("#asked select[name=stage]");
@@ -130,6 +132,25 @@ document.addEventListener("click", (event) => {
   document.addEventListener("partial:placed", () => { if (chosen.size) show(); });
   if (chosen.size) show();
 })();
+
+// A large confusion matrix is one stop of the tab key: arrows go to the next cell in a direction, Enter follows it.
+document.addEventListener("keydown", (event) => {
+  const here = event.target.closest && event.target.closest(".grid a");
+  const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  if (!here || !way) return;
+  event.preventDefault();
+  const place = (link) => { const cell = link.querySelector("rect"); return [Number(cell.getAttribute("x")), Number(cell.getAttribute("y"))]; };
+  const [x, y] = place(here);
+  let best = Infinity, next = null;
+  for (const link of here.closest(".grid").querySelectorAll("a")) {
+    const [dx, dy] = [place(link)[0] - x, place(link)[1] - y], along = dx * way[0] + dy * way[1], aside = Math.abs(dx * way[1]) + Math.abs(dy * way[0]);
+    if (along > 0 && along + 4 * aside < best) { best = along + 4 * aside; next = link; }
+  }
+  if (!next) return;
+  here.setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
+});
 
 // Find a class in a large confusion matrix: mark its row and column, and link to its mistakes.
 document.addEventListener("input", (event) => {
@@ -237,9 +258,9 @@ document.addEventListener("change", (event) => {
 // Keyboard help: what each page understands.
 (function () {
   const keys = [
-    ["?", "this help"], ["j k ← → ↑ ↓", "gallery: move from tile to tile"], ["Enter", "gallery: open the sample"], ["[ ]", "gallery: the picture of the stage before or after"],
+    ["?", "this help"], ["j k ← → ↑ ↓", "gallery: move from tile to tile"], ["Enter", "gallery: open the sample"], ["Space", "gallery: select the tile, with shift all between"], ["[ ]", "gallery: the picture of the stage before or after"],
     ["← → or k j", "sample: previous and next"], ["g", "sample: back to the gallery"], ["r", "sample: replay"],
-    ["+ - 0 1", "viewer: zoom in, out, fit, one pixel for one value"], ["arrows", "viewer: move"], ["[ ]", "viewer: stage before or after"], ["+ - 0 arrows", "map: zoom in, out, all samples, move"], ["shift", "map: hold it and drag to move"], ["Esc", "close"],
+    ["+ - 0 1", "viewer: zoom in, out, fit, one pixel for one value"], ["arrows", "viewer: move"], ["[ ]", "viewer: stage before or after"], ["+ - 0 arrows", "map: zoom in, out, all samples, move"], ["Enter", "map: the samples in view as a gallery"], ["shift", "map: hold it and drag to move"], ["arrows", "confusion of many classes: the next cell"], ["← →", "chart: the next point"], ["Enter", "chart: open its sample"], ["Esc", "close"],
     ["Ctrl Enter", "SQL: run the query"], ["Tab", "SQL: complete"],
   ];
   function help() {

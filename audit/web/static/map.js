@@ -216,6 +216,15 @@
     chosen.textContent = count.toLocaleString("en") + (count === 1 ? " sample" : " samples") + " as a gallery";
   }
 
+  // What a lasso is to the pointer: all that is in view, and the link to it.
+  function chooseView() {
+    const { clientWidth: width, clientHeight: height } = canvas, polygon = corners([[0, 0], [width, 0], [width, height], [0, height]]);
+    pick(polygon);
+    choose(polygon);
+    later();
+    if (count) chosen.focus();
+  }
+
   // ---- pointer and keys
 
   function address(n) { return "/run/" + encodeURIComponent(place.dataset.run) + "/trace/" + data.index[n] + "?" + new URLSearchParams({ epoch: data.epoch[n], visit: data.visit[n] }); }
@@ -291,6 +300,7 @@
     else if (event.key === "+" || event.key === "=") zoomBy(1.25);
     else if (event.key === "-") zoomBy(0.8);
     else if (event.key === "0") fit();
+    else if (event.key === "Enter" && event.target === place && data) chooseView();
   });
   document.querySelector("#map-in").addEventListener("click", () => zoomBy(1.5));
   document.querySelector("#map-out").addEventListener("click", () => zoomBy(1 / 1.5));

@@ -18,7 +18,23 @@ class Plot {
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { this.nearest = null; this.draw(); });
     this.canvas.addEventListener("click", () => { if (open && this.nearest !== null) open(this.nearest); });
+    if (open) {
+      this.canvas.tabIndex = 0;
+      this.canvas.setAttribute("role", "group");
+      this.canvas.setAttribute("aria-label", yLabel + " by " + xLabel + ": left and right go from point to point, Enter opens its sample");
+      this.canvas.addEventListener("keydown", (event) => this.press(event));
+      this.canvas.addEventListener("blur", () => { this.nearest = null; this.draw(); });
+    }
     new ResizeObserver(() => this.draw()).observe(place);
+    this.draw();
+  }
+
+  press(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by && this.xs.length) this.nearest = this.nearest === null ? (by > 0 ? 0 : this.xs.length - 1) : Math.max(0, Math.min(this.xs.length - 1, this.nearest + by));
+    else if (event.key === "Enter" && this.nearest !== null) { this.open(this.nearest); return; }
+    else return;
+    event.preventDefault();
     this.draw();
   }
 
