@@ -87,13 +87,13 @@ def _check_harmless(path: Path, name: str, value: Any) -> None:
     """Refuse a default by which a stranger's folder could do harm without a word of the user."""
     if name.endswith(".trust"):
         raise UsageError(f"{path} sets {name}, which would let code run.", hint="It must be passed with each command.")
-    if path != user_file() and (harm := _harm(name, value)) is not None:
+    if path != user_file() and (harm := _why_refused(name, value)) is not None:
         raise UsageError(
             f"{path} sets {name}, which would {harm}.", hint=f"Pass it with the command, or set it in {user_file()}."
         )
 
 
-def _harm(name: str, value: Any) -> str | None:
+def _why_refused(name: str, value: Any) -> str | None:
     """Return what a default of the working directory would do that it must not; None if it may be set."""
     option = name.partition(".")[2]
     if option in _RUNS_CODE:

@@ -188,7 +188,7 @@ class Context:
         return self._rows_of_run("stage_outputs", where)
 
     @cached_property
-    def sources_decoded(self) -> str:
+    def load_outputs(self) -> str:
         """Stage 0 of each item of the dataset, once."""
         return f"(SELECT * FROM {self.outputs} WHERE stage = 0{self.of_items})"
 

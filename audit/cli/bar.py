@@ -22,14 +22,14 @@ class ProgressBar:
         from rich.progress import Progress as RichProgress
         from rich.text import Text
 
-        class Facts(ProgressColumn):
+        class FactsColumn(ProgressColumn):
             def render(self, task: Task) -> Text:
                 return Text(describe_task(task))
 
         self._progress = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            Facts(),
+            FactsColumn(),
             TextColumn("[red]{task.fields[failed]}"),
             console=console(stderr=True),
             transient=True,

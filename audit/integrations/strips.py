@@ -35,7 +35,7 @@ def worst_strips(reader: Reader, run: Run, most: int) -> Iterator[tuple[int, dic
             yield place, row, strip
 
 
-def taken_for(row: dict[str, Any]) -> str:
+def mistake_text(row: dict[str, Any]) -> str:
     """Return a mistake in words; a class without a name is shown by number."""
     names = [row[f"{what}_name"] or row[what] for what in ("label", "predicted")]
     return f"{names[0]} taken for {names[1]}"

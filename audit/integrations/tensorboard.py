@@ -15,7 +15,7 @@ from typing import Any
 from audit import plainjson
 from audit.errors import MissingExtra
 from audit.integrations import run_facts as facts
-from audit.integrations.strips import taken_for, worst_strips
+from audit.integrations.strips import mistake_text, worst_strips
 from audit.records import Run
 from audit.store.read.reader import Reader
 
@@ -89,7 +89,7 @@ def _pictures(writer: Any, reader: Reader, run: Run) -> None:
     import numpy as np
 
     for number, row, strip in worst_strips(reader, run, MISTAKES):
-        tag = f"mistakes/{number:02d} index {row['index']}, {taken_for(row)}"
+        tag = f"mistakes/{number:02d} index {row['index']}, {mistake_text(row)}"
         writer.add_image(tag, np.asarray(strip), row["epoch"], dataformats="HWC")
 
 

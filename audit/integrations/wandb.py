@@ -17,7 +17,7 @@ from typing import Any
 from audit import plainjson
 from audit.errors import MissingExtra
 from audit.integrations import run_facts as facts
-from audit.integrations.strips import taken_for, worst_strips
+from audit.integrations.strips import mistake_text, worst_strips
 from audit.records import Run
 from audit.store.read.reader import Reader
 
@@ -119,4 +119,4 @@ def _table(wandb: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> 
 
 def _pictures(wandb: Any, reader: Reader, run: Run) -> list[Any]:
     found = worst_strips(reader, run, MISTAKES)
-    return [wandb.Image(strip, caption=f"{row['source']}: {taken_for(row)}") for _, row, strip in found]
+    return [wandb.Image(strip, caption=f"{row['source']}: {mistake_text(row)}") for _, row, strip in found]

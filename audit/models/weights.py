@@ -28,7 +28,7 @@ _NOT_WEIGHTS = re.compile(
 
 
 @dataclass
-class Fitted:
+class FittedModel:
     """A model with its weights loaded, and notes on how they were made to fit."""
 
     module: nn.Module
@@ -37,7 +37,7 @@ class Fitted:
     notes: list[str] = field(default_factory=list)
 
 
-def peelings(state: State) -> Iterator[tuple[State, list[str]]]:
+def unwrapped_states(state: State) -> Iterator[tuple[State, list[str]]]:
     """Yield the state unchanged, then with one wrapper's prefix after another removed, each with notes."""
     notes: list[str] = []
     yield state, []
@@ -89,7 +89,7 @@ def fit(
     builder: Callable[[], nn.Module] | None = None,
     *,
     what: str,
-) -> Fitted:
+) -> FittedModel:
     """Return a model with these weights: from `arch`, or `builder`, or the file's own hint, or else recognised."""
     if arch is not None and ":" in arch:
         from audit.models.function import resolve
@@ -110,9 +110,9 @@ def fit(
     return fitted
 
 
-def _fit_named(state: State, arch: str, what: str) -> Fitted:
+def _fit_named(state: State, arch: str, what: str) -> FittedModel:
     architecture, first_misfit = find_architecture(arch), None
-    for peeled, notes in peelings(state):
+    for peeled, notes in unwrapped_states(state):
         shapes = shapes_of(peeled)
         match = fit_named(architecture, shapes)
         wrong = misfits(expected_shapes(match.architecture, match.num_classes), shapes)
@@ -125,16 +125,16 @@ def _fit_named(state: State, arch: str, what: str) -> Fitted:
     )
 
 
-def _fit_recognised(state: State, what: str) -> Fitted:
+def _fit_recognised(state: State, what: str) -> FittedModel:
     failure: UnknownArchitecture | None = None
-    for peeled, notes in list(peelings(state)):
+    for peeled, notes in list(unwrapped_states(state)):
         try:
             match = recognise(shapes_of(peeled), f"The weights in {what}")
         except UnknownArchitecture as error:
             failure = error
         else:
             return _fill_module(match, peeled, [*notes, *_twins(match, peeled)])
-    assert failure is not None  # peelings yields at least the state itself
+    assert failure is not None  # unwrapped_states yields at least the state itself
     raise failure
 
 
@@ -158,7 +158,7 @@ def _twins(match: ArchitectureMatch, state: State) -> list[str]:
     ]
 
 
-def _fill_module(match: ArchitectureMatch, state: State, notes: list[str]) -> Fitted:
+def _fill_module(match: ArchitectureMatch, state: State, notes: list[str]) -> FittedModel:
     """Return the recognised model with the given weights, unchanged."""
     half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
     if half:
@@ -176,7 +176,7 @@ def _fill_module(match: ArchitectureMatch, state: State, notes: list[str]) -> Fi
     if any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
         module = build(match.architecture, match.num_classes)  # a buffer that no state dict holds: build it for real
         _load_strictly(module, state, assign=False)
-    return Fitted(module, match.architecture, match.num_classes, [*notes, *_not_finite(state)])
+    return FittedModel(module, match.architecture, match.num_classes, [*notes, *_not_finite(state)])
 
 
 def _align_memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -184,18 +184,18 @@ def _align_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 else tensor.clone()
 
 
-def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> Fitted:
+def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> FittedModel:
     """Return the model that the user's code builds, with these weights."""
     from audit.models.function import build_module
 
     module, wrong = build_module(builder, state), ""
     wanted = shapes_of(module.state_dict())
-    for peeled, notes in peelings(state):
+    for peeled, notes in unwrapped_states(state):
         shapes = shapes_of(peeled)
         wrong = misfits(wanted, shapes)
         if not wrong:
             _load_strictly(module, peeled, assign=False)
-            return Fitted(module, None, None, [*notes, *_not_finite(peeled)])
+            return FittedModel(module, None, None, [*notes, *_not_finite(peeled)])
     name = getattr(builder, "__qualname__", type(builder).__name__)
     raise ModelError(
         f"The weights in {what} do not fit the {type(module).__name__} that {name} builds: {wrong}.",

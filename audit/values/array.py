@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics, thumbnail
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
 
 
 class ArrayKind(ValueKind):
     """numpy.ndarray (and memory maps, which come back as plain arrays)."""
 
     name = "array"
-    sole = True
+    is_first_of_its_types = True
 
     def matches(self, value: object) -> bool:
         return type(value) in (np.ndarray, np.memmap) and storable(value.dtype)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ class ArrayKind(ValueKind):
             return Encoded("npy", head + body)
         return Encoded(encoding, pack({"npy": len(head), "bytes": len(body), "width": width}, head + frame))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Any:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
         if encoded.encoding == "npy":
             return from_npy(encoded.data)
         if encoded.encoding not in ("npy+zstd", "npy+bytes+zstd"):

@@ -53,7 +53,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DecodeOptions:
     """What a reader allows: torch may be imported, pickles may be executed."""
 
     numpy_only: bool = False
@@ -68,7 +68,7 @@ class ValueKind(ABC):
     by_type: ClassVar[bool] = False
     # True if no earlier kind in the table takes a value of a type that this one takes. After the first value of that type,
     # this kind is asked first.
-    sole: ClassVar[bool] = False
+    is_first_of_its_types: ClassVar[bool] = False
 
     @abstractmethod
     def matches(self, value: object) -> bool:
@@ -103,12 +103,12 @@ class ValueKind(ABC):
         """The exact value as self-contained bytes."""
 
     @abstractmethod
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008  (frozen)
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008  (frozen)
         """The value back, bit for bit."""
 
-    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         """The digest of the value that was encoded, also where it decodes to another class; None where it is unknown."""
-        return self.fingerprint(self.decode(encoded, reading))[0]
+        return self.fingerprint(self.decode(encoded, options))[0]
 
     @abstractmethod
     def export(self, value: Any, stem: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from audit.values import dispatch, hashing
-from audit.values.base import Encoded, Facts, Reading, damaged, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, damaged, pack, unpack
 
 #: A value that is nested more deeply, as one that contains itself is, has no digest.
 _DEEPEST = 100
@@ -63,15 +63,15 @@ def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
     return Encoded("children", pack({**header, "children": entries}, b"".join(blocks)))
 
 
-def decode(encoded: Encoded, reading: Reading) -> tuple[dict[str, Any], list[object]]:
+def decode(encoded: Encoded, options: DecodeOptions) -> tuple[dict[str, Any], list[object]]:
     """The header and the decoded children."""
     header, blocks = _blocks(encoded)
-    return header, [dispatch.KINDS.get(name).decode(block, reading) for name, block in blocks]
+    return header, [dispatch.KINDS.get(name).decode(block, options) for name, block in blocks]
 
 
-def encoded_digests(encoded: Encoded, reading: Reading) -> list[str | None]:
+def encoded_digests(encoded: Encoded, options: DecodeOptions) -> list[str | None]:
     """The digests of the encoded children."""
-    return [dispatch.KINDS.get(name).encoded_digest(block, reading) for name, block in _blocks(encoded)[1]]
+    return [dispatch.KINDS.get(name).encoded_digest(block, options) for name, block in _blocks(encoded)[1]]
 
 
 def _blocks(encoded: Encoded) -> tuple[dict[str, Any], list[tuple[str, Encoded]]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.registry import Registry
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged
 
 KINDS: Registry[ValueKind] = Registry("value kind", "audit.values")
 
@@ -25,7 +25,7 @@ def kind_of(value: object) -> ValueKind:
         return known
     for kind in KINDS.values():
         if kind.name != "other" and kind.matches(value):
-            if kind.by_type or kind.sole:
+            if kind.by_type or kind.is_first_of_its_types:
                 _by_type[type(value)] = kind
             return kind
     return KINDS.get("other")
@@ -103,7 +103,7 @@ def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickl
     """The value back; `numpy_only` never imports torch, `allow_pickle` permits executing what a store contains."""
     reader = KINDS.get(kind)
     try:
-        return reader.decode(encoded, Reading(numpy_only, allow_pickle))
+        return reader.decode(encoded, DecodeOptions(numpy_only, allow_pickle))
     except AuditError:
         raise
     except Exception as error:  # stored bytes are outside data: whatever they break is damage, not a traceback
@@ -113,7 +113,7 @@ def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickl
 def encoded_digest(kind: str, encoded: Encoded) -> str | None:
     """The digest of the value that was encoded; None where its bytes do not tell. Executes nothing that a store contains."""
     try:
-        return KINDS.get(kind).encoded_digest(encoded, Reading())
+        return KINDS.get(kind).encoded_digest(encoded, DecodeOptions())
     except (NeedsTrust, NotFound):
         return None
     except AuditError:

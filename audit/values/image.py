@@ -16,7 +16,7 @@ from PIL import Image
 
 from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, pack, unpack
 from audit.values.bits import pack_rgb, unpack_rgb
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 
@@ -116,7 +116,7 @@ class ImageKind(ValueKind):
             encoding, body = compression.smallest(raw, len(raw), "zstd", raw)
         return Encoded(encoding, pack(header, body))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Image.Image:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Image.Image:  # noqa: B008
         header, raw = _unpacked(encoded)
         mode, (width, height), size = header["mode"], header["size"], len(raw)
         image = Image.frombytes(mode, (width, height), bytes(raw)) if size else Image.new(mode, (width, height))

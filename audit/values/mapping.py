@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint, loaded
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, unpack
 
 _DATACLASS = "dataclass "
 #: What a defaultdict may make by itself without running anybody's code.
@@ -54,8 +54,8 @@ class MappingKind(ValueKind):
             header["factory"] = getattr(factory, "__name__", "")
         return composite.encode(header, itertools.chain.from_iterable(_items(value)))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
-        header, children = composite.decode(encoded, reading)
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+        header, children = composite.decode(encoded, options)
         if len(children) % 2:
             raise damaged("a mapping has a key without a value")
         found = dict(zip(children[::2], children[1::2], strict=True))
@@ -67,9 +67,9 @@ class MappingKind(ValueKind):
             return loaded.rebuild_dataclass(header["type"].removeprefix(_DATACLASS), found)
         return found
 
-    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         header, _ = unpack(encoded.data)
-        marks = composite.encoded_digests(encoded, reading)
+        marks = composite.encoded_digests(encoded, options)
         return composite.digest_over(self.name, header["type"], len(marks) // 2, marks, header.get("attributes", ""))
 
     def export(self, value: Any, stem: Path) -> list[Path]:

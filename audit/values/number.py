@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import array, hashing, statistics
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt
 
 _PYTHON: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
 _LONG = 10_000  # bits; beyond this decimal digits take quadratic time, and Python refuses
@@ -24,7 +24,7 @@ class NumberKind(ValueKind):
     """bool, int, float, complex and numpy scalars."""
 
     name = "number"
-    sole = True
+    is_first_of_its_types = True
 
     def matches(self, value: object) -> bool:
         if type(value) in _PYTHON:
@@ -47,7 +47,7 @@ class NumberKind(ValueKind):
             return Encoded("npy", array.to_npy(np.asarray(value)))
         return Encoded(_dtype(value), _raw(value))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         data = encoded.data
         try:
             if encoded.encoding == "npy":

@@ -18,7 +18,7 @@ from typing import Any
 
 from audit.errors import NeedsTrust, NotFound
 from audit.values import hashing
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt
 
 #: Pickled as a name alone, whatever their code is.
 _BY_NAME = (FunctionType, MethodType)
@@ -51,7 +51,7 @@ class OtherKind(ValueKind):
         data = b"" if value is None else raw if raw is not None else _shown(value).encode("utf-8", "surrogatepass")
         return hashing.of(self.name, _type(value), (), data), len(data)
 
-    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         # The class is inside the pickle, which is not opened to look.
         return self.fingerprint(None)[0] if encoded.encoding == "null" else None
 
@@ -70,7 +70,7 @@ class OtherKind(ValueKind):
         raw = _pickled(value)
         return Encoded("none", b"") if raw is None else Encoded("pickle", raw)
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         if encoded.encoding == "null":
             return None
         if encoded.encoding == "none":
@@ -80,7 +80,7 @@ class OtherKind(ValueKind):
             )
         if encoded.encoding != "pickle":
             raise damaged(f"a value of kind other has no encoding {encoded.encoding!r}")
-        if not reading.allow_pickle:
+        if not options.allow_pickle:
             raise NeedsTrust(
                 "This stage output is stored as a pickle, and reading a pickle executes code that it contains.",
                 hint="Pass allow_pickle=True if you trust the author of the store, or replay the sample instead.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, unpack
 from audit.values.loaded import find_class
 from audit.values.mapping import export_children
 
@@ -43,8 +43,8 @@ class SequenceKind(ValueKind):
             header["attributes"] = kept
         return composite.encode(header, _children(value))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
-        header, children = composite.decode(encoded, reading)
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+        header, children = composite.decode(encoded, options)
         made = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(header["type"])
         if made is not None:
             result: object = made(children)
@@ -55,11 +55,11 @@ class SequenceKind(ValueKind):
         # tuple.__new__ and not the class's own: reading a store runs nobody's code.
         return tuple.__new__(found, children)
 
-    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         header, _ = unpack(encoded.data)
         if "mode" not in header:
             return None  # written before subclasses were distinguished
-        marks = composite.encoded_digests(encoded, reading)
+        marks = composite.encoded_digests(encoded, options)
         return composite.digest_over(self.name, header["mode"], len(marks), marks, header.get("attributes", ""))
 
     def export(self, value: Any, stem: Path) -> list[Path]:

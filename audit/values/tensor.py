@@ -16,7 +16,7 @@ import numpy as np
 
 from audit.values import array, compression, hashing, palette, statistics, tensor_parts, thumbnail, tv
 from audit.values import native as loops
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
 
 # What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
 _NUMPY = {
@@ -31,7 +31,7 @@ class TensorKind(ValueKind):
     """torch.Tensor; tv_tensors decode to their own type, other subclasses to a plain tensor."""
 
     name = "tensor"
-    sole = True
+    is_first_of_its_types = True
 
     def matches(self, value: object) -> bool:
         torch: Any = sys.modules.get("torch")
@@ -122,20 +122,20 @@ class TensorKind(ValueKind):
         encoding, body = _compressed(dtype, shape, raw, header)
         return Encoded(encoding, pack(header, body))
 
-    def encoded_digest(self, encoded: Encoded, reading: Reading = Reading()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
-            return tensor_parts.encoded_digest(encoded, reading)
+            return tensor_parts.encoded_digest(encoded, options)
         header, body = unpack(encoded.data)
         raw = np.ascontiguousarray(_expanded(encoded.encoding, header, body))
         return self._digest(header["dtype"], tuple(header["shape"]), raw, header.get("tv"), header.get("class"))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> Any:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
-            return tensor_parts.decode(encoded, reading)
+            return tensor_parts.decode(encoded, options)
         header, body = unpack(encoded.data)
         raw = _expanded(encoded.encoding, header, body)
         dtype, shape = header["dtype"], tuple(header["shape"])
-        if reading.numpy_only:
+        if options.numpy_only:
             return _without_torch(dtype, raw).reshape(shape)
         import torch
 

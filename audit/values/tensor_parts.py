@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import composite, hashing
-from audit.values.base import Encoded, Reading, damaged, unpack
+from audit.values.base import DecodeOptions, Encoded, damaged, unpack
 
 #: Names of the parts of each compressed sparse layout.
 _COMPRESSED = {"sparse_csr": "row", "sparse_bsr": "row", "sparse_csc": "col", "sparse_bsc": "col"}
@@ -65,19 +65,19 @@ def encode(head: dict[str, Any], parts: list[Any]) -> Encoded:
     return Encoded(ENCODING, composite.encode(head, parts).data)
 
 
-def decode(encoded: Encoded, reading: Reading) -> Any:
+def decode(encoded: Encoded, options: DecodeOptions) -> Any:
     """The tensor back; without torch, a dict of what it consists of."""
-    head, parts = composite.decode(Encoded("children", encoded.data), reading)
+    head, parts = composite.decode(Encoded("children", encoded.data), options)
     del head["children"]
-    if reading.numpy_only:
+    if options.numpy_only:
         return head | {"parts": [np.asarray(part) for part in parts]}
     return _put_together(head, parts)
 
 
-def encoded_digest(encoded: Encoded, reading: Reading) -> str | None:
+def encoded_digest(encoded: Encoded, options: DecodeOptions) -> str | None:
     """The digest that the stored tensor has."""
     head, _ = unpack(encoded.data)
-    marks = composite.encoded_digests(Encoded("children", encoded.data), reading)
+    marks = composite.encoded_digests(Encoded("children", encoded.data), options)
     del head["children"]
     return fingerprint(head, marks, 0)[0]
 

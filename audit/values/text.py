@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import compression, hashing
-from audit.values.base import EXCERPT, Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import EXCERPT, DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
 
 _TYPES: dict[str, type] = {"str": str, "bytes": bytes, "bytearray": bytearray}
 
@@ -42,7 +42,7 @@ class TextKind(ValueKind):
         encoding, body = compression.smallest(raw, len(raw), "zstd", raw)
         return Encoded(encoding, pack({"type": type(value).__name__, "bytes": len(raw)}, body))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, body = unpack(encoded.data)
         if encoded.encoding not in ("raw", "zstd"):
             raise damaged(f"text has no encoding {encoded.encoding!r}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics
-from audit.values.base import Encoded, Facts, Preview, Reading, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
 
 
 class TokensKind(ValueKind):
@@ -51,7 +51,7 @@ class TokensKind(ValueKind):
         encoding, body = compression.smallest(raw, len(raw), name, filtered)
         return Encoded(encoding, pack({"type": type(value).__name__, "dtype": dtype, "bytes": len(raw)}, body))
 
-    def decode(self, encoded: Encoded, reading: Reading = Reading()) -> object:  # noqa: B008
+    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, body = unpack(encoded.data)
         if encoded.encoding == "raw":
             raw = bytes(body)

@@ -107,7 +107,7 @@ def build(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         state.sandbox.start()
         state.answers.ask("templates", warm)
-        run.foresee(state, state.store)
+        run.compute_ahead(state, state.store)
         yield
         state.close()
 

@@ -143,7 +143,7 @@ def test_files_that_go_below_zero_were_not_normalised(tmp_path: Path) -> None:
     assert outcome_of(made.write(tmp_path / "lineage"), "scale").status == "pass"
 
 
-def test_nan_in_an_earlier_epoch_is_told(tmp_path: Path) -> None:
+def test_nan_in_an_earlier_epoch_is_reported(tmp_path: Path) -> None:
     made = world()
     for table in ("samples", "stage_outputs", "predictions"):
         made.tables[table] += [row | {"epoch": 1} for row in made.tables[table]]

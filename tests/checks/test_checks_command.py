@@ -67,8 +67,8 @@ def test_there_is_no_run_or_no_store(planted: Plant, tmp_path: Path) -> None:
 
 def test_a_run_without_a_model_skips_what_needs_one(planted: Plant) -> None:
     store = planted(lambda w: w.tables["predictions"].clear())
-    told = json.loads(audit("check", "--store", str(store), "--json").stdout)
-    status = {check["check"]: (check["status"], check["message"]) for check in told["checks"]}
+    reported = json.loads(audit("check", "--store", str(store), "--json").stdout)
+    status = {check["check"]: (check["status"], check["message"]) for check in reported["checks"]}
     for name in ("accuracy", "calibration", "alignment", "probabilities", "label_issues", "class_order"):
         assert status[name][0] == "skip"
         assert "--model" in status[name][1]
@@ -171,7 +171,7 @@ def test_a_run_that_is_being_written_is_judged_and_not_touched(tmp_path: Path) -
     assert any("could not be stored" in note for note in report.notes)
 
 
-def test_an_interrupted_run_is_told_to_be_one(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_reported_as_one(tmp_path: Path) -> None:
     made = world()
     made.run.expected = 80
     store = made.write(tmp_path / "lineage", status="interrupted")
@@ -198,7 +198,7 @@ def test_a_baseline_file_says_what_its_run_says(tmp_path: Path) -> None:
     result = audit("baseline", "export", "before", "-o", "baseline.json", "--store", str(store))
     assert result.exit_code == 0, result.stderr
     checks = ["pipeline_changed", "dataset_changed", "prediction_flips", "drift", "accuracy"]
-    told = [
+    reported = [
         [
             (outcome.check, finding.index, finding.source, finding.stage, finding.message)
             for outcome in run_checks(str(store), "now", baseline=baseline, only=checks).outcomes
@@ -206,9 +206,9 @@ def test_a_baseline_file_says_what_its_run_says(tmp_path: Path) -> None:
         ]
         for baseline in ("before", "baseline.json")
     ]
-    assert told[0] == told[1]
-    assert {check for check, *_ in told[0]} == set(checks)
-    assert ("dataset_changed", None, "dog/020.png") in {row[:3] for row in told[0]}
+    assert reported[0] == reported[1]
+    assert {check for check, *_ in reported[0]} == set(checks)
+    assert ("dataset_changed", None, "dog/020.png") in {row[:3] for row in reported[0]}
     with Reader(str(store)) as reader:
         export_baseline(reader, "before", "again.json")
     assert Path("again.json").read_bytes() == Path("baseline.json").read_bytes()

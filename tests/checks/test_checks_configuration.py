@@ -86,7 +86,7 @@ def test_splits_classes_and_stages_narrow_a_check(planted: Plant) -> None:
         outcome_of(store, "finite", {"stages": ["Risize"]})
 
 
-def test_what_is_allowed_is_not_told_until_its_day_is_over(planted: Plant) -> None:
+def test_what_is_allowed_is_not_reported_until_its_day_is_over(planted: Plant) -> None:
     store = planted(double(12, 24))
     digest = digest_of(store, 12)
     tomorrow, yesterday = (date.today() + timedelta(days=days) for days in (1, -2))
@@ -307,7 +307,7 @@ def test_a_split_of_another_run_is_skipped_visibly(planted: Plant) -> None:
 
 
 def test_what_is_allowed_hides_nothing(planted: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of many findings are excused: the rest is still looked at, or at least told."""
+    """The first of many findings are excused: the rest is still looked at, or at least reported."""
     store = planted(double(*range(1, 30)))
     allow = '[checks.duplicates]\nseverity = "error"\nallow = [{ source = "*/00*.png", reason = "known" }]'
     monkeypatch.setattr("audit.checks.context.MOST_FETCHED", 5)

@@ -33,7 +33,7 @@ from audit.checks.registry import all_checks
 from audit.checks.runner import run_checks
 
 #: Checks whose faults need files, payloads or torch, and are planted in their own test file.
-ELSEWHERE = {
+PLANTED_IN_OTHER_FILES = {
     *("telling_words", "box_fit", "mask_fit"),
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
     *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers", "overflow", "truncated"),
@@ -57,8 +57,10 @@ def test_the_page_has_the_question_the_rule_and_the_assumptions_of_every_check(c
 def test_every_check_keeps_the_contract_and_has_a_planted_fault(check: type[Check]) -> None:
     check_check(check)
     planted = {fault.check for fault in FAULTS}
-    assert check.name in planted or check.name in ELSEWHERE, "plant a fault for it: @fault in support/checks_faults.py"
-    assert not (check.name in planted and check.name in ELSEWHERE)
+    assert check.name in planted or check.name in PLANTED_IN_OTHER_FILES, (
+        "plant a fault for it: @fault in support/checks_faults.py"
+    )
+    assert not (check.name in planted and check.name in PLANTED_IN_OTHER_FILES)
 
 
 @pytest.mark.slow
@@ -135,7 +137,7 @@ def test_clean_layers_pass(tmp_path: Path) -> None:
         assert outcome_of(store, name).status == "pass"
 
 
-TWINS: dict[str, Callable[[World], None]] = {
+CLEAN_WORLDS: dict[str, Callable[[World], None]] = {
     "stable_load": lambda w: _revisit(w),
     "repeated_draws": lambda w: draw(w, lambda index: index, epochs=2),
     "evaluation_mode": lambda w: calls(w),
@@ -151,10 +153,10 @@ TWINS: dict[str, Callable[[World], None]] = {
 }
 
 
-@pytest.mark.parametrize("check", TWINS)
+@pytest.mark.parametrize("check", CLEAN_WORLDS)
 def test_the_clean_twin_of_a_fault_passes(check: str, tmp_path: Path) -> None:
     clean = world()
-    TWINS[check](clean)
+    CLEAN_WORLDS[check](clean)
     outcome = outcome_of(clean.write(tmp_path / "lineage"), check)
     assert (outcome.status, outcome.findings) == ("pass", []), outcome.message
 

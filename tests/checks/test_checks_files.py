@@ -101,7 +101,7 @@ def test_a_loader_that_converts_hides_nothing_from_the_file(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_changed_and_missing_files_are_told(digits: Path, tmp_path: Path) -> None:
+def test_changed_and_missing_files_are_reported(digits: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(digits.parent, copy)
     store = copy / "lineage"
@@ -114,10 +114,10 @@ def test_changed_and_missing_files_are_told(digits: Path, tmp_path: Path) -> Non
     files[3].write_bytes(files[3].read_bytes() + b"\0")
     files[5].unlink()
     outcome = outcome_of(store, "source_unchanged")
-    told = {(finding.source, finding.index): finding.message for finding in outcome.findings}
-    assert len(told) == 2
-    assert "other bytes" in told[(files[3].relative_to(copy / "test").as_posix(), 3)]
-    assert "no longer exists" in told[(files[5].relative_to(copy / "test").as_posix(), 5)]
+    reported = {(finding.source, finding.index): finding.message for finding in outcome.findings}
+    assert len(reported) == 2
+    assert "other bytes" in reported[(files[3].relative_to(copy / "test").as_posix(), 3)]
+    assert "no longer exists" in reported[(files[5].relative_to(copy / "test").as_posix(), 5)]
     # Replaying notices the same, at the stage where it shows.
     files[0].write_bytes(files[9].read_bytes())
     outcome = outcome_of(store, "reproducible")
@@ -163,7 +163,7 @@ def test_a_changed_byte_of_a_part_is_found_and_the_rest_still_runs(planted: obje
 
 
 @pytest.mark.parametrize("order", ["bgr", "rgb"])
-def test_channels_as_opencv_loads_them_are_told(order: str, tmp_path: Path) -> None:
+def test_channels_as_opencv_loads_them_are_reported(order: str, tmp_path: Path) -> None:
     from audit.api import run
 
     root = folders(tmp_path / "data", 4)
@@ -212,7 +212,7 @@ def test_a_picture_unlike_the_others_is_named(tmp_path: Path) -> None:
     assert [finding.source for finding in outcome.findings] == ["3/noise.png"], outcome.notes
 
 
-def test_borders_and_compression_that_name_the_class_are_told(tmp_path: Path) -> None:
+def test_borders_and_compression_that_name_the_class_are_reported(tmp_path: Path) -> None:
     from audit.api import run
 
     for number in range(120):

@@ -1,4 +1,4 @@
-"""Rows told to be the same without a join are the same, and rows that are not are told apart."""
+"""Rows reported to be the same without a join are the same, and rows that are not are reported apart."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_same_rows_and_no_others_have_the_same_fingerprint(
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.text("ab", max_size=3)), min_size=2, max_size=12))
-def test_values_exchanged_between_two_rows_are_told(context: Context, rows: list[tuple[int, str]]) -> None:
+def test_values_exchanged_between_two_rows_are_reported(context: Context, rows: list[tuple[int, str]]) -> None:
     """A hash that joins columns by exclusive or would not see it."""
     (a, first), (b, second), *rest = rows
     exchanged = [(a, second), (b, first), *rest]

@@ -10,7 +10,7 @@ from checks_contracts import outcome_of
 
 from audit.checks.data.telling_words import words_of
 from audit.checks.shared.added_marks import find_mark
-from audit.checks.shared.pixel_guess import telling_bit, without_ground
+from audit.checks.shared.pixel_guess import blank_background, telling_bit
 
 
 def _photographs(count: int) -> np.ndarray:
@@ -52,12 +52,12 @@ def test_drawings_and_few_pictures_are_not_judged_for_marks() -> None:
 def test_the_parity_of_the_label_in_one_bit_is_found() -> None:
     rng = np.random.default_rng(0)
     pixels, labels = rng.integers(1, 250, (300, 64), dtype=np.uint8), np.arange(300) % 6
-    assert telling_bit(without_ground(pixels), labels) is None
+    assert telling_bit(blank_background(pixels), labels) is None
     pixels[:, 17] = pixels[:, 17] & 0b11111101 | (labels % 2) << 1
-    found = telling_bit(without_ground(pixels), labels)
+    found = telling_bit(blank_background(pixels), labels)
     assert found is not None
     assert (found.place, found.bit, found.set_in, found.unset_in) == (17, 1, 3, 3)
-    assert telling_bit(without_ground(pixels[:60]), labels[:60]) is None
+    assert telling_bit(blank_background(pixels[:60]), labels[:60]) is None
 
 
 _TEXTS = ("the film was long", "a good story", "i liked it", "not for me", "seen it twice", "bad sound and a good end")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, separate_common_values
 from audit.checks.shared.lookalike_search import candidate_pairs
 from audit.checks.shared.lookalikes import find_lookalikes, thumbnail
 from audit.checks.shared.picture_grids import spread
@@ -128,14 +128,14 @@ def test_labels_are_predicted_by_the_commonest_of_each_bin(rows: list[tuple[Any,
     bins = bins_of(values)
     assert predict(bins, np.array(labels), np.array(halves)) == _expected(bins.tolist(), labels, halves)
     assert [b == -1 for b in bins.tolist()] == [value is None for value in values]
-    assert len(set_apart(values, bins)) == len(values)
+    assert len(separate_common_values(values, bins)) == len(values)
 
 
 def test_a_number_that_one_class_shares_betrays_it() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 800)
     values = np.where(labels == 2, 0.5, rng.random(800)).tolist()
-    found = betrayed_class(set_apart(values, bins_of(values)), labels, rng.random(800) < 0.5, 0.75, 0.85)
+    found = betrayed_class(separate_common_values(values, bins_of(values)), labels, rng.random(800) < 0.5, 0.75, 0.85)
     assert found is not None
     assert found[0] == 2
     assert betrayed_class(bins_of(rng.random(800).tolist()), labels, rng.random(800) < 0.5, 0.75, 0.85) is None

@@ -59,9 +59,9 @@ def test_a_file_that_the_user_names_runs(planted: Plant) -> None:
     store = planted(small)
     outcome = run_checks(str(store), checks=["rules/tiny.py"], only=["tiny"]).outcome("tiny")
     assert [finding.index for finding in outcome.findings] == [5]
-    told = audit("check", "--store", str(store), "--checks", "rules/*.py", "--only", "tiny", "--json")
-    assert told.exit_code == 1
-    assert json.loads(told.stdout)["checks"][0]["findings"][0]["source"] == "dog/005.png"
+    reported = audit("check", "--store", str(store), "--checks", "rules/*.py", "--only", "tiny", "--json")
+    assert reported.exit_code == 1
+    assert json.loads(reported.stdout)["checks"][0]["findings"][0]["source"] == "dog/005.png"
 
 
 def test_a_clean_run_passes_it(planted: Plant) -> None:

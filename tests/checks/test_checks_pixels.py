@@ -15,7 +15,7 @@ from PIL import Image, ImageFile, ImageOps
 
 from audit.api import run
 from audit.checks.integrity.truncated import has_end
-from audit.checks.shared.pixel_guess import telling_pixel, without_ground
+from audit.checks.shared.pixel_guess import blank_background, telling_pixel
 from audit.checks.values.displaced import move_of
 from audit.checks.values.overflow import wrapped_levels
 
@@ -244,12 +244,12 @@ def test_what_two_classes_show_on_a_black_ground_is_no_mark() -> None:
         radius = np.hypot(down - y, across - x)
         inside = np.abs(across - x) - 3 if label else np.abs(radius - 9) - 2
         drawn[:] = 255 * np.clip(0.5 - inside, 0, 1)
-    ground = without_ground(pictures).reshape(400, -1)
+    ground = blank_background(pictures).reshape(400, -1)
     halves = rng.random(400) < 0.5
     assert telling_pixel(np.where(ground < 0, -1, ground >> 1), labels, halves, 128, 0.5, (0.75, 0.85)) is None
     assert telling_pixel(np.where(ground < 0, -1, ground & 15), labels, halves, 16, 0.5, (0.75, 0.85)) is None
     pictures[labels == 1, 2:4, 2:4] = 99
-    found = telling_pixel(without_ground(pictures).reshape(400, -1), labels, halves, 256, 0.5, (0.75, 0.85))
+    found = telling_pixel(blank_background(pictures).reshape(400, -1), labels, halves, 256, 0.5, (0.75, 0.85))
     assert found is not None
     assert found.place == 2 * 28 + 2
 

@@ -1,4 +1,4 @@
-"""`check --probe`: pipelines that prepare the input otherwise than in training, each told by the change that undoes it."""
+"""`check --probe`: pipelines that prepare the input otherwise than in training, each reported by the change that undoes it."""
 
 from __future__ import annotations
 

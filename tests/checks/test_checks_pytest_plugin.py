@@ -53,7 +53,7 @@ def folder(planted: Callable[..., Path], tmp_path: Path) -> Path:
 def test_the_fixture_judges_the_run(folder: Path) -> None:
     done = pytest_in(folder)
     assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
-    # The finding is told where the assertion failed, and nothing of our own frames.
+    # The finding is reported where the assertion failed, and nothing of our own frames.
     assert "009.png (index 9): 12 values are NaN" in done.stdout
     assert "pytest_plugin.py" not in done.stdout
     assert "no layers were requested" in done.stdout

@@ -72,8 +72,8 @@ def test_json_names_the_errors_and_max_failures_judges(
         summary = json.loads(judged.stdout)
         assert (judged.exit_code, summary["status"]) == (code, "failed" if code else "complete"), limit
         assert summary["samples"] == 12
-        told = f"{failed} of 12 samples failed, and max_failures is {limit}."
-        assert (told in summary["warnings"]) == bool(code)
+        reported = f"{failed} of 12 samples failed, and max_failures is {limit}."
+        assert (reported in summary["warnings"]) == bool(code)
     for nonsense in ("-1", "many", "101%", "1.5", "%"):
         refused = invoke("run", "--dataset", images, *options, "--max-failures", nonsense)
         assert refused.exit_code == 2, nonsense

@@ -211,7 +211,7 @@ def test_any_text_gives_one_row_per_row(form: str, cells: list[str], place: Path
         assert len(text.split("\n")) == len(cells) + (3 if form == "markdown" else 4)
 
 
-def test_numbers_are_told_in_full_where_a_program_reads(ask: Ask) -> None:
+def test_numbers_are_written_in_full_where_a_program_reads(ask: Ask) -> None:
     value = 0.1 + 0.2
     [row] = csv.DictReader(
         io.StringIO(ask(f"SELECT {value!r}::DOUBLE AS x, 'nan'::DOUBLE AS y", "--format", "csv").stdout)

@@ -132,7 +132,7 @@ def test_items_without_a_label_are_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("output", "notes"), [("embedding", 0), (None, 1)])
-def test_more_outputs_than_classes_are_told_unless_they_are_declared_to_be_no_classes(
+def test_more_outputs_than_classes_are_reported_unless_they_are_declared_to_be_no_classes(
     tmp_path: Path, output: str | None, notes: int
 ) -> None:
     code = tmp_path / "vectors.py"

@@ -57,7 +57,7 @@ def test_a_worker_that_hangs_costs_one_sample(
     pictures: Callable[..., Path], tmp_path: Path, method: str, action: str
 ) -> None:
     images = pictures(count=12)
-    told: list[Progress] = []
+    reports: list[Progress] = []
     recorded = audit.run(
         images,
         pipeline=hanging_pipeline(images, action),
@@ -66,7 +66,7 @@ def test_a_worker_that_hangs_costs_one_sample(
         batch_size=3,
         start_method=method,
         stall_timeout=3,
-        progress=told.append,
+        progress=reports.append,
     )
     rows = failures(tmp_path / "lineage")
     assert recorded.status == "complete"
@@ -75,9 +75,9 @@ def test_a_worker_that_hangs_costs_one_sample(
     assert rows[0]["failed_stage"] == "slow"
     assert rows[0]["error"].startswith("TimeoutError: the sample took longer than --stall-timeout allows")
     index = rows[0]["index"]
-    assert any(progress.doing and f"waiting for sample {index}, stage slow, " in progress.doing for progress in told)
+    assert any(progress.doing and f"waiting for sample {index}, stage slow, " in progress.doing for progress in reports)
     assert any(f"sample {index}, stage slow" in warning for warning in recorded.warnings)
-    assert any(progress.note and f"sample {index}, stage slow" in progress.note for progress in told)
+    assert any(progress.note and f"sample {index}, stage slow" in progress.note for progress in reports)
 
 
 @pytest.mark.workers

@@ -97,7 +97,7 @@ def test_aum_of_a_single_logit(tmp_path: Path) -> None:
     assert [found[n]["aum"] for n in range(2)] == pytest.approx([-1.5, 1.5])
 
 
-def test_phases_and_splits_are_told_apart(tmp_path: Path) -> None:
+def test_phases_and_splits_are_distinguished(tmp_path: Path) -> None:
     """Item 0 of the training set and item 0 of the validation set are different samples."""
     write_training(tmp_path, [(0, "train", [Seen(0, 0, WRONG)]), (0, "eval", [Seen(0, 0, RIGHT, 1)])])
     rows = view(tmp_path, "forgetting", "ORDER BY phase")

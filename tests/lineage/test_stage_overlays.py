@@ -42,7 +42,7 @@ class Annotated(Dataset[Any]):
 
 
 class Oracle(nn.Module):
-    """Returns the boxes that it was told of."""
+    """Returns the boxes that it was reported of."""
 
     answers: list[Any]
 

@@ -91,7 +91,7 @@ def test_a_value_comes_back_and_replays(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "refusal"), [("generator", NotFound), ("opaque", NeedsTrust)])
-def test_what_was_not_stored_is_told(tmp_path: Path, kind: str, refusal: type[Exception]) -> None:
+def test_what_was_not_stored_is_reported(tmp_path: Path, kind: str, refusal: type[Exception]) -> None:
     record(tmp_path, kind)
     with audit.open(tmp_path / "lineage") as store:
         trace = store.trace(index=1)

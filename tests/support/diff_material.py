@@ -114,12 +114,12 @@ def write_run(store: str, rows: Sequence[dict[str, Any]], stages: Sequence[dict[
         outputs += [key | {"stage": s, "name": "x", "digest": d, "changed": True} for s, d in done.items()]
         if row.get("predicted") is not None:
             predicted = row["predicted"]
-            told = {"predicted": predicted, "predicted_name": classes[predicted] if classes else None}
-            told["confidence"] = row.get("confidence")
+            reported = {"predicted": predicted, "predicted_name": classes[predicted] if classes else None}
+            reported["confidence"] = row.get("confidence")
             right = None if label is None else label == predicted
             last = done[max(done)] if done else None
             predictions.append(
-                key | told | {"label": label, "label_name": name, "correct": right, "input_digest": last}
+                key | reported | {"label": label, "label_name": name, "correct": right, "input_digest": last}
             )
     tables = {"samples": samples, "stage_outputs": outputs, "predictions": predictions}
     if phase:

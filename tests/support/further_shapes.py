@@ -108,7 +108,7 @@ class OpenCv(Pictures):
 
 
 class Window(Pictures):
-    """A part of a series: it is only selected, so that nothing remains to be told."""
+    """A part of a series: it is only selected, so that nothing remains to be reported."""
 
     series = torch.arange(60.0).reshape(2, 30)
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def raised_by_a_signal(message: str, told: threading.Event, *, after: float) -> Iterator[None]:
-    """After so many seconds RuntimeError(message) is raised; `told` says that it was, or that all is over."""
+def raised_by_a_signal(message: str, reported: threading.Event, *, after: float) -> Iterator[None]:
+    """After so many seconds RuntimeError(message) is raised; `reported` says that it was, or that all is over."""
 
     def tell(*_: object) -> None:
-        told.set()
+        reported.set()
         raise RuntimeError(message)
 
     before = signal.signal(signal.SIGUSR1, tell)
@@ -24,5 +24,5 @@ def raised_by_a_signal(message: str, told: threading.Event, *, after: float) -> 
         yield
     finally:
         timer.cancel()
-        told.set()
+        reported.set()
         signal.signal(signal.SIGUSR1, before)

@@ -135,7 +135,7 @@ class Service:
 
 
 def winners(place: str) -> list[bytes]:
-    """Eight writers create the same object at once: what those wrote that were told to have made it."""
+    """Eight writers create the same object at once: what those wrote that were reported to have made it."""
     won: list[bytes] = []
 
     def compete(number: int) -> None:

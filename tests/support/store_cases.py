@@ -157,14 +157,14 @@ def rows_of(draw: st.DrawFn, table: str) -> list[dict[str, Any]]:
     return draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=5))
 
 
-def write_forever(place: str, resume: str, told: Any) -> None:
+def write_forever(place: str, resume: str, reported: Any) -> None:
     """Visits of rising index, a commit after every few, until the process is killed. Tells the run's id."""
     writer = RunWriter.resume(place, resume) if resume else RunWriter.create(place)
     run_id = writer.run.run_id
     at = writer.run.samples
     if not resume:
         writer.append({"stages": stage_table(run_id)})
-    told.send(run_id)
+    reported.send(run_id)
     while True:
         writer.append(visit_tables(run_id, list(range(at, at + 5))))
         writer.flush()

@@ -112,7 +112,7 @@ def test_what_cannot_be_pickled_says_so() -> None:
     "make",
     [lambda n: lambda: n, lambda n: iter(str(n) for _ in "a"), lambda n: memoryview(bytes([n])), lambda n: make_adder],
 )
-def test_what_cannot_be_told_apart_has_no_digest(make: Any) -> None:
+def test_what_cannot_be_distinguished_has_no_digest(make: Any) -> None:
     for wrapped in (lambda v: v, lambda v: {"x": torch.ones(2), "y": [v]}):
         facts = values.observe(wrapped(make(1)))
         assert facts.digest is None

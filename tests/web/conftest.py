@@ -105,8 +105,8 @@ def window(browser: Any) -> Iterator[Any]:
 @pytest.fixture
 def page(window: Any) -> Iterator[Any]:
     """The page, as if fresh; whatever the console or a script complains of, and whatever was injected and ran, fails the test."""
-    for heard in (window.complaints, window.asked, window.hits):
-        heard.clear()
+    for collected in (window.complaints, window.asked, window.hits):
+        collected.clear()
     yield window
     window.goto("about:blank")
     window.set_viewport_size(VIEWPORT)

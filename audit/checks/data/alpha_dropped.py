@@ -65,7 +65,7 @@ class AlphaDropped(Check):
             return
         # A loader that converts to RGB drops it before anything is recorded, so only the file can show it.
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
-        plain = f"index IN (SELECT index FROM {context.sources_decoded} WHERE mode IN ('RGB', 'L'))"
+        plain = f"index IN (SELECT index FROM {context.load_outputs} WHERE mode IN ('RGB', 'L'))"
         files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
         hiding = [file for file, header in headers(context, files) if header is None or header.transparent]
         loaded = self._find_loaded(context, hiding)
@@ -98,7 +98,7 @@ class AlphaDropped(Check):
         listed = ", ".join(str(file.index) for file in files)
         chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _NAMED else ""
         found: dict[int, list[LoadedPicture]] = {}
-        query = f"SELECT index, mode, shape, digest FROM {context.sources_decoded}{chosen}"
+        query = f"SELECT index, mode, shape, digest FROM {context.load_outputs}{chosen}"
         for row in context.facts.typed_rows(LoadedPicture, query) if files else ():
             found.setdefault(row["index"], []).append(row)
         return found

@@ -74,7 +74,7 @@ class ImageQuality(Check):
         )
         stage = (
             "SELECT epoch, index, visit, shape[2] AS width, shape[1] AS height, mode, mean, std, "
-            f"{levels} AS unusual_levels FROM {context.sources_decoded} WHERE kind = 'image'"
+            f"{levels} AS unusual_levels FROM {context.load_outputs} WHERE kind = 'image'"
         )
         counted = context.facts.typed_rows(
             _SizeCount,

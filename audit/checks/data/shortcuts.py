@@ -17,8 +17,8 @@ from audit.checks.shared.added_marks import find_mark
 from audit.checks.shared.files import chosen_files, evenly
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.headers import headers
-from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, set_apart
-from audit.checks.shared.pixel_guess import TellingPixel, telling_bit, telling_pixel, without_ground
+from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, separate_common_values
+from audit.checks.shared.pixel_guess import TellingPixel, blank_background, telling_bit, telling_pixel
 from audit.checks.shared.signatures import exact_measures, signatures
 from audit.store.read.rows import QueryRow
 
@@ -132,7 +132,7 @@ class Shortcuts(Check):
                         sql=_evidence(name, query),
                     ),
                 )
-            elif betrayed := betrayed_class(set_apart(values, bins), truth, halves, *shares):
+            elif betrayed := betrayed_class(separate_common_values(values, bins), truth, halves, *shares):
                 label, hits, named, samples = betrayed
                 shown = _shown(context, label)
                 yield (
@@ -242,7 +242,7 @@ class Shortcuts(Check):
             return
         if 2 * count >= len(given):
             # A mark on one class changes its pixels to one level; a hidden label is in a level or in its lowest bits.
-            pixels = without_ground(np.stack([one.pixels for one in chosen if one.pixels is not None]))
+            pixels = blank_background(np.stack([one.pixels for one in chosen if one.pixels is not None]))
             # The last view is for marks that were compressed or scaled with their picture.
             high, low, coarse = (np.where(pixels < 0, -1, part) for part in (pixels >> 1, pixels & 15, pixels >> 3))
             views = [
@@ -251,7 +251,7 @@ class Shortcuts(Check):
                 (coarse, 32, "the value of the pixel"),
             ]
         else:
-            pixels = without_ground(np.stack([one.thumbnail for one in chosen]))
+            pixels = blank_background(np.stack([one.thumbnail for one in chosen]))
             views = [(np.where(pixels < 0, -1, pixels >> 2), 64, "in a thumbnail of 32×32 the pixel")]
         labels = np.array([label_of[one.picture.index] for one in chosen])
         halves = np.array([_half(one.picture.index) for one in chosen])
@@ -318,7 +318,7 @@ class Shortcuts(Check):
         chosen = f" AND {evenly(most, total)}" if most and total > most else ""
         return (
             f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
-            f"JOIN (FROM {context.sources_decoded} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
+            f"JOIN (FROM {context.load_outputs} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
         )
 
 

@@ -87,7 +87,7 @@ class SplitDrift(Check):
         for what in ("mean", "std"):
             query = (
                 f"SELECT s.split, count(*) AS samples, quantile_cont(o.{what}, {points}) AS quantiles "
-                f"FROM {context.items} s JOIN {context.sources_decoded} o USING (epoch, index, visit) "
+                f"FROM {context.items} s JOIN {context.load_outputs} o USING (epoch, index, visit) "
                 f"WHERE s.split IS NOT NULL AND o.{what} IS NOT NULL AND isfinite(o.{what}) GROUP BY s.split"
             )
             rows = {row["split"]: row for row in context.rows(query)}

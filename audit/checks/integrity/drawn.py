@@ -20,7 +20,7 @@ from audit.store.sql_literal import literal
 
 
 @dataclass(slots=True)
-class Pledge:
+class PlannedDraws:
     """What complete passes of one epoch and split should draw, over all ranks."""
 
     length: int
@@ -28,7 +28,7 @@ class Pledge:
     dropped: int = 0
 
     @property
-    def spare(self) -> int:
+    def most_missing(self) -> int:
         """Return how many samples may be missing: dropped with the last batch, or assigned to no rank."""
         return self.dropped + max(0, self.length - self.asked)
 
@@ -43,13 +43,13 @@ def missing(context: Context) -> Iterable[Finding]:
         else:
             context.note("the run does not say how many samples were requested, so missing samples cannot be found")
         return
-    if why := ranks.unknowable(context, runs):
+    if why := ranks.why_unknown(context, runs):
         context.note(f"{why}, so samples that were not drawn cannot be found")
         return
     drawn = _Drawn(context, runs)
     for split, length in sorted(drawn.lengths, key=str):
         yield from drawn.gaps(split, length)
-    yield from drawn.never()
+    yield from drawn.find_never_drawn()
 
 
 class _Drawn:
@@ -61,46 +61,47 @@ class _Drawn:
         listed = ", ".join(map(literal, self._names)) or "NULL"
         self._samples = f"(SELECT epoch, split, index FROM samples WHERE run_id IN ({listed}))"
         self._loaders = [loader for run in runs for loader in run.recipe.get("loaders", ())]
-        self._pledges: dict[tuple[str | None, int], dict[int, Pledge]] = {}
+        self._planned: dict[tuple[str | None, int], dict[int, PlannedDraws]] = {}
         for run in runs:
             self._take(run)
 
     @property
     def lengths(self) -> Iterable[tuple[str | None, int]]:
         """Return the splits with complete passes, and the number of samples of each."""
-        return self._pledges.keys()
+        return self._planned.keys()
 
     def _take(self, run: Run) -> None:
         """Add what one rank should draw. Of several loaders of one split and length, the one that draws least counts."""
-        own: dict[tuple[str | None, int, int], Pledge] = {}
+        own: dict[tuple[str | None, int, int], PlannedDraws] = {}
         for loader in run.recipe.get("loaders", ()):
             for one in loader["passes"]:
                 for epoch in range(one["first"], one["last"] + 1):
                     least = own.setdefault(
-                        (loader["split"], one["length"], epoch), Pledge(one["length"], one["asked"], one["dropped"])
+                        (loader["split"], one["length"], epoch),
+                        PlannedDraws(one["length"], one["asked"], one["dropped"]),
                     )
                     least.asked = min(least.asked, one["asked"])
                     least.dropped = max(least.dropped, one["dropped"])
-        for (split, length, epoch), pledge in own.items():
-            total = self._pledges.setdefault((split, length), {}).setdefault(epoch, Pledge(length))
-            total.asked += pledge.asked
-            total.dropped += pledge.dropped
+        for (split, length, epoch), planned in own.items():
+            total = self._planned.setdefault((split, length), {}).setdefault(epoch, PlannedDraws(length))
+            total.asked += planned.asked
+            total.dropped += planned.dropped
 
     def gaps(self, split: str | None, length: int) -> Iterable[Finding]:
         """Report samples that complete passes did not draw."""
-        pledges = self._pledges[split, length]
+        by_epoch = self._planned[split, length]
         rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)} AND index BETWEEN 0 AND {length - 1}"
         counts: Mapping[int, int] = {
             row["epoch"]: row["indices"]
             for row in self._ask(f"SELECT epoch, {distinct_indices(length)} AS indices FROM {rows} GROUP BY epoch")
         }
-        left = {epoch: length - counts.get(epoch, 0) for epoch in pledges}
-        if spared := [left[epoch] for epoch, pledge in pledges.items() if 0 < left[epoch] <= pledge.spare]:
+        left = {epoch: length - counts.get(epoch, 0) for epoch in by_epoch}
+        if spared := [left[epoch] for epoch, planned in by_epoch.items() if 0 < left[epoch] <= planned.most_missing]:
             self._context.note(
                 f"up to {max(spared):,} of {length:,} samples were left out of an epoch, because of drop_last or a rank that "
                 "stopped early"
             )
-        owing = [epoch for epoch, pledge in pledges.items() if left[epoch] > pledge.spare]
+        owing = [epoch for epoch, planned in by_epoch.items() if left[epoch] > planned.most_missing]
         if not owing:
             return
         query = (
@@ -116,7 +117,7 @@ class _Drawn:
                 sql=query,
             )
 
-    def never(self) -> Iterable[Finding]:
+    def find_never_drawn(self) -> Iterable[Finding]:
         """Report samples of a dataset that no epoch drew."""
         lengths: dict[str | None, int] = {}
         for loader in self._loaders:

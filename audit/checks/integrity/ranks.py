@@ -55,7 +55,7 @@ def padding(context: Context) -> Iterable[Finding]:
         )
 
 
-def unknowable(context: Context, runs: list[Run]) -> str | None:
+def why_unknown(context: Context, runs: list[Run]) -> str | None:
     """Return why it is unknown what these runs drew together, or None."""
     several = distributed(context)
     here = {int(run.tags.get("rank", -1)) for run in runs}
@@ -71,7 +71,7 @@ def missing(context: Context) -> Iterable[Finding]:
     """Report samples that no rank drew in an epoch, although another epoch drew them or a greater index: for runs that
     do not store what their loaders should draw."""
     runs = ranks_of(context)
-    if why := unknowable(context, runs):
+    if why := why_unknown(context, runs):
         context.note(f"{why}, so samples that no rank drew cannot be found")
         return
     samples = samples_of(context, runs)

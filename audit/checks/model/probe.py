@@ -89,9 +89,9 @@ class ProbeCheck(Check):
             raise Skip(
                 "it would execute code that this machine did not record, or that has changed since; pass --trust"
             )
-        from audit.lineage.replay.counterfactual import Graded, probe
+        from audit.lineage.replay.counterfactual import GradedSample, probe
 
-        wanted = [Graded((r["epoch"], r["index"], r["visit"]), r["label"], r["predicted"]) for r in graded]
+        wanted = [GradedSample((r["epoch"], r["index"], r["visit"]), r["label"], r["predicted"]) for r in graded]
         try:
             return probe(
                 context.reader, context.run, wanted, checkpoint=checkpoint, trust=context.facts.trust, split=split

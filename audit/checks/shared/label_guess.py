@@ -29,7 +29,7 @@ def bins_of(values: Sequence[Any]) -> Array:
     return np.where(np.isnan(numbers), _MISSING, np.searchsorted(edges, numbers, side="right"))
 
 
-def set_apart(values: Sequence[Any], bins: Array) -> Array:
+def separate_common_values(values: Sequence[Any], bins: Array) -> Array:
     """Return the bins, but with numbers that many samples share, within 1 % of the range, in bins of their own."""
     numbers = _numbers(values)
     if numbers is None or len(np.unique(numbers[~np.isnan(numbers)])) <= _BINS:

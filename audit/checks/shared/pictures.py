@@ -59,7 +59,7 @@ def _best_form(context: Context, forms: dict[str, QueryRow], exact: bool) -> str
     if not exact and "preview" in forms:
         if "full" not in forms or forms["preview"]["encoding"] == _LOSSLESS or forms["full"]["encoding"] in _SLOW:
             return "preview"
-        side = context.value(f"SELECT max(list_max(shape)) FROM {context.sources_decoded} WHERE kind = 'image'")
+        side = context.value(f"SELECT max(list_max(shape)) FROM {context.load_outputs} WHERE kind = 'image'")
         if side > SMALL_SIDE:
             return "preview"
     return "full" if "full" in forms else None

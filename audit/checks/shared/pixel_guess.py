@@ -44,7 +44,7 @@ class TellingPixel:
         return self.right / self.total
 
 
-def without_ground(pixels: Array) -> Array:
+def blank_background(pixels: Array) -> Array:
     """Return bytes as numbers, with -1 for black and white where much of the pictures is."""
     ground = (pixels == 0) | (pixels >= _WHITE)
     numbers = pixels.astype(np.int16)

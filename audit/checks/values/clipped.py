@@ -73,7 +73,7 @@ class Clipped(Check):
         if context.facts.root is None:
             return
         white = (
-            f"SELECT epoch, index, mean FROM {context.sources_decoded} WHERE kind = 'image' AND dtype = 'uint8' "
+            f"SELECT epoch, index, mean FROM {context.load_outputs} WHERE kind = 'image' AND dtype = 'uint8' "
             f"AND mean >= 255 * {context.options['share']}"
         )
         indices = [row["index"] for row in context.offenders(white)]

@@ -140,11 +140,11 @@ class RayRun(RunExecutor):
         places = sorted({int(p) for p in np.linspace(0, len(indices) - 1, PROBED)})
         probe = ray.remote(max_retries=0, num_cpus=1)(ray_work.probe)
         chosen = [int(indices[place]) for place in places]
-        found: ray_work.Probed | AuditError
+        found: ray_work.ProbeResult | AuditError
         try:
             found = ray.get(probe.remote(chosen, self._job("full")))
         except ray.exceptions.WorkerCrashedError:
-            found = ray_work.Probed(0, 0, 0.0)
+            found = ray_work.ProbeResult(0, 0, 0.0)
         if isinstance(found, AuditError):
             raise found
         self.seconds_each = found.seconds / len(chosen)

@@ -95,7 +95,7 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """What a few samples took: bytes of payloads of those that could be read, how many these were, and the time."""
 
     payload_bytes: int
@@ -264,17 +264,17 @@ def record_here(shares: Sequence[Share], job: Job) -> TaskResult | AuditError:
     return _return_errors(lambda: context.write((number, context.fetch(indices)) for number, indices in shares))
 
 
-def probe(indices: Sequence[int], job: Job) -> Probed | AuditError:
+def probe(indices: Sequence[int], job: Job) -> ProbeResult | AuditError:
     """Measure what keeping everything of a few samples takes, and how long."""
     context = worker_context(job)
 
-    def measure() -> Probed:
+    def measure() -> ProbeResult:
         context.open()
         begun = time.perf_counter()
         fetched = context.fetch(indices)
         # Nobody reads what a probe did not see: the first batch that is kept must say it again.
         context.open().repeat_unrecorded()
-        return Probed(fetched.payload_bytes, len(fetched.ok), time.perf_counter() - begun)
+        return ProbeResult(fetched.payload_bytes, len(fetched.ok), time.perf_counter() - begun)
 
     return _return_errors(measure)
 

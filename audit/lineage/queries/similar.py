@@ -32,7 +32,7 @@ class AlikeSample(VisitRow):
     correct: bool | None
 
 
-class LookedAt(TypedDict):
+class ComparedCounts(TypedDict):
     """How many pictures of how many runs were compared, and how many there are."""
 
     runs: int
@@ -77,14 +77,14 @@ def last_pictures(reader: Reader, run: Run) -> SmallPictures:
 
 def look_alike(
     reader: Reader, run: Run, key: Key, runs: Sequence[Run], pictures: Callable[[Run], SmallPictures], most: int = 12
-) -> tuple[list[tuple[float, AlikeSample]], LookedAt]:
+) -> tuple[list[tuple[float, AlikeSample]], ComparedCounts]:
     """Return the samples whose pictures are nearest to that of one, with their distances, each file once.
 
     `pictures` gives the small pictures of a run, which a server keeps.
     """
     own = _own_picture(reader, run, key)
     named = sources(reader, run, [key]).get(key)
-    looked: LookedAt = {"runs": 0, "pictures": 0, "total": 0}
+    looked: ComparedCounts = {"runs": 0, "pictures": 0, "total": 0}
     if own is None:
         return [], looked
     nearest: list[tuple[float, str, Key]] = []

@@ -14,7 +14,7 @@ import torch
 from audit.lineage.replay.class_orders import class_orders
 from audit.lineage.replay.model import ReplayModel
 from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, rebuild_pipeline, replay_all
-from audit.lineage.replay.preparations import Prepared, preparations, read_batch
+from audit.lineage.replay.preparations import PreparedBatch, preparations, read_batch
 from audit.lineage.replay.recorded_visits import Key, RecordedVisits
 from audit.records import Run
 from audit.store.read.reader import Reader
@@ -25,7 +25,7 @@ _FIRST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Graded:
+class GradedSample:
     """One sample to predict again: its visit, its label and what was recorded as predicted."""
 
     key: Key
@@ -59,7 +59,7 @@ class Probe:
 def probe(
     reader: Reader,
     run: Run,
-    graded: Sequence[Graded],
+    graded: Sequence[GradedSample],
     *,
     checkpoint: str | None = None,
     trust: bool = False,
@@ -77,8 +77,8 @@ def probe(
 
 
 def _batches(
-    pipeline: ReplayPipeline, visits: RecordedVisits, graded: Sequence[Graded]
-) -> Iterator[list[tuple[Graded, ReplayedVisit]]]:
+    pipeline: ReplayPipeline, visits: RecordedVisits, graded: Sequence[GradedSample]
+) -> Iterator[list[tuple[GradedSample, ReplayedVisit]]]:
     """Yield samples that were made again, a few at a time."""
     by_key = {one.key: one for one in graded}
     for start in range(0, len(graded), _BATCH):
@@ -102,7 +102,7 @@ class _Prober:
         self._orders = class_orders(run.classes or [])
         self._result = Probe()
 
-    def execute(self, batches: Iterator[list[tuple[Graded, ReplayedVisit]]]) -> Probe:
+    def execute(self, batches: Iterator[list[tuple[GradedSample, ReplayedVisit]]]) -> Probe:
         """Return the counts over all batches."""
         result = self._result
         for made in batches:
@@ -120,12 +120,12 @@ class _Prober:
             self._try_preparations(prepared, graded, right)
         return result
 
-    def _try_orders(self, now: list[int], graded: list[Graded], right: list[bool]) -> None:
+    def _try_orders(self, now: list[int], graded: list[GradedSample], right: list[bool]) -> None:
         for said, order in self._orders.items():
             moved = [order[p] if p < len(order) else p for p in now]
             self._compare(said, moved, graded, right)
 
-    def _try_preparations(self, prepared: Prepared, graded: list[Graded], right: list[bool]) -> None:
+    def _try_preparations(self, prepared: PreparedBatch, graded: list[GradedSample], right: list[bool]) -> None:
         for said, make in preparations(prepared).items():
             if not self._is_given_up(said):
                 self._compare(said, self._predict(make()), graded, right)
@@ -134,7 +134,7 @@ class _Prober:
         known = self._result.changes.get(said)
         return known is not None and known.samples >= _FIRST and known.fixed <= known.broken
 
-    def _compare(self, said: str, predicted: list[int], graded: list[Graded], right: list[bool]) -> None:
+    def _compare(self, said: str, predicted: list[int], graded: list[GradedSample], right: list[bool]) -> None:
         counted = self._result.changes.setdefault(said, Counterfactual(said))
         _count(counted, right, [p == one.label for p, one in zip(predicted, graded, strict=True)])
 

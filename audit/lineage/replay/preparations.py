@@ -30,7 +30,7 @@ _ASPECT = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBatch:
     """The inputs of a batch (N, C, H, W), the pictures they were made of in 0–1, and the loaded ones."""
 
     inputs: torch.Tensor
@@ -47,7 +47,7 @@ class Prepared:
         return units if self.gain is None or self.offset is None else units * self.gain + self.offset
 
 
-def read_batch(made: Sequence[ReplayedVisit]) -> Prepared | None:
+def read_batch(made: Sequence[ReplayedVisit]) -> PreparedBatch | None:
     """Return the batch of visits that were made again; None unless their inputs are pictures of one shape."""
     finals = [one.final for one in made]
     if not finals or not all(isinstance(value, torch.Tensor) and value.dim() == 3 for value in finals):
@@ -58,10 +58,10 @@ def read_batch(made: Sequence[ReplayedVisit]) -> Prepared | None:
     units = _units(made, inputs)
     gain, offset = _affine(units, inputs) if units is not None else (None, None)
     loaded = [_as_unit(_decoded(one, "0"), inputs.shape[1]) for one in made]
-    return Prepared(inputs, units, gain, offset, loaded)
+    return PreparedBatch(inputs, units, gain, offset, loaded)
 
 
-def preparations(given: Prepared) -> dict[str, Preparation]:
+def preparations(given: PreparedBatch) -> dict[str, Preparation]:
     """Return every preparation that can be made of this batch and differs from its inputs."""
     x, units = given.inputs, given.units
     found: dict[str, Preparation] = {}
@@ -96,7 +96,7 @@ def _scaler(pictures: torch.Tensor, mean: list[float], std: list[float]) -> Prep
     return lambda: (pictures - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
 
 
-def _aspects(given: Prepared) -> dict[str, Preparation]:
+def _aspects(given: PreparedBatch) -> dict[str, Preparation]:
     """Return the pictures cropped instead of squeezed, and squeezed instead of cropped."""
     loaded = [picture for picture in given.loaded if picture is not None]
     height, width = given.inputs.shape[2:]

@@ -161,12 +161,12 @@ def _file_of(row: SampleSourceRow) -> str:
 def _difference_text(recorded: Stage, stage: Stage) -> str | None:
     for what in ("qualname", "parameters", "source_code_digest"):
         before, now = getattr(recorded, what), getattr(stage, what)
-        if before != now and not _but_for_main(before, now):
+        if before != now and not _differs_only_in_main(before, now):
             return f"{recorded.name}: {what} was {before}, now it is {now}"
     return None
 
 
-def _but_for_main(before: str | None, now: str | None) -> bool:
+def _differs_only_in_main(before: str | None, now: str | None) -> bool:
     """Return whether they differ only in this: a script's module is `__main__` while it runs, and else has its file's name."""
     if before is None or now is None:
         return False

@@ -76,13 +76,13 @@ class CallStages:
             visit.asked = AskedItems(has_one_base=self._has_one_base)
         return visit.asked
 
-    def stand(self) -> None:
-        """Let all slots have the calls of several visits, until `stand_down`."""
-        self.stand_down()
+    def keep_stand_ins(self) -> None:
+        """Let all slots have the calls of several visits, until `release_stand_ins`."""
+        self.release_stand_ins()
         self._standing = [slot for slot in self._slots if slot.put()]
 
-    def stand_down(self) -> None:
-        """Undo `stand`."""
+    def release_stand_ins(self) -> None:
+        """Undo `keep_stand_ins`."""
         standing, self._standing = self._standing, []
         for slot in standing:
             slot.restore()
@@ -106,11 +106,11 @@ class CallStages:
         if not self._standing:
             return describe_call(call)
         # Functions must have their own code meanwhile.
-        self.stand_down()
+        self.release_stand_ins()
         try:
             return describe_call(call)
         finally:
-            self.stand()
+            self.keep_stand_ins()
 
 
 def _callables_of(owner: Any) -> list[int]:

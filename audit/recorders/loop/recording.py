@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from audit import provenance
-from audit.errors import RecordingError, UsageError, plainly
+from audit.errors import RecordingError, UsageError, message_without_hint
 from audit.identity import check_run_name
 from audit.models.expected_input import stated_by
 from audit.models.presets import expand_preset
@@ -377,7 +377,7 @@ class Recording:
             # Readers of the store will see the same status.
             self.run.status = "interrupted"
             # The error's own hint is left out: it is about `audit run --resume`, which cannot resume a user's own loop.
-            reason, safe = plainly(error), "What was committed before is safe."
+            reason, safe = message_without_hint(error), "What was committed before is safe."
             self._problems.mark(f"The run stopped: {reason}", loud=False)
             if self.strict:
                 raise RecordingError(f"The recording could not be finished: {reason}", hint=safe) from error
@@ -394,7 +394,7 @@ class Recording:
             self._write_rest()
         except BaseException as error:
             # The recording is strict, or Ctrl-C was pressed. The run must not look as if it were still running.
-            self._problems.mark(f"The run stopped: {plainly(error)}", loud=False)
+            self._problems.mark(f"The run stopped: {message_without_hint(error)}", loud=False)
             with contextlib.suppress(Exception):
                 self._state.finish("interrupted")
             raise

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from audit import values
-from audit.recorders.model.function_modes import place_at_bottom, take_away
+from audit.recorders.model.function_modes import place_at_bottom, remove_mode
 from audit.recorders.model.operations import join_rules, value_rules
 from audit.recorders.model.operations.table import UNCHANGING, list_functions
 from audit.recorders.model.output_uses import OutputUses
@@ -104,7 +104,7 @@ class BatchTracker(TorchFunctionMode):
     def pause(self) -> None:
         """Look away, until `resume` was called as often."""
         self._local.paused = getattr(self._local, "paused", 0) + 1
-        self._local.resumes = take_away(self) or getattr(self._local, "resumes", False)
+        self._local.resumes = remove_mode(self) or getattr(self._local, "resumes", False)
 
     def resume(self) -> None:
         """Look again."""
@@ -125,7 +125,7 @@ class BatchTracker(TorchFunctionMode):
     def close(self) -> None:
         """Look at nothing any more."""
         self.closed = True
-        take_away(self)
+        remove_mode(self)
         self._entries.clear()
 
     # -- one operation ---------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def place_at_bottom(mode: TorchFunctionMode) -> None:
         _push_on_torch_function_stack(each)
 
 
-def take_away(mode: TorchFunctionMode) -> bool:
+def remove_mode(mode: TorchFunctionMode) -> bool:
     """Take a mode off the stack; return whether it was there."""
     if mode not in _current():
         return False

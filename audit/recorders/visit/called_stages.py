@@ -67,7 +67,7 @@ class CalledStages(VisitSource):
         ordinals = [n for n in self.rows if not self.stages.is_target(n)]
         return self.rows[max(ordinals)] if ordinals else None
 
-    def _came_in(self, value: Any, path: str) -> str | None:
+    def _digest_input(self, value: Any, path: str) -> str | None:
         """Return the digest of what a stage is given, and note where it was changed in place since the last stage."""
         if value is self._value and self._digest is not None and not self._is_changed_in_place():
             return self._digest
@@ -84,7 +84,7 @@ class CalledStages(VisitSource):
             if self.calls is not None:
                 self.calls.loaded = ids_in(value)
         step = PipelineStep(Stage(0, "", name_of(target), "", None, looks_random(target)), [], target)
-        return CallToken(step, self._came_in(value, label), listen(step), self._overhead)
+        return CallToken(step, self._digest_input(value, label), listen(step), self._overhead)
 
     def after_call(self, call: ObservedCall, token: CallToken, nanoseconds: int) -> None:
         """Note what a call that is a stage has returned."""

@@ -25,7 +25,7 @@ from audit.values import native as loops
 _MOST_SEARCHES = 16
 
 
-class Inserted(NamedTuple):
+class InsertedStandIns(NamedTuple):
     """What was put into a dataset for one visit."""
 
     pairs: list[tuple[Any, Any]]
@@ -36,7 +36,7 @@ class Inserted(NamedTuple):
 
 
 #: What a visit inserts whose stand-ins are in their slots already.
-_NOTHING_INSERTED = Inserted([], [], [], NOBODY)
+_NOTHING_INSERTED = InsertedStandIns([], [], [], NOBODY)
 
 
 class Instrument:
@@ -65,12 +65,12 @@ class Instrument:
         pairs += [(slot, StageStandIn(slot.get(), loads)) for slot in self.pipeline.loads]
         return pairs
 
-    def stand(self) -> None:
-        """Let the stand-ins stay in their slots from one visit to the next, until `stand_down`.
+    def keep_stand_ins(self) -> None:
+        """Let the stand-ins stay in their slots from one visit to the next, until `release_stand_ins`.
 
         To be called only where no code of the user's runs in this thread between the visits.
         """
-        self.stand_down()
+        self.release_stand_ins()
         found = self.pipeline.found
         if not found.is_current():
             return
@@ -85,13 +85,13 @@ class Instrument:
             self._opened_before = note_opened_files(self._opened)
             self._standing.put()
             if self._calls is not None:
-                self._calls.stand()
+                self._calls.keep_stand_ins()
 
-    def stand_down(self) -> None:
-        """Undo `stand`."""
+    def release_stand_ins(self) -> None:
+        """Undo `keep_stand_ins`."""
         if self._standing is not None:
             if self._calls is not None:
-                self._calls.stand_down()
+                self._calls.release_stand_ins()
             self._standing.restore()
             self._standing = None
             stop_noting_files(self._opened_before)
@@ -102,7 +102,7 @@ class Instrument:
     def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
         """Return a visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
         if self._standing is not None and not self._standing.is_current():
-            self.stand_down()
+            self.release_stand_ins()
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
         self.changed = self._standing is None and not self.pipeline.found.is_current()
         if self._pairs is None and not self.changed:
@@ -110,7 +110,7 @@ class Instrument:
         pipeline = self.pipeline if not self.changed else find_pipeline(None)
         return Visit(pipeline, level, refuse_none=refuse_none)
 
-    def insert(self, visit: Visit) -> Inserted:
+    def insert(self, visit: Visit) -> InsertedStandIns:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
         if self._standing is not None:
             visit.follower = self._calls
@@ -127,9 +127,9 @@ class Instrument:
         for slot, stand_in in pairs:
             slot.put(stand_in)
         set_current_visit(visit)
-        return Inserted(pairs, functions, readers, opened)
+        return InsertedStandIns(pairs, functions, readers, opened)
 
-    def remove(self, inserted: Inserted, visit: Visit) -> None:
+    def remove(self, inserted: InsertedStandIns, visit: Visit) -> None:
         """Put back what the slots held before `insert`."""
         CURRENT.visit = None
         if inserted is _NOTHING_INSERTED:

@@ -142,12 +142,12 @@ class VisitMaker:
 
     def begin_sequence(self) -> None:
         """Say that until `end_sequence` none of the user's code runs in this thread between one visit and the next."""
-        self.instrument.stand()
+        self.instrument.keep_stand_ins()
         self.randomness.chain(True)
 
     def end_sequence(self) -> None:
         """Undo `begin_sequence`."""
-        self.instrument.stand_down()
+        self.instrument.release_stand_ins()
         self.randomness.chain(False)
 
     def make_batch(self, request: VisitRequest, fetch: BatchFetch, level: CaptureOrVerify) -> MadeBatch:

@@ -83,7 +83,7 @@ class Visit(CalledStages):
                 self.note_loaded(value)
             elif isinstance(value, tuple) and rows[0].target is None:
                 self._note_loaded_target(value)
-        came_in = self._came_in(value, stage.path)
+        came_in = self._digest_input(value, stage.path)
         listener = listen(stage.step) if stage.draws else None
         overhead_before, ran_before = self._overhead, len(self._ran)
         activity, follower = self.activity, self.follower

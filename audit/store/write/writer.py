@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from audit.errors import NotFound, StoreError, plainly
+from audit.errors import NotFound, StoreError, message_without_hint
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
@@ -242,7 +242,7 @@ class RunWriter:
         run = self.run
         run.status, run.finished_at = "interrupted", datetime.now(UTC).isoformat()
         self._update_counts()
-        reason = f"The run stopped: {plainly(error)}"
+        reason = f"The run stopped: {message_without_hint(error)}"
         if reason not in run.warnings:
             run.warnings.append(reason)
         # If this cannot be written either, the error to report is still the one that stopped the run.

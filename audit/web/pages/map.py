@@ -64,7 +64,7 @@ def similar(state: AppState, request: Request) -> Page:
     key = (sample["epoch"], sample["index"], sample["visit"])
     many = similar_queries.many_pictures(runs)
     alike: list[tuple[float, similar_queries.AlikeSample]] = []
-    looked: similar_queries.LookedAt | None = None
+    looked: similar_queries.ComparedCounts | None = None
     if many <= _UNASKED or request.query_params.get("all"):
         alike, looked = similar_queries.look_alike(store, row, key, runs, pictures)
     data = {

@@ -97,7 +97,7 @@ def begin(state: AppState, store: Reader, row: Run, epoch: int) -> None:
         _panel(state, store, row, epoch, name, 0.0)
 
 
-def foresee(state: AppState, store: Reader) -> None:
+def compute_ahead(state: AppState, store: Reader) -> None:
     """Start computing what the page of the newest run needs, without waiting."""
     newest = next(reversed(store.runs()), None)
     if newest is None:

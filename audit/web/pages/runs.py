@@ -9,7 +9,7 @@ from starlette.requests import Request
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
-from audit.web.pages.run import foresee
+from audit.web.pages.run import compute_ahead
 from audit.web.respond import Page
 from audit.web.state import AppState
 
@@ -21,7 +21,7 @@ def runs(state: AppState, request: Request) -> Page:
     """Return the first page."""
     store = state.store
     listed = store.runs()
-    foresee(state, store)
+    compute_ahead(state, store)
     asked = {name: request.query_params.get(name, "") for name in ("q", "status", "tag", "sort")}
     asked["sort"] = asked["sort"] if asked["sort"] in SORTS else "newest"
     shown = [run for run in reversed(listed) if _matches(run, asked)]

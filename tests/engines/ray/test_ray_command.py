@@ -68,7 +68,7 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
         watchdog = threading.Timer(300, process.kill)
         watchdog.start()
         wait_for_more(process, store)
-        heard, told = listening(token)
+        addresses, usage_settings = listening(token)
         os.kill(max(int(one.name.partition("-")[2]) for one in present.iterdir()), signal.SIGKILL)
         wait_for_more(process, store)
         process.send_signal(signal.SIGINT)
@@ -81,10 +81,10 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
         assert gone(token)
         assert list(home.iterdir()) == []
         assert list(temporary.iterdir()) == []
-    # Its processes are heard on this machine alone, tell nobody, and serve no dashboard.
-    assert heard
-    assert all(ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback for address in heard)
-    assert told == {"0"}
+    # Its processes listen on this machine alone, tell nobody, and serve no dashboard.
+    assert addresses
+    assert all(ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback for address in addresses)
+    assert usage_settings == {"0"}
     done = resume(str(store), None)
     assert done.status == "complete"
     with audit.open(store) as opened:
@@ -93,16 +93,16 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
 
 
 def listening(mark: str) -> tuple[list[str], set[str | None]]:
-    """Where the processes of a Ray session listen, and what they were told of usage statistics."""
-    addresses, told = [], set()
+    """Where the processes of a Ray session listen, and their setting of usage statistics."""
+    addresses, settings = [], set()
     for number in ray_processes(mark):
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(number)
             found = process.net_connections("inet")
             addresses += [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
             if "raylet" in process.name() or "gcs" in process.name() or "dashboard.py" in " ".join(process.cmdline()):
-                told.add(process.environ().get("RAY_USAGE_STATS_ENABLED"))
-    return addresses, told
+                settings.add(process.environ().get("RAY_USAGE_STATS_ENABLED"))
+    return addresses, settings
 
 
 def wait_for_more(process: subprocess.Popen[bytes], store: Path) -> None:

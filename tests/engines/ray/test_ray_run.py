@@ -385,7 +385,7 @@ def test_how_many_models_fit_the_machines() -> None:
         ClusterCapacity(0, (8.0,)).actors(None, 1)
 
 
-def test_what_goes_wrong_in_a_worker_is_told_with_its_place(
+def test_what_goes_wrong_in_a_worker_is_reported_with_its_place(
     nodes: Any, pictures: Callable[..., Path], tmp_path: Path
 ) -> None:
     images, store = pictures(count=6), tmp_path / "lineage"

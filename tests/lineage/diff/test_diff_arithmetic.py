@@ -62,7 +62,7 @@ def pipeline(*names: str) -> list[Stage]:
     return stages
 
 
-def told(steps: list[AlignmentStep]) -> list[tuple[str, str]]:
+def reported(steps: list[AlignmentStep]) -> list[tuple[str, str]]:
     return [(step.change, step.name) for step in steps if step.change != "same"]
 
 
@@ -82,7 +82,7 @@ def told(steps: list[AlignmentStep]) -> list[tuple[str, str]]:
     ],
 )
 def test_alignment(a: tuple[str, ...], b: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
-    found = told(align(pipeline(*a), pipeline(*b)))
+    found = reported(align(pipeline(*a), pipeline(*b)))
     # Of two stages that changed places either may be the one that moved.
     assert found == expected or [change for change, _ in found] == [change for change, _ in expected] == ["moved"] * 2
 

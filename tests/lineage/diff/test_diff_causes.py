@@ -1,4 +1,4 @@
-"""Each flip with its true cause, told from what was recorded and never guessed; failures and renamed files too."""
+"""Each flip with its true cause, reported from what was recorded and never guessed; failures and renamed files too."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def command_of(store: str, *options: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_same_run_twice_is_told(store: str) -> None:
+def test_the_same_run_twice_is_reported(store: str) -> None:
     result = ask("new", "new", "--store", store)
     assert result.exit_code == 0
     assert "Both are the same run." in result.stdout

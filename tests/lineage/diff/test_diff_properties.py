@@ -161,7 +161,7 @@ def test_a_run_differs_from_itself_in_nothing(a: list[dict[str, Any]]) -> None:
 
 
 def walk(steps: list[AlignmentStep], a: dict[int, str], b: dict[int, str]) -> str | None:
-    """The first divergent stage, told once more in plain Python."""
+    """The first divergent stage, reported once more in plain Python."""
     states = [(a.get(step.at_a or 0), b.get(step.at_b or 0)) for step in steps]
     last = max((n for n, (ours, theirs) in enumerate(states) if ours is not None and ours == theirs), default=-1)
     return next((steps[n].name for n, (ours, theirs) in enumerate(states) if n > last and ours != theirs), None)
@@ -242,7 +242,7 @@ def test_lists_are_cut_and_counts_are_not() -> None:
                 diff(reader, "a", "b", rows=-1)
 
 
-def test_bad_input_is_told() -> None:
+def test_bad_input_is_reported() -> None:
     a = [{"source": "1.png", "content": "1", "label": 0, "predicted": 0}]
     b = [{"source": "2.png", "content": "2", "label": 0}]
     with compared(a, b) as (reader, found, _):
@@ -258,7 +258,7 @@ def test_bad_input_is_told() -> None:
             diff(reader, "a", "nowhere")
 
 
-def test_a_run_without_samples_or_stages_is_told() -> None:
+def test_a_run_without_samples_or_stages_is_reported() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_run(folder, [], stages(NAMES), name="empty")
         write_run(folder, [{"source": "1.png", "outputs": {0: "x"}}], stages(NAMES), name="b")

@@ -41,7 +41,7 @@ def test_values_are_those_of_the_file_though_others_were_added(
             store.trace("digests", index=0).value(3)
 
 
-def test_files_of_one_name_in_joined_folders_are_told_apart(pictures: Callable[..., Path], tmp_path: Path) -> None:
+def test_files_of_one_name_in_joined_folders_are_distinguished(pictures: Callable[..., Path], tmp_path: Path) -> None:
     first, second = pictures(count=4, name="first"), pictures(count=4, name="second")
     for file in second.rglob("*.png"):
         Image.open(file).transpose(Image.Transpose.ROTATE_180).save(file)
@@ -57,7 +57,7 @@ def test_files_of_one_name_in_joined_folders_are_told_apart(pictures: Callable[.
         result = store.replay(dataset=joined(), workers=0)
         assert result.identical == 7
         assert [(item.index, item.reason) for item in result.different] == [(0, "source missing")]
-        # Both folders moved: they are told by the names of their files, and by their places where names are not enough.
+        # Both folders moved: they are reported by the names of their files, and by their places where names are not enough.
         for root in (first, second):
             root.rename(tmp_path / f"moved_{root.name}")
         first, second = tmp_path / "moved_first", tmp_path / "moved_second"

@@ -98,10 +98,10 @@ def test_the_command(digits: Path, tmp_path: Path) -> None:
 
 @pytest.mark.workers
 def test_progress_and_workers_in_parallel(digits: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with audit.open(digits) as store:
-        result = store.replay(workers=2, progress=lambda now: told.append((now.done, now.total)))
-    assert (result.identical, told[-1], len(told)) == (70, (70, 70), 70)
+        result = store.replay(workers=2, progress=lambda now: reported.append((now.done, now.total)))
+    assert (result.identical, reported[-1], len(reported)) == (70, (70, 70), 70)
 
 
 @pytest.mark.workers
@@ -172,7 +172,7 @@ def _label(label: int) -> int:
 
 @pytest.mark.workers
 @pytest.mark.parametrize("workers", [0, 2])
-def test_stages_told_from_inside_and_what_follows_the_transform(tmp_path: Path, workers: int) -> None:
+def test_stages_marked_inside_and_what_follows_the_transform(tmp_path: Path, workers: int) -> None:
     record(tmp_path / "lineage", DataLoader(Items(), batch_size=2, num_workers=workers, shuffle=True))
     with audit.open(tmp_path / "lineage") as store:
         paths = {row[0] for row in store.sql("SELECT path FROM stages").fetchall()}

@@ -62,7 +62,7 @@ class Unsteady(Dataset):  # type: ignore[type-arg]
 
 
 @pytest.mark.slow
-def test_how_many_differ_is_told_whole_though_only_the_first_are_listed(tmp_path: Path) -> None:
+def test_how_many_differ_is_reported_whole_though_only_the_first_are_listed(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", capture="digest") as run:
         for _ in run.loader(DataLoader(Unsteady(), batch_size=101), builder=Unsteady):
             pass

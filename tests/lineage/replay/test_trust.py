@@ -343,7 +343,7 @@ def test_the_machine_that_recorded_derives_without_a_flag(material: Path, tmp_pa
         assert difference == []
 
 
-def test_another_user_is_told_which_file_would_run(material: Path, stranger: Path) -> None:
+def test_another_user_reads_which_file_would_run(material: Path, stranger: Path) -> None:
     store = material / "lineage"
     other = str(material / "other.py")
     refused = invoke("replay", "b", "--workers", 0, "--store", store)
@@ -385,7 +385,7 @@ def test_a_diff_of_another_users_runs_says_what_it_did_not_measure(
         assert allowed.max == 3.0
 
 
-def test_changed_code_is_told_before_it_runs(tmp_path: Path) -> None:
+def test_changed_code_is_reported_before_it_runs(tmp_path: Path) -> None:
     store, pipeline, text = tmp_path / "lineage", tmp_path / "changing.py", tmp_path / "words.txt"
     text.write_text("one\nthree\n")
     pipeline.write_text("transform = [len]\n")
@@ -401,8 +401,8 @@ def test_changed_code_is_told_before_it_runs(tmp_path: Path) -> None:
         with pytest.warns(CodeChangedWarning, match=r"changing\.py has changed since"):
             opened.replay(workers=0)
     assert (tmp_path / "RAN").exists()
-    told = invoke("replay", "--workers", 0, "--store", store)
-    assert f"audit: {pipeline} has changed since the run" in told.stderr
+    reported = invoke("replay", "--workers", 0, "--store", store)
+    assert f"audit: {pipeline} has changed since the run" in reported.stderr
 
 
 def test_trust_in_a_recipe_counts_only_for_the_file_that_was_loaded(tmp_path: Path) -> None:

@@ -58,15 +58,15 @@ def test_shapes(shape: Shape, tmp_path: Path) -> None:
     assert difference(after, generator_states()) is None
     assert [function.__code__ for function in functions] == [codes[id(function)] for function in functions]
     assert found_stages(tmp_path / "lineage") == shape.stages
-    told = [str(one.message) for one in warned if "did not see every change" in str(one.message)]
+    reported = [str(one.message) for one in warned if "did not see every change" in str(one.message)]
     if shape.unseen is None:
-        assert (run.run.unrecorded, told) == ([], [])
+        assert (run.run.unrecorded, reported) == ([], [])
     else:
         (text,) = run.run.unrecorded or []
         assert shape.unseen in text
         assert "_shapes.py:" in text
-        assert len(told) == 1
-        assert text in told[0]
+        assert len(reported) == 1
+        assert text in reported[0]
     if not isinstance(dataset, IterableDataset):
         with audit.open(tmp_path / "lineage") as lineage:
             replayed = lineage.replay(dataset=shape.build())

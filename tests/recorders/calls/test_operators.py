@@ -1,4 +1,4 @@
-"""Operators in a dataset's own code are no calls: what they change is told all the same."""
+"""Operators in a dataset's own code are no calls: what they change is reported all the same."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def unrecorded(store: Path, dataset: Any) -> list[str]:
         (ScaledAfter, "and the item", ".tf(self.rows[index][None]) * 2"),
     ],
 )
-def test_they_are_told(dataset: Any, what: str, line: str, tmp_path: Path) -> None:
+def test_operators_are_reported(dataset: Any, what: str, line: str, tmp_path: Path) -> None:
     (text,) = unrecorded(tmp_path / "lineage", dataset())
     number = next(n for n, found in enumerate(Path(__file__).read_text().splitlines(), 1) if line in found)
     assert what in text
@@ -107,7 +107,7 @@ def test_they_are_told(dataset: Any, what: str, line: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "dataset", [Rows(), Listed(), Stacked(), TensorDataset(torch.rand(4, 2), torch.zeros(4).long())]
 )
-def test_what_was_not_changed_is_not_told(dataset: Any, tmp_path: Path) -> None:
+def test_what_was_not_changed_is_not_reported(dataset: Any, tmp_path: Path) -> None:
     assert unrecorded(tmp_path / "lineage", dataset) == []
 
 
@@ -234,7 +234,7 @@ WAYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_values_that_the_items_code_makes_are_told(how: str, tmp_path: Path) -> None:
+def test_values_that_the_items_code_makes_are_reported(how: str, tmp_path: Path) -> None:
     dataset = Made(how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -278,7 +278,9 @@ RAW: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", RAW)
-def test_values_that_the_dataset_holds_are_not_told(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_the_dataset_holds_are_not_reported(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(WAYS, how, RAW[how])
     dataset = Made(how)
     with warnings.catch_warnings():
@@ -375,7 +377,7 @@ class Failing(Later):
         (Failing, "call.tf was given a value that no stage returned, after load"),
     ],
 )
-def test_a_branch_that_a_later_item_takes_is_told(kind: Any, what: str, tmp_path: Path) -> None:
+def test_a_branch_that_a_later_item_takes_is_reported(kind: Any, what: str, tmp_path: Path) -> None:
     assert any(what in text and "test_operators.py" in text for text in unrecorded(tmp_path / "lineage", kind()))
 
 

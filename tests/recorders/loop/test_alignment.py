@@ -20,7 +20,7 @@ from audit.recorders.problems import RecordingWarning
 
 
 class Drawn:
-    """A sampler that draws what it is told."""
+    """A sampler that draws what it is reported."""
 
     def __init__(self, indices: list[int]) -> None:
         self.indices = indices
@@ -336,7 +336,7 @@ def test_visits_take_no_memory_over_epochs() -> None:
     assert counter.entries <= 300
 
 
-def test_epochs_without_being_told() -> None:
+def test_epochs_that_nobody_declared() -> None:
     clock = EpochClock()
     train, test = 1, 2
     assert [clock.begin(loader) for loader in (train, test, train, test, train, train, test)] == [0, 0, 1, 1, 2, 3, 3]
@@ -360,7 +360,7 @@ def test_iterating_a_recorded_dataset_by_index_has_no_sample_too_many(tmp_path: 
 
 
 @pytest.mark.slow
-def test_labels_in_an_unknown_place_are_told_of(tmp_path: Path) -> None:
+def test_labels_in_an_unknown_place_are_reported(tmp_path: Path) -> None:
     class Odd(Numbers):
         def __getitem__(self, index: int) -> Any:
             x, y = super().__getitem__(index)
@@ -384,7 +384,7 @@ def test_labels_in_an_unknown_place_are_told_of(tmp_path: Path) -> None:
         list(run.loader(DataLoader(Odd(), 4), label="signal"))
 
 
-def test_calls_that_are_of_no_batch_are_told_of(tmp_path: Path) -> None:
+def test_calls_that_are_of_no_batch_are_reported(tmp_path: Path) -> None:
     run = audit.record(tmp_path / "a")
     model = run.model(linear())
     for x, _ in run.loader(DataLoader(Numbers(), 4)):

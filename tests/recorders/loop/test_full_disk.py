@@ -1,4 +1,4 @@
-"""A disk that turns out to be full when the last rows are written: the user is told, and so is whoever reads the store."""
+"""A disk that turns out to be full when the last rows are written: the user is reported, and so is whoever reads the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def noise(count: int) -> Any:
     return TensorDataset(torch.randint(0, 256, (count, 128, 1024), dtype=torch.uint8), torch.zeros(count))
 
 
-def told(place: Path) -> None:
+def reported(place: Path) -> None:
     """The run in the store says why it ended, and counts only what is there."""
     ask = Asked(place)
     assert ask.status == "interrupted"
@@ -48,11 +48,11 @@ def test_a_recording(tiny_disk: Path, strict: bool) -> None:
         # A loop of the user's own cannot be resumed.
         assert "--resume" not in str(caught.value)
     assert run.run.status == "interrupted"
-    told(tiny_disk / "s")
+    reported(tiny_disk / "s")
 
 
 def test_a_run(tiny_disk: Path, pictures: Callable[..., Path]) -> None:
     folder = pictures(8, size=(256, 256))
     with pytest.raises(StoreError, match="disk is full"):
         audit.run(folder, store=tiny_disk / "s", capture="full", workers=0)
-    told(tiny_disk / "s")
+    reported(tiny_disk / "s")

@@ -87,7 +87,7 @@ def test_a_loader_with_its_own_iteration(tmp_path: Path, kind: Any, options: dic
 
 
 @pytest.mark.workers
-def test_a_loader_that_fetches_before_it_is_recorded_is_told_of(tmp_path: Path) -> None:
+def test_a_loader_that_fetches_before_it_is_recorded_is_reported(tmp_path: Path) -> None:
     with audit.record(tmp_path / "a") as run, pytest.warns(RecordingWarning, match=r"this Ahead .* run\.dataset"):
         assert len(list(run.loader(Ahead(Numbers(), batch_size=4)))) == 3
     with pytest.raises(RecordingError, match="this Ahead"), audit.record(tmp_path / "b", strict=True) as run:

@@ -84,7 +84,7 @@ def test_what_cannot_be_logged(tmp_path: Path) -> None:
     assert len([text for text in ask.warnings if text.startswith("Recording failed: ")]) == len(WRONG_LOGS)
 
 
-def test_an_unclear_output_is_told_to_who_can_change_it(tmp_path: Path) -> None:
+def test_an_unclear_output_is_reported_with_what_to_do(tmp_path: Path) -> None:
     class Pair(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return x, x
@@ -94,17 +94,17 @@ def test_an_unclear_output_is_told_to_who_can_change_it(tmp_path: Path) -> None:
         for x, _ in run.loader(DataLoader(Numbers(4), 4)):
             with pytest.warns(
                 RecordingWarning, match="more than one entry .* Wrap it in a module that returns one"
-            ) as told:
+            ) as reported:
                 model(x)
-            assert told[0].filename == __file__
+            assert reported[0].filename == __file__
 
 
 def test_a_warning_points_at_the_users_own_line(tmp_path: Path) -> None:
     run = audit.record(tmp_path / "lineage")
     run.model(linear())
-    with pytest.warns(RecordingWarning, match="never called") as told:
+    with pytest.warns(RecordingWarning, match="never called") as reported:
         run.close()
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in reported] == [__file__]
 
 
 @pytest.mark.workers
@@ -254,12 +254,12 @@ def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
 @pytest.mark.workers
 def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     """torch tells of it by an error in the main thread, wherever that is: the run is ended all the same."""
-    held, told = threading.Event(), threading.Event()
+    held, reported = threading.Event(), threading.Event()
 
     def hold() -> None:
         with DELIVERING:
             held.set()
-            told.wait(30)
+            reported.wait(30)
 
     run = audit.record(tmp_path / "lineage")
     batches = iter(DataLoader(run.dataset(Numbers(40)), 4, num_workers=1))
@@ -270,7 +270,7 @@ def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     # Their rows have been sent, and wait to be taken in.
     list(batches)
     killed = "DataLoader worker (pid 1) is killed by signal: Killed."
-    with raised_by_a_signal(killed, told, after=0.5), pytest.warns(RecordingWarning, match="killed by signal"):
+    with raised_by_a_signal(killed, reported, after=0.5), pytest.warns(RecordingWarning, match="killed by signal"):
         run.close("failed")
     holder.join()
     ask = Asked(tmp_path / "lineage")

@@ -263,7 +263,7 @@ def test_an_empty_list_of_annotations_means_no_object(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
-def test_a_picture_without_a_target_among_others_is_told(tmp_path: Path) -> None:
+def test_a_picture_without_a_target_among_others_is_reported(tmp_path: Path) -> None:
     ask = record(tmp_path, lambda n: objects() if n else {"image_id": 0}, lambda x, call: [boxes(WHOLE) for _ in x])
     assert any("not a dict with boxes and labels" in warning for warning in ask.warnings), ask.warnings
     assert ask("SELECT index, outcome FROM boxes WHERE kind = 'predicted' AND index < 2 ORDER BY index") == [

@@ -144,7 +144,7 @@ def test_the_views_list_what_was_missed_and_what_was_a_false_alarm(tmp_path: Pat
     ]
 
 
-def test_places_in_the_source_are_told_where_the_stages_are_known(tmp_path: Path) -> None:
+def test_places_in_the_source_are_reported_where_the_stages_are_known(tmp_path: Path) -> None:
     small = [answer((1, 0.9, 6, 3, 39, 30)), *ANSWERS[1:]]
     data = Objects(resize=True)
     asked = record(tmp_path, data, detector_of(data, small))

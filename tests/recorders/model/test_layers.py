@@ -185,7 +185,7 @@ def test_layers_are_recorded_when_only_the_dataset_is_wrapped(tmp_path: Path) ->
     assert found == [(list(range(12)),)]
 
 
-def test_a_hook_that_never_fired_is_told_of_and_all_are_gone(tmp_path: Path) -> None:
+def test_a_hook_that_never_fired_is_reported_and_all_are_gone(tmp_path: Path) -> None:
     with pytest.warns(RecordingWarning, match="The hook on layer unused never fired"):
         ask = record(tmp_path / "lineage", layers=["unused", "head"], strict=False)
     assert any("unused" in text for text in ask.warnings)

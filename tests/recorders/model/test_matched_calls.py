@@ -462,7 +462,7 @@ class Views(Pictures):
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_another_tensor_of_an_item_is_told(tmp_path: Path, name: str) -> None:
+def test_another_tensor_of_an_item_is_reported(tmp_path: Path, name: str) -> None:
     """The input is what the last stage returned, or the row says what lies between."""
 
     def parts(batch: Any) -> list[torch.Tensor]:

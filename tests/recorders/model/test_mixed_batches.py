@@ -112,7 +112,7 @@ def test_a_collate_function_leaves_the_classes_as_they_were() -> None:
     assert (v2.MixUp.make_params, v2.CutMix.make_params) == before
 
 
-def test_parents_told_by_hand(tmp_path: Path) -> None:
+def test_parents_given_by_hand(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         for _ in run.loader(DataLoader(Images(), batch_size=6)):
             run.parents([[(0, 0.25), (3, 0.25), (0, 0.5)], [(5, 1.0)]])

@@ -1,4 +1,4 @@
-"""What a model's numbers mean: declared or evident, and graded accordingly; otherwise the user is told."""
+"""What a model's numbers mean: declared or evident, and graded accordingly; otherwise the user is reported."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Squeezed(nn.Module):
         return self.inner(x).sigmoid()
 
 
-def test_what_is_not_evident_is_told_with_the_option(tmp_path: Path) -> None:
+def test_what_is_not_evident_is_reported_with_the_option(tmp_path: Path) -> None:
     with pytest.warns(RecordingWarning, match=r"between 0 and 1.*--output"):
         loop(tmp_path, Squeezed(), 12)
     ask = Asked(tmp_path / "lineage")
@@ -389,7 +389,7 @@ def test_one_number_is_no_binary_classifier_where_labels_are_others(labels: list
 
 
 @pytest.mark.parametrize("declared", [None, "logits", "embedding"])
-def test_more_numbers_than_classes_are_told(tmp_path: Path, declared: str | None) -> None:
+def test_more_numbers_than_classes_are_reported(tmp_path: Path, declared: str | None) -> None:
     """The features of an encoder look like the logits of a classifier."""
     model = ends_in(None, 8)
 

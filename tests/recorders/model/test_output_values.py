@@ -134,7 +134,7 @@ def test_a_weight_is_not_an_output_of_samples(tmp_path: Path) -> None:
     ]
 
 
-def test_lengths_that_agree_by_chance_are_told(tmp_path: Path) -> None:
+def test_lengths_that_agree_by_chance_are_reported(tmp_path: Path) -> None:
     """The table is computed, and as long as the first two batches; the last batch shows that it is not about samples."""
     ask = record(tmp_path, lambda x, table: (x[:, :3], x[:, None], (table * 2)[:4]), logits=0, strict=True)
     assert ask("SELECT port, axis, count(index), count(*) FROM outputs GROUP BY ALL ORDER BY ALL") == [

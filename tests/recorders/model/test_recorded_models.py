@@ -158,7 +158,7 @@ def test_outputs_of_many_forms(tmp_path: Path, form: str) -> None:
     assert Asked(tmp_path / "lineage")("SELECT count(*), count(predicted) FROM predictions") == [(12, 12)]
 
 
-def test_an_output_without_logits_is_told_of_and_its_layers_recorded(tmp_path: Path) -> None:
+def test_an_output_without_logits_is_reported_and_its_layers_recorded(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 4), nn.Unflatten(1, (2, 2)))
     with (
         audit.record(tmp_path / "lineage") as run,

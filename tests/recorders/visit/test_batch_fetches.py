@@ -146,9 +146,9 @@ def test_each_sample_is_seen_and_replayed(
     store = tmp_path / "lineage"
     ask = recorded(store, lambda: KINDS[kind](root), num_workers=workers)
     # What is added to the finished items of a batch is no stage, and the run says so.
-    told = [warning for warning in ask.warnings if "between 3 (ToTensor) and the item" in warning]
-    assert ask.warnings == told
-    assert len(told) == (1 if "noisy" in kind else 0)
+    reported = [warning for warning in ask.warnings if "between 3 (ToTensor) and the item" in warning]
+    assert ask.warnings == reported
+    assert len(reported) == (1 if "noisy" in kind else 0)
     count = len(KINDS[kind](root))
     names = STAGES + (["item"] if "noisy" in kind else [])
     assert ask("SELECT name, count(*) FROM stage_outputs GROUP BY 1 ORDER BY min(stage)") == [
@@ -172,7 +172,7 @@ def test_a_stack_of_datasets(pictures: Callable[..., Path], tmp_path: Path) -> N
     assert ask("SELECT count(*) FROM stage_outputs WHERE params LIKE '%fired\": false%' AND changed") == [(0,)]
 
 
-def test_what_is_done_to_whole_batches_is_not_told_as_if_it_were_known(tmp_path: Path) -> None:
+def test_what_is_done_to_whole_batches_is_not_reported_as_if_it_were_known(tmp_path: Path) -> None:
     store = tmp_path / "lineage"
     with pytest.warns(RecordingWarning, match="makes whole batches"):
         ask = recorded(store, lambda: Blind(augment_tensor()))

@@ -67,9 +67,9 @@ def test_identities_through_nested_and_joined_datasets() -> None:
 
 def test_of_several_numbers_none_is_taken_for_the_label(tmp_path: Path) -> None:
     dataset = Items(lambda n: (torch.ones(2), n, n % 3))
-    labels, told = labels_of(tmp_path, dataset)
+    labels, reported = labels_of(tmp_path, dataset)
     assert labels == [None] * 10
-    assert any("label=" in message for message in told), told
+    assert any("label=" in message for message in reported), reported
     assert labels_of(tmp_path / "named", dataset, label=2)[0] == [n % 3 for n in range(10)]
 
 
@@ -81,11 +81,11 @@ def test_the_targets_of_the_dataset_say_which_it_is(tmp_path: Path) -> None:
 
 def test_a_float_is_no_class(tmp_path: Path) -> None:
     dataset = Items(lambda n: (torch.ones(2), float(n)))
-    # Found by itself, it is the target of a regression; named as the label, it is told.
+    # Found by itself, it is the target of a regression; named as the label, it is reported.
     assert labels_of(tmp_path, dataset)[0] == [None] * 10
-    labels, told = labels_of(tmp_path / "named", dataset, label=1)
+    labels, reported = labels_of(tmp_path / "named", dataset, label=1)
     assert labels == [None] * 10
-    assert any("label=1" in message for message in told), told
+    assert any("label=1" in message for message in reported), reported
 
 
 @pytest.mark.parametrize(

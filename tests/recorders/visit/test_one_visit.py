@@ -34,14 +34,14 @@ class Tells(Dataset):  # type: ignore[type-arg]
         return value + 0.5, index % 3
 
 
-def told(index: int, name: str) -> float:
+def reported(index: int, name: str) -> float:
     clean = index + index % 2
     return {"clean": clean, "scale": clean * 2, "item": clean * 2 + 0.5}[name]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_names_that_some_visits_and_workers_do_not_know(tmp_path: Path, workers: int) -> None:
-    """A worker numbers the stages that it is told of by itself: the second worker meets `clean` first."""
+    """A worker numbers the stages that it is reported of by itself: the second worker meets `clean` first."""
     store = tmp_path / "lineage"
     with audit.record(store, strict=True) as run:
         list(run.loader(DataLoader(Tells(), batch_sampler=[[0, 2], [1, 3], [4, 5], [7, 6]], num_workers=workers)))
@@ -57,7 +57,7 @@ def check_told(ask: Asked) -> None:
     for index, name, own, mean in rows:
         assert name == own
         if name != "load":
-            assert mean == pytest.approx(told(index, name)), (index, name)
+            assert mean == pytest.approx(reported(index, name)), (index, name)
     assert ask("SELECT count(*) = count(DISTINCT stage), count(DISTINCT path) FROM stages") == [(True, 4)]
     # On its way to the model a sample passes the stages in the order of their ordinals.
     assert ask("SELECT last(name ORDER BY stage) FROM stage_outputs GROUP BY index") == [("item",)] * 8

@@ -42,39 +42,39 @@ def make(names: list[str], severity: str = "error") -> Report:
 
 
 def test_json_is_as_designed() -> None:
-    told = json.loads(FORMS["json"](make(NASTY[:1])))
-    assert list(told) == ["run_id", "passed", "checks"]
-    assert told["passed"] is False
-    assert {check["status"] for check in told["checks"]} == {"pass", "fail", "skip", "error"}
-    for check in told["checks"]:
+    reported = json.loads(FORMS["json"](make(NASTY[:1])))
+    assert list(reported) == ["run_id", "passed", "checks"]
+    assert reported["passed"] is False
+    assert {check["status"] for check in reported["checks"]} == {"pass", "fail", "skip", "error"}
+    for check in reported["checks"]:
         assert list(check) == ["check", "severity", "status", "message", "findings"]
-    assert list(told["checks"][1]["findings"][0]) == ["index", "source", "stage", "value", "message"]
-    assert told["checks"][1]["findings"][-1]["value"] is None
+    assert list(reported["checks"][1]["findings"][0]) == ["index", "source", "stage", "value", "message"]
+    assert reported["checks"][1]["findings"][-1]["value"] is None
 
 
 def test_sarif_is_valid_and_names_each_file() -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    told = json.loads(FORMS["sarif"](make(NASTY)))
+    reported = json.loads(FORMS["sarif"](make(NASTY)))
     schema = json.loads(SCHEMA.read_text())
     validator = jsonschema.validators.validator_for(schema)
     validator.check_schema(schema)
-    assert not [error.message for error in validator(schema).iter_errors(told)]
-    results = told["runs"][0]["results"]
+    assert not [error.message for error in validator(schema).iter_errors(reported)]
+    results = reported["runs"][0]["results"]
     assert len(results) == len(NASTY) + 1
     # Uploads refuse a result without a file, and a path that is absolute or escapes.
     uris = [result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results]
     assert all(uri and not uri.startswith(("/", "..")) and re.fullmatch(r"[\w.~%/()!*'+-]+", uri) for uri in uris)
     assert results[-1]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "audit.toml"
     assert len({result["partialFingerprints"]["auditFinding/v1"] for result in results}) == len(results)
-    assert told["runs"][0]["invocations"][0]["executionSuccessful"] is False
+    assert reported["runs"][0]["invocations"][0]["executionSuccessful"] is False
 
 
 def test_sarif_schema_refuses_what_is_wrong() -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    told = json.loads(FORMS["sarif"](make(NASTY)))
-    told["runs"][0]["results"][0]["level"] = "catastrophe"
+    reported = json.loads(FORMS["sarif"](make(NASTY)))
+    reported["runs"][0]["results"][0]["level"] = "catastrophe"
     schema = json.loads(SCHEMA.read_text())
-    assert not jsonschema.validators.validator_for(schema)(schema).is_valid(told)
+    assert not jsonschema.validators.validator_for(schema)(schema).is_valid(reported)
 
 
 def test_junit_has_a_case_for_each_file() -> None:
@@ -150,7 +150,7 @@ def test_text_moves_no_cursor() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=30), max_size=4), st.sampled_from(sorted(FORMS)))
-def test_any_name_can_be_told(names: list[str], form: str) -> None:
+def test_any_name_can_be_written(names: list[str], form: str) -> None:
     text = FORMS[form](make(names))
     assert text.endswith("\n")
     if form in ("json", "sarif"):

@@ -43,10 +43,10 @@ def test_files_are_looked_at_in_a_bucket(service: Service, place: str) -> None:
     audit.run(str(data), store=place, capture="digest", workers=0)
     report = run_checks(place, only=LOOKED_AT)
     assert not report.with_status("skip", "error")
-    told = {outcome.check: [finding.source for finding in outcome.findings] for outcome in report.outcomes}
-    assert told["source_unchanged"] == []
-    assert told["exif_orientation"] == ["a/turned.jpg"]
-    assert told["near_duplicates"] == ["b/again.png"]
+    reported = {outcome.check: [finding.source for finding in outcome.findings] for outcome in report.outcomes}
+    assert reported["source_unchanged"] == []
+    assert reported["exif_orientation"] == ["a/turned.jpg"]
+    assert reported["near_duplicates"] == ["b/again.png"]
     client = boto3.client("s3")
     client.put_object(Bucket=data.bucket, Key=f"{data.prefix}/a/02.png", Body=b"edited")
     client.delete_object(Bucket=data.bucket, Key=f"{data.prefix}/b/03.png")

@@ -144,7 +144,7 @@ def test_reading_is_tried_again(service: Service, place: str, fault: str) -> Non
     assert not any(f.times for f in service.faults)
 
 
-def test_a_service_that_stays_broken_is_told_and_nothing_is_deleted(service: Service, place: str) -> None:
+def test_a_service_that_stays_broken_is_reported_and_nothing_is_deleted(service: Service, place: str) -> None:
     files = filesystem_for(place)
     service.fault("PUT", "run.json", status=500, times=99)
     service.fault("GET", "run.json", status=500, times=99)
@@ -217,8 +217,8 @@ def test_a_lease_of_a_service_without_versions(monkeypatch: pytest.MonkeyPatch) 
 
 
 def everything(error: BaseException) -> str:
-    told = "".join(traceback.format_exception(error))
-    return told + (str(error.hint) if isinstance(error, AuditError) else "")
+    reported = "".join(traceback.format_exception(error))
+    return reported + (str(error.hint) if isinstance(error, AuditError) else "")
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_errors_of_the_service_carry_no_key_and_no_address(service: Service, pla
         service.fault(method, "x", status=403)
         with pytest.raises(StoreReadOnly) as caught:
             action()
-        told = everything(caught.value)
-        assert not [secret for secret in (KEY, SECRET, service.endpoint) if secret in told]
+        reported = everything(caught.value)
+        assert not [secret for secret in (KEY, SECRET, service.endpoint) if secret in reported]
         assert "AccessDenied" in str(caught.value)
 
 

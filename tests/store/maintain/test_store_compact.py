@@ -165,7 +165,7 @@ def test_readers_read_meanwhile(tmp_path: Path) -> None:
     assert wrong == []
 
 
-def test_a_reader_of_parts_that_are_gone_is_told_to_look_again(tmp_path: Path) -> None:
+def test_a_reader_of_parts_that_are_gone_is_asked_to_open_the_store_again(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
     run_id = many_small_parts(place)
     with audit.open(place) as old, audit.open(place) as store:
@@ -206,10 +206,10 @@ def test_a_damaged_part_is_not_merged(tmp_path: Path) -> None:
     with audit.open(place) as store, pytest.raises(StoreDamaged):
         store.compact(damaged)
     assert tree_digest(files) == before, "neither merged parts of other tables nor a deleted one"
-    told = CliRunner().invoke(cli, ["store", "compact", "--json", "--store", str(place)])
-    assert told.exit_code == 1
-    assert [(run["run_id"], run["parts_after"]) for run in json.loads(told.stdout)] == [(whole, 3)]
-    assert f"{damaged} was not merged" in told.stderr
+    reported = CliRunner().invoke(cli, ["store", "compact", "--json", "--store", str(place)])
+    assert reported.exit_code == 1
+    assert [(run["run_id"], run["parts_after"]) for run in json.loads(reported.stdout)] == [(whole, 3)]
+    assert f"{damaged} was not merged" in reported.stderr
     with audit.open(place) as store:
         assert (len(store.reader.manifest(damaged).parts), len(store.reader.manifest(whole).parts)) == (12, 3)
 

@@ -31,7 +31,7 @@ def test_rows_are_committed_by_the_clock(tmp_path: Path) -> None:
     assert background.finish("complete").samples == 3
 
 
-def test_a_failure_by_the_clock_is_told_like_any_other(tmp_path: Path) -> None:
+def test_a_failure_by_the_clock_is_reported_like_any_other(tmp_path: Path) -> None:
     writer = RunWriter.create(str(tmp_path / "s"))
     writer.commit_every(0.1)
     background = BackgroundWriter(writer)

@@ -79,9 +79,9 @@ def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None
     killed: list[str] = []
     for attempt in range(16):
         # Every third takes up a run that was killed before; some are killed while they begin.
-        with writing(place, killed[-1] if killed and attempt % 3 == 2 else "") as told:
+        with writing(place, killed[-1] if killed and attempt % 3 == 2 else "") as reported:
             if attempt % 4:
-                killed.append(told.recv())
+                killed.append(reported.recv())
             time.sleep(chance.uniform(0, 0.12))
             if attempt == 15:
                 # One at least is killed after a commit, however slow the machine is.
@@ -160,8 +160,8 @@ def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreBusy) as refused:
         RunWriter.resume(str(place), writer.run.run_id)
     assert refused.value.hint
-    with writing(place) as told:
-        other = told.recv()
+    with writing(place) as reported:
+        other = reported.recv()
         with pytest.raises(StoreBusy):
             RunWriter.resume(str(place), other)
         with audit.open(place) as store, pytest.raises(StoreBusy):
@@ -233,7 +233,7 @@ def _write_until_refused(place: Path) -> tuple[RunWriter, StoreError]:
 
 
 @pytest.mark.workers
-def test_a_full_disk_is_told_and_the_store_still_opens(tiny_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_store_still_opens(tiny_disk: Path) -> None:
     place = tiny_disk / "s"
     earlier = record(place, samples=10)
     writer, error = _write_until_refused(place)
@@ -249,7 +249,7 @@ def test_a_full_disk_is_told_and_the_store_still_opens(tiny_disk: Path) -> None:
 
 
 @pytest.mark.workers
-def test_a_file_size_limit_is_told_too(tmp_path: Path) -> None:
+def test_a_file_size_limit_is_reported_too(tmp_path: Path) -> None:
     code = f"""
         import resource, signal, sys
         sys.path[:0] = [{str(ROOT)!r}, {str(HERE)!r}, {str(SUPPORT)!r}]
@@ -317,16 +317,16 @@ def test_a_store_of_an_unknown_kind_is_refused() -> None:
 
 def test_an_end_that_is_interrupted_ends_the_run_all_the_same(tmp_path: Path) -> None:
     """A signal's handler raises in the main thread while the last rows are being written."""
-    told = threading.Event()
+    reported = threading.Event()
     background = BackgroundWriter(RunWriter.create(str(tmp_path / "lineage")))
 
     def work(_: RunWriter) -> None:
-        told.wait(30)
+        reported.wait(30)
 
     background.submit(work)
-    with raised_by_a_signal("a worker is gone", told, after=0.3):
+    with raised_by_a_signal("a worker is gone", reported, after=0.3):
         with pytest.raises(RuntimeError, match="a worker is gone"):
             background.finish("complete")
-        assert told.is_set()
+        assert reported.is_set()
     with audit.open(tmp_path / "lineage") as store:
         assert [run.status for run in store.runs()] == ["complete"]
