@@ -218,6 +218,8 @@ def _loss(
 
 
 def _where(condition: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> list[Any]:
+    if condition.all():
+        return list(values.tolist())
     return [value if chosen else None for value, chosen in zip(values.tolist(), condition.tolist(), strict=True)]
 
 

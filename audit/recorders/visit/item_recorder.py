@@ -56,6 +56,8 @@ class ItemRecorder:
         self.instrument = maker.instrument
         self.label = ItemLabel(label, head_targets or {}, all_targets=all_targets)
         self.source = ItemSource(dataset, source)
+        #: Whether the user says where labels or files are.
+        self._names_parts = self.label.is_chosen or source is not None
         self.classes = class_names(dataset)
         self._begin_process()
 
@@ -176,8 +178,7 @@ class ItemRecorder:
         """
         if (
             not made.is_plain
-            or self.label.is_chosen
-            or self.source.finder is not None
+            or self._names_parts
             or not self._changes.is_load_checked
             or self.instrument.changed
             or (file := listed_file(self.dataset, index)) is None

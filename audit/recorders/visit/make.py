@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from audit.recorders.activity import Activity
 from audit.recorders.randomness.visit_randomness import Randomness, States, VisitRequest
 from audit.recorders.stages.discover import Pipeline
@@ -44,17 +42,8 @@ class MadeVisit:
     is_load_only: bool = False
     #: Pairs of stages between which the value changed, although no stage was observed that changed it.
     gaps: Sequence[tuple[str, str]] = ()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the visit read a file, went through the pipeline to a tensor and a class number, and left nothing to explain."""
-        visit, item = self.visit, self.item
-        if type(item) is not tuple or len(item) != 2 or type(item[0]) is not torch.Tensor:
-            return False
-        if type(self.label) is not int or visit.source_bytes is None:
-            return False
-        is_whole = self.error is None and visit.error is None and visit.problem is None
-        return is_whole and self.is_seen and not (self.is_load_only or self.gaps or visit.added_stages)
+    #: Whether the visit read a file, went through the pipeline to a tensor and a class number, and left nothing to explain.
+    is_plain: bool = False
 
 
 @dataclass(slots=True)
@@ -117,6 +106,7 @@ class VisitMaker:
                 visit.recover()
             if type(item) is tuple and len(item) == 2 and type(item[1]) is int and visit.is_tensor_of_stages(item[0]):
                 made.value, made.label = item  # nearly always; `_note_item` would do no more
+                made.is_plain = visit.source_bytes is not None
             else:
                 self._note_item(made)
         except (Exception, SystemExit) as error:
@@ -129,6 +119,7 @@ class VisitMaker:
             made.states = self.randomness.drawn()
         except Exception as error:
             visit.problem = visit.problem or f"the random states could not be noted: {describe_error(error)}"
+        made.is_plain = made.is_plain and visit.problem is None
         return made
 
     def _fetch(self, index: int, fetch: Callable[[], Any]) -> Any:
