@@ -262,7 +262,7 @@ BODY uint8_t *jpeg_data(const uint8_t *src, size_t height, size_t width, const J
     size_t tall = t->bands == 3 ? 16 : 8;
     int before[3] = {0, 0, 0};
     BitWriter w = {out, 0, 0, 1};
-    memset(s, 0, sizeof *s);
+    memset(s->sums, 0, sizeof s->sums);
     for (size_t y = 0; y < height; y += tall)
         jpeg_strip(src + y * width * (size_t)t->bands, height - y, width, t, s, nonzero, before, &w);
     int left = w.count % 8;
