@@ -35,7 +35,7 @@ def run_session(command: str, folder: Path, *, warm: bool = True) -> tuple[str, 
         "PYTHONPATH": str(REPOSITORY),
     }
     words = ["sh", "-c", command]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment, timeout=600)
     return done.stdout + done.stderr, done.returncode
 
 

@@ -59,7 +59,7 @@ def record_photos(folder: Path) -> Path:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     place = folder / "lineage"
     cut = [warm_python(), "fixtures/make_photos.py", str(folder / "photos")]
-    subprocess.run(cut, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(cut, cwd=ROOT, check=True, capture_output=True, timeout=600)
     command = [warm_python(), "-c", _RECORD, str(folder), str(place)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=240)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=600)
     return place

@@ -92,7 +92,7 @@ def warm_folder() -> Path:
     os.close(reading)
 
     atexit.register(_end, writing, server)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not path.exists():
         assert server.poll() is None, "the process behind the programs ended"
         assert time.monotonic() < deadline

@@ -36,7 +36,7 @@ def record_digits(place: Path, *runs: dict[str, Any]) -> None:
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [warm_python(), "-c", code, json.dumps([{**common, **run} for run in runs])]
-    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=600)
 
 
 def jpeg(seed: int = 0, side: int = 16) -> bytes:

@@ -16,6 +16,7 @@ import audit
 pytestmark = pytest.mark.workers
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_two_processes(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

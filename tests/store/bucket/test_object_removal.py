@@ -16,9 +16,9 @@ def test_a_killed_removal_is_no_damage(place: str, monkeypatch: pytest.MonkeyPat
     class Killed(BaseException):
         pass
 
-    killed = 0
+    killed, keep = 0, record(place, samples=2)
     for at in range(0, 12, 2):
-        keep, drop = record(place, samples=2), record(place, samples=2)
+        drop = record(place, samples=2)
         left = [at]
 
         def delete(self: S3Client, key: str, real: object = S3Client.delete, left: list[int] = left) -> None:
