@@ -6,6 +6,7 @@ was seen at all though the dataset's own code changes values. Each is reported o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
@@ -19,6 +20,8 @@ _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s:
 #: How a text ends that a run was marked with already, when the batch came.
 WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
 _NO_STAGE = "no stage was seen, and `load` is the finished item"
+#: So many items are made at most until calls are listed again: that takes about as long as making a few items.
+_LONGEST_PAUSE = 512
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
 
 
@@ -47,7 +50,7 @@ class UnseenChanges:
         """Make an item with its calls listed.
 
         That is done for the first item of the process. If the code that ran has branches, it is done again after
-        1, 2, 4, 8… more items, which may take others of them.
+        1, 2, 4, 8… more items, and then after each 512, which may take others of them.
         """
         self._is_first = self._profile is None
         self._profile = profile = CallProfile()
@@ -55,7 +58,7 @@ class UnseenChanges:
             return profile.run(make)
         finally:
             self.is_listed, self.is_load_checked = True, False
-            self._made, self._again = 0, max(1, 2 * self._again) if profile.has_branches else 0
+            self._made, self._again = 0, _next_pause(self._again) if profile.has_branches else 0
 
     def add_visit(self, load: Any, item: Any, gaps: Sequence[tuple[str, str]], *, is_load_only: bool) -> None:
         """Note what one visit does not explain: `load` is the value of stage 0, `gaps` are pairs of stages."""
@@ -134,9 +137,12 @@ class UnseenChanges:
 
     def _where(self, *, with_later_texts: bool = False) -> str:
         """Return the calls of the user's own code, or its place where they are not known."""
-        if self._profile is not None and (named := self._profile.describe(with_later_texts=with_later_texts)):
-            return "; ".join(named)
         code = self._own_entry()
+        if self._profile is not None and (named := self._profile.describe(with_later_texts=with_later_texts)):
+            if code is not None and not any(text.startswith(f"{code.co_qualname} (") for text in named):
+                # What it does there may be what was not seen: a function in C that is called by a partial, for example.
+                named.append(f"{code.co_qualname} ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})")
+            return "; ".join(named)
         if code is not None:
             reason = ", whose calls are not known: another profiler is active"
             blocked = reason if self._profile is not None and self._profile.is_blocked else ""
@@ -150,6 +156,10 @@ class UnseenChanges:
             if function is not None and not is_library_file(function.__code__.co_filename):
                 return function.__code__
         return None
+
+
+def _next_pause(before: int) -> int:
+    return min(max(1, 2 * before), _LONGEST_PAUSE)
 
 
 def describe_unrecorded(texts: list[str]) -> str:

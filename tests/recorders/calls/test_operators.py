@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import functools
+import itertools
 import json
 import pickle
 import queue
@@ -23,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import audit
 from audit.recorders.calls.callables import is_library_file
+from audit.recorders.calls.unseen_changes import UnseenChanges
 
 VOWELS = re.compile("[aeiou]")
 
@@ -408,3 +411,49 @@ def test_a_second_text_that_is_changed_is_reported(form: Any, is_reported: bool,
     kind = type("Texts", (Texts,), {"form": staticmethod(form)})
     texts = unrecorded(tmp_path / "lineage", kind())
     assert any("a text of the item was changed" in text for text in texts) == is_reported, texts
+
+
+class Branching(Dataset):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        self.values = torch.arange(6.0).reshape(3, 2)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index % 3] * 2 if index > 1100 else self.values[index % 3]
+
+
+def test_branches_are_looked_for_again_and_again() -> None:
+    dataset = Branching()
+    changes = UnseenChanges(dataset)
+    listed = []
+    for index in range(1700):
+        make = functools.partial(dataset.__getitem__, index)
+        if not changes.is_listed:
+            listed.append(index)
+        value = make() if changes.is_listed else changes.run(make)
+        changes.add_visit(value, value, [], is_load_only=True)
+    assert listed[:5] == [0, 2, 5, 10, 19]
+    assert max(after - before for before, after in itertools.pairwise(listed)) == 513
+    (told,) = changes.take()
+    assert "operators" in told
+
+
+def cut(x: Any) -> Any:
+    return x[1:].contiguous().abs()
+
+
+class Partly(Dataset):  # type: ignore[type-arg]
+    """A function in C that a partial calls is not seen; the method that calls it is named."""
+
+    scale = staticmethod(functools.partial(torch.mul, other=2.0))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.scale(cut(torch.full((3,), float(index)))), index
+
+
+def test_the_method_that_makes_the_items_is_named(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="did not see every change"), audit.record(tmp_path / "lineage") as run:
+        list(run.loader(DataLoader(Partly())))
+    assert any("between call.cut" in text and "Partly.__getitem__ (" in text for text in run.run.unrecorded or [])
