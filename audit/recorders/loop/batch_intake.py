@@ -27,6 +27,10 @@ from audit.store import wire
 _MOST_UNRECORDED = 50
 
 
+#: So many values that could not be recorded are named one by one.
+_MOST_NAMED = 10
+
+
 class BatchIntake:
     """Knows every loader and dataset that sends rows, each by a key."""
 
@@ -41,6 +45,8 @@ class BatchIntake:
         #: Whether the user knows that items have no label, or need none.
         self.has_warned_of_labels = False
         self.expected_epochs = 1
+        #: What could not be recorded, as far as the run says it one by one.
+        self._named: set[str] = set()
 
     def add(self, key: int, pipeline: Pipeline, split: str | None, length: int) -> None:
         """Add a loader or a dataset that will send rows under this key."""
@@ -100,7 +106,12 @@ class BatchIntake:
         for problem in envelope.problems:
             if self._problems.strict:
                 raise RuntimeError(problem)
-            self._problems.mark(f"A value could not be recorded: {problem}")
+            if problem in self._named or len(self._named) < _MOST_NAMED:
+                self._named.add(problem)
+                self._problems.mark(f"A value could not be recorded: {problem}")
+            else:
+                # A run keeps a limited number of marks: those of other kinds must find room.
+                self._problems.mark(f"More than {_MOST_NAMED} values could not be recorded.")
         has_labels = any(label is not None for label in (*envelope.labels, *envelope.item_targets))
         if (
             envelope.unlabelled

@@ -134,7 +134,8 @@ class BatchTracker(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling() or self.closed:
             return func(*args, **kwargs)
-        self.uses.note(func, args, kwargs)
+        if self.uses.watched:
+            self.uses.note(func, args, kwargs)
         found = self._table.get(func)
         if found is None or not (self._entries or self.adopts) or torch._C._get_tracing_state() is not None:
             return func(*args, **kwargs)

@@ -240,6 +240,8 @@ class CallRecorder:
                 self._problems.mark(f"The output of the model {reader.name}: {problem}")
         if reader.scale.is_open:
             self._tracker.uses.watch(output, reader.scale.note_use)
+        elif self._tracker.uses.watched:
+            self._tracker.uses.forget(reader.scale.note_use)
         step.predict(columns, digests)
 
     def _read_task(

@@ -41,23 +41,28 @@ class OutputUses:
     """The outputs whose use is still of interest, and who wants to know of it."""
 
     def __init__(self) -> None:
-        self._watched: list[tuple[weakref.ref[torch.Tensor], NoteUse]] = []
+        self.watched: list[tuple[weakref.ref[torch.Tensor], NoteUse]] = []
 
     def watch(self, output: Any, note: NoteUse) -> None:
         """Look out for uses of the tensors of the newest output, in place of those of earlier ones."""
-        kept = [(reference, other) for reference, other in self._watched if other != note]
-        self._watched = [*kept, *((weakref.ref(tensor), note) for tensor in all_tensors(output))]
+        self.forget(note)
+        self.watched += [(weakref.ref(tensor), note) for tensor in all_tensors(output)]
+
+    def forget(self, note: NoteUse) -> None:
+        """Look out no longer for those who wanted to know."""
+        self.watched = [(reference, other) for reference, other in self.watched if other != note]
 
     def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Look at one operation of the loop."""
-        as_logits = _USES.get(function) if self._watched else None
+        as_logits = _USES.get(function)
         given = args[0] if args else kwargs.get("input")
         if as_logits is None or not isinstance(given, torch.Tensor):
             return
-        for reference, note in self._watched:
+        for reference, note in self.watched:
             output = reference()
             if output is not None and (output is given or _is_view(given, output)):
                 note(as_logits=as_logits)
+                self.forget(note)
 
 
 def _is_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -291,6 +291,23 @@ def test_logged_logits_of_nan(tmp_path: Path) -> None:
     assert "not one of its 3 classes" in said
 
 
+class Many(Squares):
+    def __len__(self) -> int:
+        return 60
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_many_bad_targets_leave_room_for_other_sentences(tmp_path: Path) -> None:
+    with audit.record(tmp_path, capture="digest") as run:
+        model = run.model(Answer(lambda x, call: [boxes(WHOLE) for _ in x] if call < 2 else None))
+        for x, _ in run.loader(DataLoader(Many(lambda n: objects(2, 1)), batch_size=30, collate_fn=collate)):
+            model(list(x))
+    said = Asked(tmp_path).warnings
+    assert sum("2 boxes and 1 labels" in text for text in said) == 10
+    assert "More than 10 values could not be recorded." in said
+    assert any("now it returned None" in text for text in said), said
+
+
 def collate(items: list[Any]) -> Any:
     return tuple(zip(*items, strict=True))
 
