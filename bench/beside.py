@@ -161,7 +161,7 @@ def main() -> None:
     folder: Path = parser.parse_args().environments
     with tempfile.TemporaryDirectory(prefix="audit-bench-") as place:
         root, store, file = Path(place) / "data", Path(place) / "lineage", Path(place) / "labels.npz"
-        planted: dict[str, list[set[Any]]] = dict(build(root))  # type: ignore[arg-type]
+        planted: dict[str, list[set[Any]]] = dict(build(root))
         wrong = labels(file)
         recorded, _, _ = ours(root, store)
         print(f"audit: {recorded:.1f} s of work to record the pictures, which the pipeline needs anyway")
@@ -185,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
