@@ -32,7 +32,7 @@ from overhead import measure
 from own_loop import Loop, plain_loop, recorded_loop
 from pictures import make_pictures
 
-ELSEWHERE = {"torchlens": "TorchLens", "nnsight": "nnsight", "mlflow": "MLflow", "datachain": "DataChain"}
+MEASURED_IF_INSTALLED = {"torchlens": "TorchLens", "nnsight": "nnsight", "mlflow": "MLflow", "datachain": "DataChain"}
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     options.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "audit-bench")
     given = options.parse_args()
     torch.set_num_threads(1)
-    for module, name in ELSEWHERE.items():
+    for module, name in MEASURED_IF_INSTALLED.items():
         if importlib.util.find_spec(module) is None:
             print(f"{name} is not installed here: skipped")
     given.dir.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.statistics import wilson
+from audit.picture_formats import open_picture
 
 #: The class of pixels that are not graded.
 _IGNORED = 255
@@ -173,9 +173,7 @@ def mask_pairs(context: Context, most: int) -> list[MaskPair]:
 
 
 def _decoded(data: bytes) -> Array:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+    with open_picture(data) as image:
         return np.asarray(image).astype(np.int64)
 
 
