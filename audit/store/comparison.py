@@ -6,9 +6,6 @@ ends up in exactly one place: in `pairs`, or in `alone`.
 
 from __future__ import annotations
 
-#: Numbers the visits of one source. A source given only once needs no counting, which spares a sort of all sources.
-NTH = "row_number() OVER (PARTITION BY coalesce(source, 'dataset://' || index) ORDER BY split, index, visit)"
-
 # Addresses, paths and large numbers change from sample to sample in what is the same error.
 _ERROR = r"""
     CASE WHEN status = 'failed'
@@ -16,9 +13,24 @@ _ERROR = r"""
 """
 
 _VISITS = """
-    SELECT run_id, epoch, index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label, label_name,
-           status = 'failed' AS failed, {error} AS error, {nth} AS nth
+    SELECT run_id, epoch, split, index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label,
+           label_name, status = 'failed' AS failed, {error} AS error
     FROM samples WHERE {rows}
+"""
+
+# One file may hold many samples, as the slices of a volume: its name alone does not say which of them a visit is.
+_FILES_OF_MANY = """
+    SELECT source FROM ({a}) GROUP BY source HAVING min(index) <> max(index) UNION
+    SELECT source FROM ({b}) GROUP BY source HAVING min(index) <> max(index)
+"""
+_IN_FILES_OF_MANY = """
+    SELECT v.*, o.digest AS loaded, row_number() OVER (PARTITION BY source, o.digest ORDER BY index, visit) AS nth
+    FROM ({visits}) v SEMI JOIN files_of_many USING (source)
+    JOIN (SELECT index, visit, digest FROM stage_outputs WHERE {rows} AND stage = 0) o USING (index, visit)
+"""
+_NUMBERED = """
+    SELECT v.*, row_number() OVER (PARTITION BY source ORDER BY split, index, visit) AS nth
+    FROM ({visits}) v ANTI JOIN same_in_file m ON m.index_{side} = v.index AND m.visit_{side} = v.visit
 """
 
 _FACED = """
@@ -31,7 +43,7 @@ _FACED = """
            CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest,
            CASE WHEN x.index IS NULL THEN y.run_id WHEN y.index IS NULL THEN x.run_id END AS run_id,
            CASE WHEN x.index IS NULL THEN y.epoch WHEN y.index IS NULL THEN x.epoch END AS epoch
-    FROM ({a}) x FULL OUTER JOIN ({b}) y ON x.source = y.source AND x.nth = y.nth
+    FROM ({a}) x {join} ({b}) y ON {on}
 """
 
 _GONE = "SELECT *, index_a AS index, visit_a AS visit FROM faced WHERE index_b IS NULL"
@@ -84,7 +96,7 @@ _ALIKE = """
 
 _PAIRS = """
     SELECT * EXCLUDE (digest, run_id, epoch), NULL::VARCHAR AS renamed_to, 'source' AS how
-    FROM faced WHERE index_a IS NOT NULL AND index_b IS NOT NULL
+    FROM {faced} WHERE index_a IS NOT NULL AND index_b IS NOT NULL
     UNION ALL BY NAME FROM same_bytes UNION ALL BY NAME FROM same_value UNION ALL BY NAME FROM same_look
     UNION ALL BY NAME FROM same_name
 """
@@ -99,15 +111,17 @@ _ALONE = """
 """
 
 
-def matching_queries(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
+def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dict[str, str]:
     """Queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
 
-    `a` and `b` are the conditions that a row belongs to the run and the epoch. A visit without a partner of the same
+    `a` and `b` are the conditions that a row belongs to the run and the epoch. Visits of one source are matched by the
+    value that was loaded, if several samples have it as their source, and then in order. A visit without a partner of the same
     source is matched by its bytes (`how` is `renamed`), then by the value that was loaded (`reencoded`), then by the
     stored previews (`alike`, see store/read/lookalikes.py), then by its name without the extension (`reencoded`).
     """
-    visits = [_VISITS.format(rows=rows, nth=nth, error=_ERROR) for rows in (a, b)]
-    tables = {"faced": _FACED.format(a=visits[0], b=visits[1]), "gone": _GONE, "come": _COME}
+    tables = _faced(a, b, sources_are_unique)
+    faced = "faced" if sources_are_unique else "(FROM same_in_file UNION ALL BY NAME FROM faced)"
+    tables |= {"gone": _GONE, "come": _COME}
     tables["same_bytes"] = _MET.format(gone="FROM gone", come="FROM come", key="digest", how="renamed")
     tables |= _left("gone", "come", "same_bytes", "1")
     loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
@@ -118,7 +132,22 @@ def matching_queries(a: str, b: str, *, nth: str = NTH) -> dict[str, str]:
     stems = [_STEM.format(rows=rows) for rows in ("gone3", "come3")]
     tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
     gone, come = _left("gone3", "come3", "same_name", "").values()
-    return tables | {"pairs": _PAIRS, "alone": _ALONE.format(gone=gone, come=come)}
+    return tables | {"pairs": _PAIRS.format(faced=faced), "alone": _ALONE.format(gone=gone, come=come)}
+
+
+def _faced(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
+    """Queries that put the visits of one source beside each other; `faced` has those of one run alone, too."""
+    visits = {side: _VISITS.format(rows=rows, error=_ERROR) for side, rows in (("a", a), ("b", b))}
+    if sources_are_unique:  # nothing is counted, which spares a sort of all sources
+        return {"faced": _FACED.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
+    in_files = {side: _IN_FILES_OF_MANY.format(visits=visits[side], rows=rows) for side, rows in (("a", a), ("b", b))}
+    same_value = {"join": "JOIN", "on": "x.source = y.source AND x.loaded = y.loaded AND x.nth = y.nth"}
+    numbered = {side: _NUMBERED.format(visits=visits[side], side=side) for side in visits}
+    return {
+        "files_of_many": _FILES_OF_MANY.format(**visits),
+        "same_in_file": _FACED.format(**in_files, **same_value),
+        "faced": _FACED.format(**numbered, join="FULL OUTER JOIN", on="x.source = y.source AND x.nth = y.nth"),
+    }
 
 
 def _looks() -> dict[str, str]:

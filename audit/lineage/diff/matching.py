@@ -1,7 +1,8 @@
 """Which visit of one run is which visit of another: by source, by bytes, by the loaded value, by looks, by name.
 
-The rules are those of `store.comparison`. A source that a run visits several times is paired in order. Every visit ends
-up in exactly one of two temporary tables: matched in `pairs`, or alone in `alone`.
+The rules are those of `store.comparison`. A source that a run visits several times is paired by the loaded value if
+several samples have it, and then in order. Every visit ends up in exactly one of two temporary tables: matched in
+`pairs`, or alone in `alone`.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class MatchedVisits:
 
 def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     """Match the visits of both sides, and return the temporary tables that hold them."""
-    once = all(_sources_are_unique(scratch, side) for side in (a, b))
-    tables = matching_queries(a.rows, b.rows, **({"nth": "1"} if once else {}))
+    unique = all(_sources_are_unique(scratch, side) for side in (a, b))
+    tables = matching_queries(a.rows, b.rows, sources_are_unique=unique)
     kept = {name: scratch.keep(name, query) for name, query in tables.items()}
     found = MatchedVisits(kept.pop("pairs"), kept.pop("alone"))
     for table in kept.values():

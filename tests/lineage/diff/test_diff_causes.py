@@ -227,6 +227,19 @@ def test_renamed_and_stored_again_are_called_what_they_are(tmp_path: Path) -> No
     assert "2 reencoded" in result.stdout
 
 
+def test_samples_of_one_file_are_matched_by_their_values(tmp_path: Path) -> None:
+    slices = [
+        sample(source="v.nii", label=n, predicted=n, outputs={0: f"s{n}", 1: f"r{n}", 2: f"n{n}"}) for n in range(4)
+    ]
+    other = [*reversed(slices[1:]), sample(source="v.nii", label=7, outputs={0: "s7", 1: "r7", 2: "n7"})]
+    found = compared(tmp_path, slices, other)
+    assert (found.matched, found.identical, found.divergent) == (4, 3, 1)
+    assert (found.counts["label_changed"], found.counts["renamed"]) == (1, 0)
+    with Reader(str(tmp_path)) as reader:
+        pairs = reader.sql("SELECT index_a, index_b FROM matches('a', 'b') ORDER BY ALL").fetchall()
+    assert pairs == [(0, 3), (1, 2), (2, 1), (3, 0)]
+
+
 def test_accuracies_are_those_of_the_matched_samples(tmp_path: Path) -> None:
     a = [sample(source=f"{n}.png", predicted=1 if n < 2 else 0, outputs={0: str(n)}) for n in range(4)]
     b = [sample(source=f"{n}.png", outputs={0: str(n)}) for n in range(2, 8)]
