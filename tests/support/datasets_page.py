@@ -27,7 +27,7 @@ calls directly (`torch.from_numpy`). To record such a step, put it into a functi
 In each process the first item is made with a profile function and a torch function mode, which see operators, assignments to items and
 functions in C. What it gives counts as loaded if the dataset holds it (or what it is a row or window of), if a function of a library returned it, or if a function in C may
 have read it and nothing changed it since; all else is reported, also a text of the item beside its value.
-If the dataset's own code that ran has branches, this is done again after 1, 2, 4, 8… more items, and then after each 512. A branch that is first taken between these by operators alone is reported
+If the dataset's own code that ran has branches, this is done again after 1, 2, 4, 8… more items, and then after each 512. A branch that is first taken between these by operators or methods of the value alone is reported
 only if it changes what a stage returned.
 
 audit reports every change that it did not see as a stage, with the function, file and line: in `runs.unrecorded`, in a
