@@ -516,7 +516,7 @@ class FindingRow(TypedDict):
 
 
 class EmbeddingRow(VisitRow):
-    """The map of a run's samples, made by `audit embed`: one row for each sample of its last epoch."""
+    """The map of a run's samples, made by `audit embed`: one row for each sample of its last epoch, or of every epoch."""
 
     layer: Annotated[str, VARCHAR("a layer of the model, `logits` or `pixels`")]
     method: Annotated[str, VARCHAR("`pca`, `umap` or `tsne`")]

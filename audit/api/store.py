@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from audit.checks.report import Report
     from audit.integrations.exporters import Exported
     from audit.lineage.diff.diff import Diff
-    from audit.lineage.embed import Embedding, Method
+    from audit.lineage.embed import Embedding, Epochs, Method
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
     from audit.metrics.average_precision import AveragePrecision
@@ -317,17 +317,19 @@ class Store(NotebookView):
         *,
         layer: str = "logits",
         method: Method = "pca",
+        epochs: Epochs = "last",
         trust: bool = False,
         progress: Callable[[Progress], None] | None = None,
     ) -> Embedding:
         """Make a map of a run's samples, for `audit ui` and the table `embeddings`: the twin of `audit embed`.
 
         `layer` is a layer of the model, "logits" or "pixels". A layer that was not recorded is computed again, which runs
-        the recorded pipeline and model: CodeNotTrusted unless this machine recorded them, or `trust` is set.
+        the recorded pipeline and model: CodeNotTrusted unless this machine recorded them, or `trust` is set. `epochs` is
+        "last" or, for a point in each epoch, "all".
         """
         from audit.lineage.embed import embed
 
-        return embed(self.reader, self.run(run), layer, method, trust=trust, progress=progress)
+        return embed(self.reader, self.run(run), layer, method, epochs=epochs, trust=trust, progress=progress)
 
     def select(self, path: str, run: str | None = None, *, where: str | None = None, tag: str | None = None) -> int:
         """Write chosen samples to FILE.csv, FILE.jsonl or a folder of links: the twin of `audit select`. Return how many."""

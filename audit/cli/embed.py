@@ -23,10 +23,17 @@ from audit.cli.options import common, json_option, trust_option
     show_default=True,
     help="How vectors are reduced to two dimensions. umap and tsne need the extra audit-lineage[embed].",
 )
+@click.option(
+    "--epochs",
+    type=click.Choice(["last", "all"]),
+    default="last",
+    show_default=True,
+    help="Which epochs of a training the map has. With all, a sample has a point in each, and the map can be coloured by epoch.",
+)
 @trust_option
 @json_option
 @common
-def embed(run: str | None, layer: str, method: str, trust: bool, as_json: bool, store: str | None) -> None:
+def embed(run: str | None, layer: str, method: str, epochs: str, trust: bool, as_json: bool, store: str | None) -> None:
     """Compute a map of a run's samples, and which samples are similar. `audit ui` shows both.
 
     The coordinates and vectors are rows of the table `embeddings`. If the layer was not recorded, it is computed again
@@ -35,6 +42,7 @@ def embed(run: str | None, layer: str, method: str, trust: bool, as_json: bool, 
     \b
     audit embed latest --layer avgpool
     audit embed latest --layer pixels
+    audit embed training --epochs all
     """
     from dataclasses import asdict
     from typing import cast
@@ -42,10 +50,17 @@ def embed(run: str | None, layer: str, method: str, trust: bool, as_json: bool, 
     from audit import plainjson
     from audit.api import open as open_store
     from audit.cli.bar import ProgressBar
-    from audit.lineage.embed import Method
+    from audit.lineage.embed import Epochs, Method
 
     with open_store(store) as opened, ProgressBar("embedding") as bar:
-        done = opened.embed(run, layer=layer, method=cast(Method, method), trust=trust, progress=bar.show)
+        done = opened.embed(
+            run,
+            layer=layer,
+            method=cast(Method, method),
+            epochs=cast(Epochs, epochs),
+            trust=trust,
+            progress=bar.show,
+        )
     if as_json:
         click.echo(plainjson.dumps(asdict(done)))
     else:

@@ -22,6 +22,7 @@ from audit.store.read.reader import Reader
 
 Method = Literal["pca", "umap", "tsne"]
 METHODS: tuple[Method, ...] = ("pca", "umap", "tsne")
+Epochs = Literal["last", "all"]
 #: Vectors that every run with predictions, or with previews, has.
 LOGITS, PIXELS = "logits", "pixels"
 _COMPONENTS = 32
@@ -47,14 +48,20 @@ def embed(
     layer: str = LOGITS,
     method: Method = "pca",
     *,
+    epochs: Epochs = "last",
     trust: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Embedding:
-    """Compute and store the map of a run's last epoch, in place of an earlier one."""
+    """Compute and store the map of a run's last epoch, or of all its epochs, in place of an earlier one."""
     if method not in METHODS:
         raise UsageError(f"{method!r} is not a method.", hint=f"Choose one of {', '.join(METHODS)}.")
-    epoch = last_epoch(reader, run)
-    keys, vectors = _vectors(reader, run, layer, epoch, trust, progress)
+    if epochs not in ("last", "all"):
+        raise UsageError(f"{epochs!r} is not a choice of epochs.", hint="Choose last or all.")
+    numbers = range(last_epoch(reader, run) + 1) if epochs == "all" else [last_epoch(reader, run)]
+    found = [_vectors(reader, run, layer, epoch, trust, progress) for epoch in numbers]
+    if len({vectors.shape[1] for _, vectors in found}) != 1:
+        raise NotFound(f"The epochs of the run {run.run_id} have {layer} of different lengths.")
+    keys, vectors = [key for some, _ in found for key in some], np.concatenate([some for _, some in found])
     kept = np.asarray(np.isfinite(vectors).all(axis=1))
     keys, vectors = [key for key, good in zip(keys, kept, strict=True) if good], vectors[kept]
     if len(keys) < 2:

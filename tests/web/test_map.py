@@ -19,6 +19,7 @@ from audit.api import Store
 from audit.cli.main import cli
 from audit.errors import NotFound, UsageError
 from audit.lineage.embed import principal_components
+from audit.lineage.queries.maps import similar
 from audit.store.maintain.embeddings import write_embeddings
 from audit.store.read.reader import Reader
 from audit.store.wire import table_of
@@ -76,6 +77,31 @@ def test_a_layer_of_the_model_becomes_a_map_and_a_gallery(page: Any, gallery_sit
 def test_a_run_without_a_map_says_how_to_make_one(page: Any, gallery_site: str) -> None:
     page.goto(f"{gallery_site}run/{runs(gallery_site)['digests']}/map")
     page.get_by_text("audit embed").wait_for()
+
+
+def test_a_map_of_all_epochs_is_coloured_by_epoch(page: Any, gallery_site: str, photos: Path) -> None:
+    done = CliRunner().invoke(cli, ["embed", "training", "--epochs", "all", "--json", "--store", str(photos)])
+    assert done.exit_code == 0, done.output
+    with Store(str(photos)) as store:
+        counts = store.sql(
+            "SELECT epoch, count(*) FROM embeddings GROUP BY ALL ORDER BY ALL", run="training"
+        ).fetchall()
+        near = similar(store.reader, store.run("training"), (0, 1, 0))
+    assert len(counts) > 1
+    assert json.loads(done.stdout)["samples"] == sum(count for _, count in counts)
+    assert {row["epoch"] for row in near} == {0}
+    time.sleep(1.5)  # the server looks at the store once a second
+    page.goto(f"{gallery_site}run/{runs(gallery_site)['training']}/map")
+    page.locator(f"#map[data-ready='{sum(count for _, count in counts)}']").wait_for()
+    page.get_by_label("coloured by").select_option("epoch")
+    for epoch, count in counts:
+        page.get_by_text(f"epoch {epoch} ({count:,})").wait_for()
+    lasso(page, (0.02, 0.02), (0.98, 0.02), (0.98, 0.5), (0.02, 0.5))
+    link = page.locator("#map-chosen")
+    link.wait_for()
+    chosen = int(link.inner_text().split()[0])
+    link.click()
+    page.get_by_text(re.compile(rf"\b{chosen:,} (samples|visits)")).first.wait_for()
 
 
 def test_pixels_and_logits_need_no_model(photos: Path) -> None:

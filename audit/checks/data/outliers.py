@@ -134,7 +134,7 @@ def _embedded(context: Context, indices: list[int], counts: tuple[float, float])
     """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to both limits."""
     if not context.facts.counts.get("embeddings"):
         return None
-    rows = context.rows(f"SELECT index, vector FROM embeddings WHERE run_id = {context.run_literal} ORDER BY index")
+    rows = context.rows(f"SELECT index, vector FROM embeddings WHERE run_id = {context.run_literal} ORDER BY epoch")
     known = {row["index"]: row["vector"] for row in rows}
     if len(known) < len(indices) or any(index not in known for index in indices):
         context.note("the embedding does not have all pictures, and was not used")

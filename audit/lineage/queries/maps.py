@@ -22,18 +22,19 @@ _POINTS = """
            coalesce(p.confidence, 'nan'::FLOAT) AS confidence, coalesce(n.number, -1) AS split
     FROM embeddings e LEFT JOIN (FROM graded_predictions WHERE run_id = $run) p USING (run_id, epoch, index, visit)
     LEFT JOIN (FROM samples WHERE run_id = $run) s USING (run_id, epoch, index, visit) LEFT JOIN names n ON n.split = s.split
-    WHERE e.run_id = $run ORDER BY e.index, e.visit
+    WHERE e.run_id = $run ORDER BY e.epoch, e.index, e.visit
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SampleMap:
-    """What a map was made from, and how many samples it has."""
+    """What a map was made from, and how many points it has."""
 
     layer: str
     method: str
     samples: int
     splits: int
+    epochs: int
 
 
 #: By name, the columns of a map's points.
@@ -55,9 +56,11 @@ class SimilarSample(VisitRow):
 
 def sample_map(reader: Reader, run: Run) -> SampleMap | None:
     """Return what the run's map was made from; None where it has none."""
-    query = "SELECT any_value(layer), any_value(method), count(*) FROM embeddings WHERE run_id = ?"
+    query = (
+        "SELECT any_value(layer), any_value(method), count(*), count(DISTINCT epoch) FROM embeddings WHERE run_id = ?"
+    )
     row = reader.sql(query, parameters=[run.run_id]).fetchone()
-    return SampleMap(row[0], row[1], row[2], len(_splits(reader, run))) if row and row[2] else None
+    return SampleMap(row[0], row[1], row[2], len(_splits(reader, run)), row[3]) if row and row[2] else None
 
 
 def points(reader: Reader, run: Run) -> tuple[MapColumns, list[str]]:
@@ -71,21 +74,26 @@ def _splits(reader: Reader, run: Run) -> list[str]:
     return [str(name) for (name,) in reader.sql(query, parameters=[run.run_id]).fetchall()]
 
 
-def similar(reader: Reader, run: Run, index: int, visit: int, most: int = 12) -> list[SimilarSample]:
-    """Return the samples whose vectors are nearest to that of one, of all splits of the run."""
+def similar(reader: Reader, run: Run, key: tuple[int, int, int], most: int = 12) -> list[SimilarSample]:
+    """Return the samples whose vectors are nearest to that of one (epoch, index, visit), of all splits of the run.
+
+    All vectors are of one epoch, its own or the map's last: a sample's points in other epochs are not other samples.
+    """
+    epoch, index, visit = key
     return reader.sql(
         """
         WITH own AS (
-            SELECT vector, layer, run_id, epoch, index, visit FROM embeddings WHERE run_id = ? AND index = ? AND visit = ?
+            SELECT vector, layer, run_id, epoch, index, visit FROM embeddings
+            WHERE run_id = ? AND index = ? AND visit = ? ORDER BY epoch = ? DESC, epoch DESC LIMIT 1
         ), near AS (
             SELECT e.run_id, e.epoch, e.index, e.visit, list_distance(e.vector, own.vector) AS distance
             FROM embeddings e, own
             WHERE e.layer = own.layer AND len(e.vector) = len(own.vector) AND e.run_id = own.run_id
-              AND (e.epoch, e.index, e.visit) <> (own.epoch, own.index, own.visit)
+              AND e.epoch = own.epoch AND (e.index, e.visit) <> (own.index, own.visit)
             ORDER BY distance, e.index LIMIT ?
         )
         SELECT near.*, s.source, s.split, s.label, s.label_name, s.predicted, s.predicted_name, s.correct
         FROM near JOIN (FROM lineage WHERE run_id = ?) s USING (run_id, epoch, index, visit) ORDER BY distance, near.index
         """,
-        parameters=[run.run_id, index, visit, most, run.run_id],
+        parameters=[run.run_id, index, visit, epoch, most, run.run_id],
     ).rows(SimilarSample)

@@ -51,7 +51,8 @@ def similar(state: AppState, request: Request) -> Page:
     found = requested_trace(store, request)
     sample = found.sample
     known = maps.sample_map(store, row)
-    near = maps.similar(store, row, sample["index"], sample["visit"]) if known else []
+    key = (sample["epoch"], sample["index"], sample["visit"])
+    near = maps.similar(store, row, key) if known else []
     runs = similar_queries.compared_runs(store, row)
 
     def pictures(other: Run) -> SmallPictures:
@@ -61,7 +62,6 @@ def similar(state: AppState, request: Request) -> Page:
         assert made is not None
         return made
 
-    key = (sample["epoch"], sample["index"], sample["visit"])
     many = similar_queries.many_pictures(runs)
     alike: list[tuple[float, similar_queries.AlikeSample]] = []
     looked: similar_queries.ComparedCounts | None = None

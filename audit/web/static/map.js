@@ -38,6 +38,7 @@
   function described(by, key) {
     if (key < 0) return [by === "correct" ? "not graded" : "none", "#888"];
     if (by === "correct") return key ? ["right", "#4a9d6c"] : ["wrong", "#e04f3a"];
+    if (by === "epoch") return ["epoch " + key, ramp(data.last ? key / data.last : 0)];
     if (by === "split") return [data.splits[key], hue(key, Math.max(data.splits.length, 2))];
     return [data.classes[key] || String(key), hue(key, Math.max(data.classes.length, 2))];
   }
@@ -202,17 +203,19 @@
 
   function condition(polygon) {
     const run = "run_id = '" + place.dataset.run + "'";
-    if (count <= LISTED) return "index IN (" + [...picked.keys()].filter((n) => picked[n]).map((n) => data.index[n]).join(", ") + ")";
+    const several = place.dataset.epochs > 1, key = several ? "(epoch, index, visit)" : "index";
+    const listed = (n) => (several ? "(" + [data.epoch[n], data.index[n], data.visit[n]].join(", ") + ")" : data.index[n]);
+    if (count <= LISTED) return key + " IN (" + [...picked.keys()].filter((n) => picked[n]).map(listed).join(", ") + ")";
     const edges = polygon.map(([x, y], n) => "(" + [...polygon.at(n - 1), x, y].join(", ") + ")").join(", ");
     const bound = (axis, name) => name + " BETWEEN " + Math.min(...polygon.map((one) => one[axis])) + " AND " + Math.max(...polygon.map((one) => one[axis]));
-    return "index IN (SELECT index FROM embeddings, (VALUES " + edges + ") AS edges(x1, y1, x2, y2) WHERE " + run + " AND " + bound(0, "x") + " AND " + bound(1, "y")
-      + " GROUP BY index, visit, x, y HAVING count(*) FILTER ((y1 > y) <> (y2 > y) AND x < (x2 - x1)::DOUBLE * (y - y1) / (y2 - y1) + x1) % 2 = 1)";
+    return key + " IN (SELECT " + key + " FROM embeddings, (VALUES " + edges + ") AS edges(x1, y1, x2, y2) WHERE " + run + " AND " + bound(0, "x") + " AND " + bound(1, "y")
+      + " GROUP BY epoch, index, visit, x, y HAVING count(*) FILTER ((y1 > y) <> (y2 > y) AND x < (x2 - x1)::DOUBLE * (y - y1) / (y2 - y1) + x1) % 2 = 1)";
   }
 
   function choose(polygon) {
     chosen.hidden = !count;
     if (!count) return;
-    chosen.href = "/run/" + encodeURIComponent(place.dataset.run) + "/gallery?" + new URLSearchParams({ where: condition(polygon) });
+    chosen.href = "/run/" + encodeURIComponent(place.dataset.run) + "/gallery?" + new URLSearchParams({ where: condition(polygon), ...(place.dataset.epochs > 1 ? { of: "all" } : {}) });
     chosen.textContent = count.toLocaleString("en") + (count === 1 ? " sample" : " samples") + " as a gallery";
   }
 
@@ -313,6 +316,7 @@
   fetch(place.dataset.points).then((answer) => answer.arrayBuffer()).then((buffer) => {
     data = parse(buffer);
     const span = (values) => { let low = Infinity, high = -Infinity; for (const value of values) { if (value < low) low = value; if (value > high) high = value; } return [low, high - low || 1]; };
+    data.last = Math.max(0, ...new Set(data.epoch));
     data.bounds = [span(data.x), span(data.y)];
     data.u = data.x.map((value) => (value - data.bounds[0][0]) / data.bounds[0][1]);
     data.v = data.y.map((value) => 1 - (value - data.bounds[1][0]) / data.bounds[1][1]);
