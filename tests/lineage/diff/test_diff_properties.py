@@ -66,8 +66,19 @@ def compared(a: list[dict[str, Any]], b: list[dict[str, Any]], **runs: Any) -> I
 
 def expected_matches(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> tuple[int, int, int]:
     """How many are matched by source, how many of the rest by content, and how many of that rest by what was loaded."""
-    by_source = sum((Counter(row["source"] for row in a) & Counter(row["source"] for row in b)).values())
-    gone, come = (_without(these, [row["source"] for row in those], _source) for these, those in ((a, b), (b, a)))
+    gone: list[dict[str, Any]] = []
+    come: list[dict[str, Any]] = []
+    for source in dict.fromkeys(map(_source, a + b)):
+        of_a, of_b = ([row for row in rows if row["source"] == source] for rows in (a, b))
+        if len(of_a) > 1 or len(of_b) > 1:
+            of_a, of_b = (
+                _without(these, [_loaded(row) for row in those], _loaded)
+                for these, those in ((of_a, of_b), (of_b, of_a))
+            )
+        paired = min(len(of_a), len(of_b))
+        gone += of_a[paired:]
+        come += of_b[paired:]
+    by_source = len(a) - len(gone)
     by_content = sum((Counter(map(_content, gone)) & Counter(map(_content, come))).values())
     by_content -= min(sum(_content(row) is None for row in gone), sum(_content(row) is None for row in come))
     rest = [
@@ -79,6 +90,11 @@ def expected_matches(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> tuple[
 
 def _source(row: dict[str, Any]) -> str:
     return str(row["source"])
+
+
+def _loaded(row: dict[str, Any]) -> str | None:
+    found: str | None = row["outputs"].get(0)
+    return found
 
 
 def _content(row: dict[str, Any]) -> str | None:
