@@ -23,7 +23,8 @@ from audit.recorders.model.ports import OutputPorts
 from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.recorded_model import layers_in_other_mode
 from audit.recorders.model.step import TASK_KEY, task_tables
-from audit.recorders.model.task_rows import TaskContext, TaskRows, make_task_rows
+from audit.recorders.model.tasks.task_grades import make_task_rows
+from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows
 from audit.recorders.visit.stage_register import StageOrdinals
 from audit.records import Level
 from audit.store import wire as rows

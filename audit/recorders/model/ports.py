@@ -13,7 +13,7 @@ from audit import values
 from audit.models.output_tree import is_weight, iterate_leaves
 from audit.models.task_outputs import describe_output
 from audit.recorders.model.sample_axis import OTHER, SAMPLES, SampleAxis
-from audit.recorders.model.task_rows import TaskRows
+from audit.recorders.model.tasks.task_rows import TaskRows
 from audit.records import Level
 
 #: So many outputs are named in one sentence.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from audit.recorders.model.task_rows import TaskRows
+from audit.recorders.model.tasks.task_rows import TaskRows
 from audit.store import wire as tables
 from audit.store.stamped_rows import ColumnRows
 

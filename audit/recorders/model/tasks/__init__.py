@@ -1,0 +1,1 @@
+"""Rows of predictions that are boxes, masks or tokens, one file each."""
