@@ -74,7 +74,7 @@ def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
             return complete[-1 - back].run_id
         if not complete:
             raise NotFound(
-                f"The store holds no complete run, only {_listed(runs)}.",
+                f"The store holds no complete run, only {_format_list(runs)}.",
                 hint="Name one of them, or finish it with: audit run --resume RUN",
             )
         raise NotFound(f"There is no {reference}: the store holds {len(complete)} complete run(s).")
@@ -86,15 +86,15 @@ def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
         return by_prefix[0].run_id
     if by_prefix:
         raise UsageError(
-            f"{reference!r} begins the ids of several runs: {_listed(by_prefix)}.", hint="Type more of it."
+            f"{reference!r} begins the ids of several runs: {_format_list(by_prefix)}.", hint="Type more of it."
         )
     names = {name for run in runs for name in (run.name, run.run_id) if name}
     near = difflib.get_close_matches(reference, names, n=3)
-    hint = f"Did you mean {', '.join(near)}?" if near else f"It holds {_listed(runs)}."
+    hint = f"Did you mean {', '.join(near)}?" if near else f"It holds {_format_list(runs)}."
     raise NotFound(f"There is no run {reference!r} in the store.", hint=hint)
 
 
-def _listed(runs: Sequence[Nameable], most: int = 5) -> str:
+def _format_list(runs: Sequence[Nameable], most: int = 5) -> str:
     shown = [f"{run.run_id} ({run.name})" if run.name else run.run_id for run in runs[-most:]]
     more = len(runs) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -79,11 +79,11 @@ def load_configuration(
 
     `checks` names Python files with checks of one's own. `trust` lets the files run that only the configuration names.
     """
-    content, found = _found(path)
+    content, found = _find_settings(path)
     return parse_configuration(content, found, own_checks(content, found, checks, trust=trust))
 
 
-def _found(path: str | os.PathLike[str] | None) -> tuple[Settings, str | None]:
+def _find_settings(path: str | os.PathLike[str] | None) -> tuple[Settings, str | None]:
     """Return the configuration's content and its file."""
     if path is not None:
         return _section(os.fspath(path)), os.fspath(path)
@@ -122,10 +122,12 @@ def parse_configuration(content: Settings, path: str | None, own: Sequence[type[
     `own` are checks that are not registered: those of the user's own files.
     """
     where = path or "the configuration"
-    _known(content, _TOP, where)
+    _refuse_unknown_keys(content, _TOP, where)
     select = _names(content, "select", where)
     skip = _names(content, "skip", where)
-    tables = {key: table for key, table in (_typed(content, "checks", dict, where) or {}).items() if key != "paths"}
+    tables = {
+        key: table for key, table in (_check_type(content, "checks", dict, where) or {}).items() if key != "paths"
+    }
     available = [*all_checks(), *own]
     settings = []
     for name in (*select, *skip, *tables):
@@ -143,8 +145,8 @@ def parse_configuration(content: Settings, path: str | None, own: Sequence[type[
         settings.append(_setting(check, check.name, table, at, default and check.name not in skip))
     settings += _queries(content, where, {check.name for check in available})
     severity = content.get("fail_on", "error")
-    baseline = _typed(content, "baseline", str, where)
-    most = _typed(content, "max_findings", int, where)
+    baseline = _check_type(content, "baseline", str, where)
+    most = _check_type(content, "max_findings", int, where)
     if most is not None and most < 1:
         raise UsageError(
             f"max_findings in {where} must be at least 1, got {most}.", hint="Give a whole number from 1 up."
@@ -154,7 +156,7 @@ def parse_configuration(content: Settings, path: str | None, own: Sequence[type[
 
 
 def _queries(content: Settings, where: str, taken: Set[str]) -> list[Setting]:
-    queries = _typed(content, "sql", list, where) or []
+    queries = _check_type(content, "sql", list, where) or []
     settings: list[Setting] = []
     for number, table in enumerate(queries, 1):
         at = f"[[sql]] number {number} in {where}"
@@ -173,15 +175,15 @@ def _queries(content: Settings, where: str, taken: Set[str]) -> list[Setting]:
 
 
 def _setting(check: type[Check], name: str, table: Settings, at: str, default: bool) -> Setting:
-    _known(table, (*COMMON, *check.options), at)
+    _refuse_unknown_keys(table, (*COMMON, *check.options), at)
     options = {key: option.default for key, option in check.options.items()}
     for key, value in table.items():
         if key in check.options:
             options[key] = _option(check.options[key], key, value, at)
-    enabled = _typed(table, "enabled", bool, at)
+    enabled = _check_type(table, "enabled", bool, at)
     severity = _severity(table["severity"], "severity", at) if "severity" in table else None
     narrowing = Narrowing(*(tuple(_names(table, key, at)) for key in COMMON[2:7]))
-    allow = AllowList(tuple(_allowed(table, at)))
+    allow = AllowList(tuple(_read_allow_list(table, at)))
     return Setting(check, name, options, default if enabled is None else enabled, severity, narrowing, allow)
 
 
@@ -196,17 +198,17 @@ def _option(option: Option, key: str, value: Any, at: str) -> Any:
     return value
 
 
-def _allowed(table: Settings, at: str) -> Iterable[Allowed]:
-    for entry in _typed(table, "allow", list, at) or []:
+def _read_allow_list(table: Settings, at: str) -> Iterable[Allowed]:
+    for entry in _check_type(table, "allow", list, at) or []:
         here = f"allow in {at}"
         if not isinstance(entry, dict):
             raise UsageError(
                 f"{here} holds {entry!r}, which is not an exception.",
                 hint='Write { source = "a/b.png", reason = "why" }.',
             )
-        _known(entry, _ALLOW, here)
-        source, digest, stage, message = (_typed(entry, key, str, here) for key in _ALLOW[:4])
-        reason, expires = _typed(entry, "reason", str, here), entry.get("expires")
+        _refuse_unknown_keys(entry, _ALLOW, here)
+        source, digest, stage, message = (_check_type(entry, key, str, here) for key in _ALLOW[:4])
+        reason, expires = _check_type(entry, "reason", str, here), entry.get("expires")
         if [source is not None, digest is not None, stage is not None or message is not None].count(True) != 1:
             raise UsageError(
                 f"{here} needs a source or a digest, and not both; for a finding without a source, a stage or a message.",
@@ -234,7 +236,7 @@ def _wrong_type(key: str, value: Any, wanted: type, at: str) -> UsageError:
     return UsageError(f"{key} in {at} is {value!r}, but must be {_CALLED.get(wanted, wanted.__name__)}.")
 
 
-def _typed(table: Settings, key: str, wanted: type, at: str) -> Any:
+def _check_type(table: Settings, key: str, wanted: type, at: str) -> Any:
     value = table.get(key)
     if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
         raise _wrong_type(key, value, wanted, at)
@@ -242,7 +244,7 @@ def _typed(table: Settings, key: str, wanted: type, at: str) -> Any:
 
 
 def _names(table: Settings, key: str, at: str) -> list[str]:
-    values = _typed(table, key, list, at) or []
+    values = _check_type(table, key, list, at) or []
     for value in values:
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             raise UsageError(f"{key} in {at} holds {value!r}, but must be a list of names.")
@@ -257,7 +259,7 @@ def _severity(value: Any, key: str, at: str) -> Severity:
     return cast(Severity, value)
 
 
-def _known(table: Settings, known: Sequence[str], at: str) -> None:
+def _refuse_unknown_keys(table: Settings, known: Sequence[str], at: str) -> None:
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

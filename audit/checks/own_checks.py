@@ -26,8 +26,8 @@ def own_checks(
 
     Raise CodeNotTrusted if the configuration names a file that the user did not name, unless `trust` is set.
     """
-    given = _expanded(named, "", "--checks")
-    listed = _expanded(_paths(content, path), os.path.dirname(path or ""), f"paths of [checks] in {path}")
+    given = _expand_patterns(named, "", "--checks")
+    listed = _expand_patterns(_paths(content, path), os.path.dirname(path or ""), f"paths of [checks] in {path}")
     chosen = {os.path.realpath(file) for file in given}
     unnamed = [file for file in listed if os.path.realpath(file) not in chosen]
     if unnamed and not trust:
@@ -51,7 +51,7 @@ def _paths(content: Settings, path: str | None) -> list[str]:
     return found
 
 
-def _expanded(patterns: Iterable[str], folder: str, where: str) -> list[str]:
+def _expand_patterns(patterns: Iterable[str], folder: str, where: str) -> list[str]:
     """Return the files that some patterns name, each once; raise UsageError for a pattern without any."""
     files: dict[str, str] = {}
     for pattern in patterns:

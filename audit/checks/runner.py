@@ -80,7 +80,7 @@ def _run(
         outcomes=sorted(outcomes, key=lambda outcome: outcome.rank),
         fail_on=fail_on or configuration.fail_on,
         baseline=facts.baseline.name if facts.baseline else None,
-        root=_quietly(lambda: _folder(facts.root)),
+        root=_answer_or_none(lambda: _folder(facts.root)),
         place=_place(run.recipe.get("pipeline"), configuration.path),
         notes=list(configuration.notes),
     )
@@ -142,7 +142,7 @@ def _record(reader: Reader, report: Report) -> None:
         report.notes.append(f"The findings could not be stored: {error.message}")
 
 
-def _quietly(ask: Callable[[], str | None]) -> str | None:
+def _answer_or_none(ask: Callable[[], str | None]) -> str | None:
     """Return the answer; None if the store is damaged, because a check reports that already."""
     try:
         return ask()
@@ -209,7 +209,7 @@ def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) ->
 def _verdict(context: Context, setting: Setting, max_findings: int) -> _Verdict:
     """Run the check and return its verdict; an exception is the verdict `skip` or `error`."""
     try:
-        if reason := context.unmet_run() or context.unmet_split() or _unmet(context, setting.check):
+        if reason := context.unmet_run() or context.unmet_split() or _unmet_need(context, setting.check):
             raise Skip(reason)
         found = list(setting.check().run(context))
         return _weigh(context, setting, found, max_findings)
@@ -249,7 +249,7 @@ def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
     return replace(finding, severity=severity)
 
 
-def _unmet(context: Context, check: type[Check]) -> str | None:
+def _unmet_need(context: Context, check: type[Check]) -> str | None:
     """Return why the check must be skipped, or None."""
     counts = context.facts.counts
     for need in check.needs:

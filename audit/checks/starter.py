@@ -118,7 +118,7 @@ def _contract(reader: Reader, run_id: str) -> str | None:
         return None
     row = rows[0]
     lines = [
-        f"[checks.stage_contract.contract.{json.dumps(known)}]   # {_plain(last.name)}, the model's input",
+        f"[checks.stage_contract.contract.{json.dumps(known)}]   # {_comment_text(last.name)}, the model's input",
         f"kind = {json.dumps(row['kind'])}",
         f"shape = {json.dumps(row['shape'])}",
     ]
@@ -131,6 +131,6 @@ def _contract(reader: Reader, run_id: str) -> str | None:
     return "\n".join(lines) + "\n"
 
 
-def _plain(text: object) -> str:
+def _comment_text(text: object) -> str:
     """Return a name that cannot end its comment."""
     return "".join(c if c.isprintable() else " " for c in os.fspath(str(text)))

@@ -36,7 +36,7 @@ class Boundary(CommandGroup):
         except click.exceptions.Abort:
             sys.exit(INTERRUPTED)
         except click.ClickException as error:
-            _explained(error).show()
+            _explain_run_option(error).show()
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
@@ -89,7 +89,7 @@ def _show_warning(
     click.secho(visible(text), fg="yellow", err=True)
 
 
-def _explained(error: click.ClickException) -> click.ClickException:
+def _explain_run_option(error: click.ClickException) -> click.ClickException:
     """Return an error that says where the run goes, if `--run` was given to a command that takes the run as an argument."""
     if not isinstance(error, click.NoSuchOption) or error.option_name != "--run" or error.ctx is None:
         return error

@@ -81,9 +81,9 @@ class Forward:
     def __call__(self, fetched: RecordedBatch, level: Level = "digest") -> BatchOutput:
         """Return what the model gives for the batch's samples that did not fail."""
         made, errors = BatchOutput(), dict[str | None, UnclearOutput]()
-        wanted = {head: self._wanted(fetched, head) for head in self.readers}
+        wanted = {head: self._graded_targets(fetched, head) for head in self.readers}
         parts: dict[str | None, list[torch.Tensor | TaskOutput]] = {head: [] for head in self.readers}
-        for first, count, value in _given(fetched):
+        for first, count, value in _split_into_calls(fetched):
             output = self._call(value)
             for head, reader in self.readers.items():
                 try:
@@ -135,12 +135,12 @@ class Forward:
         columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
         return ModelOutput(reader, wanted, values, columns, head=head, call=call)
 
-    def _wanted(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
+    def _graded_targets(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
         """Return what an output is graded against: the target of its name, else the label or target of each sample."""
         labels = fetched.of_ok(fetched.labels)
         if head is None:
             items = fetched.of_ok(fetched.item_targets) if fetched.item_targets else [None] * len(fetched.ok)
-            return GradedTargets(labels, _stacked(items), items, self._classes)
+            return GradedTargets(labels, _stack_targets(items), items, self._classes)
         found = [targets.get(head) for targets in fetched.of_ok(fetched.item_head_targets)]
         tensors = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in found]
         return grade_against(tensors, labels, self._classes)
@@ -181,7 +181,7 @@ class Forward:
             ) from error
 
 
-def _given(fetched: RecordedBatch) -> list[tuple[int, int, Any]]:
+def _split_into_calls(fetched: RecordedBatch) -> list[tuple[int, int, Any]]:
     """Return what the model is given, call by call: the place of the first sample, how many these are, and the input."""
     inputs = fetched.data
     if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
@@ -198,7 +198,7 @@ def _read(
     return task if task is not None else reader.values(output, count, wanted.values).float().cpu()
 
 
-def _stacked(wanted: list[Any]) -> torch.Tensor | None:
+def _stack_targets(wanted: list[Any]) -> torch.Tensor | None:
     """Return targets that are numbers as one tensor; None unless every sample has one, of the same shape."""
     if not wanted or not all(isinstance(one, np.ndarray) for one in wanted) or len({one.shape for one in wanted}) > 1:
         return None

@@ -74,12 +74,12 @@ def _write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]])
 def _stage_file(reader: Reader, run: Run, folder: Path) -> dict[str, Any]:
     """Return a stage that runs the recorded command from the present directory, and exports its numbers again."""
     here = os.path.relpath(folder)
-    store = shlex.quote(_short(reader.location))
+    store = shlex.quote(_shorten_path(reader.location))
     again = f"audit export latest --to dvc -o {shlex.quote(here)} --store {store}"
     stage = {
         "wdir": os.path.relpath(os.getcwd(), folder),
         "cmd": [_literal(command) for command in (run.command, again) if command],
-        "deps": [_literal(_short(path)) for path in _inputs(run)],
+        "deps": [_literal(_shorten_path(path)) for path in _inputs(run)],
         "metrics": [{os.path.join(here, "metrics.json"): {"cache": False}}],
         "plots": [
             {os.path.join(here, "plots", "confusion.csv"): {**_CONFUSION, "cache": False}},
@@ -99,7 +99,7 @@ def _inputs(run: Run) -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
-def _short(path: str) -> str:
+def _shorten_path(path: str) -> str:
     """Return a path below the present directory in relation to it, and any other as it is."""
     if "://" in path:
         return path

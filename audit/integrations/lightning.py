@@ -50,7 +50,7 @@ class AuditCallback(Callback):
         tags = {"lightning": stage}
         if trainer.world_size > 1:
             tags["rank"] = str(trainer.global_rank)
-        network = network_of(pl_module, self._wanted, _usual)
+        network = network_of(pl_module, self._wanted, _default_model)
         self._adopted.begin(tags)
         self._adopted.watch(network)
         self._adopt_loaders(trainer)
@@ -108,7 +108,7 @@ def _split(trainer: Trainer) -> str:
     return "test" if trainer.testing else "predict" if trainer.predicting else "train"
 
 
-def _usual(module: nn.Module) -> nn.Module:
+def _default_model(module: nn.Module) -> nn.Module:
     """Return the module itself if it has a `forward`, or else its only child with parameters."""
     if type(module).forward is not LightningModule.forward:
         return module

@@ -45,7 +45,7 @@ def film_strip(reader: Reader, run: Run, row: dict[str, Any]) -> Image | None:
     """Return the stages of one visit from left to right; None where no preview was stored."""
     from PIL import Image
 
-    pictures = [_scaled(picture) for picture in previews(reader, run, row)]
+    pictures = [_scale(picture) for picture in previews(reader, run, row)]
     if not pictures:
         return None
     width = sum(picture.width for picture in pictures) + _GAP * (len(pictures) - 1)
@@ -75,7 +75,7 @@ def previews(reader: Reader, run: Run, row: dict[str, Any]) -> Iterator[Image]:
             yield picture.convert("RGB")
 
 
-def _scaled(picture: Image) -> Image:
+def _scale(picture: Image) -> Image:
     from PIL import Image
 
     width = max(1, min(4 * _HEIGHT, round(picture.width * _HEIGHT / picture.height)))

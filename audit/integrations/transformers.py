@@ -76,7 +76,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if self._trainer is None and (trainer := _trainer_above()) is not None:
             self.attach(trainer)
             self._begin("train")
-            self._recorded(train_dataloader, "train", inside_only=True)
+            self._record_inner_loader(train_dataloader, "train", inside_only=True)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Set the epoch, before the Trainer draws from the loader."""
@@ -105,7 +105,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         def made(*args: Any, **kwargs: Any) -> Any:
             loader = make(*args, **kwargs)
             self._begin(split)
-            return self._recorded(loader, split)
+            return self._record_inner_loader(loader, split)
 
         return made
 
@@ -121,9 +121,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._adopted.begin(tags | ({"rank": str(rank)} if self._trainer.args.world_size > 1 else {}))
         if split == "train":
             self._adopted.run.epoch(0)  # type: ignore[union-attr]
-        self._adopted.watch(network_of(self._trainer.model, self._wanted, _itself))
+        self._adopted.watch(network_of(self._trainer.model, self._wanted, _return_model))
 
-    def _recorded(self, loader: Any, split: str, *, inside_only: bool = False) -> Any:
+    def _record_inner_loader(self, loader: Any, split: str, *, inside_only: bool = False) -> Any:
         """Record the DataLoader inside accelerate's loader, which only moves batches to the device."""
         held = getattr(loader, "__dict__", {}).get("base_dataloader")
         if held is None:
@@ -147,7 +147,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._before.clear()
 
 
-def _itself(model: nn.Module) -> nn.Module:
+def _return_model(model: nn.Module) -> nn.Module:
     return model
 
 

@@ -39,9 +39,9 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
         raise MissingExtra("wandb", "audit export --to wandb", "wandb") from None
     links = {"audit.run_id": run.run_id, "audit.store": reader.location, "audit.run_name": run.name}
     config = {**facts.parameters(reader, run), **links, "tags": run.tags}
-    with _offline(wandb, run, plainjson.plain(config), folder) as made:
+    with _run_offline(wandb, run, plainjson.plain(config), folder) as made:
         _history(made, reader, run)
-        predictions = _table(wandb, _PREDICTIONS, _worst(reader, run))
+        predictions = _table(wandb, _PREDICTIONS, _choose_worst(reader, run))
         confusion = _table(wandb, _CONFUSION, reader.sql("FROM confusion", run=run.run_id).dicts())
         made.log({"predictions": predictions, "confusion": confusion})
         if pictures := _pictures(wandb, reader, run):
@@ -51,7 +51,7 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _offline(wandb: Any, run: Run, config: dict[str, Any], folder: Path) -> Iterator[Any]:
+def _run_offline(wandb: Any, run: Run, config: dict[str, Any], folder: Path) -> Iterator[Any]:
     # The package reports its crashes to its vendor, even offline; audit disables that.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     # The run is the recorded one's: what of this machine and this process wandb would add is of the export.
@@ -102,7 +102,7 @@ def _history(made: Any, reader: Reader, run: Run) -> None:
         log("epoch", row["epoch"], {f"epoch/{row['split']}/{name}": row[name] for name in names})
 
 
-def _worst(reader: Reader, run: Run) -> list[dict[str, Any]]:
+def _choose_worst(reader: Reader, run: Run) -> list[dict[str, Any]]:
     """Return as many samples as wandb shows in one table."""
     rows = facts.last_epoch_samples(reader, run)
     return sorted(rows, key=lambda row: -(facts.finite(row["loss"]) or 0.0))[:ROWS]

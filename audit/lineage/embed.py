@@ -67,7 +67,7 @@ def embed(
     if len(keys) < 2:
         raise NotFound(f"The run {run.run_id} has fewer than two samples with finite values of {layer}.")
     components = principal_components(vectors, _COMPONENTS)
-    places = components[:, :2] if method == "pca" else _projected(components, method)
+    places = components[:, :2] if method == "pca" else _project(components, method)
     if places.shape[1] == 1:
         places = np.concatenate([places, np.zeros_like(places)], axis=1)
     write_embeddings(reader, run.run_id, layer, method, np.asarray(keys, np.int64), places, components)
@@ -84,7 +84,7 @@ def principal_components(vectors: Vectors, most: int) -> Vectors:
     return np.asarray(centred @ (chosen * np.where(signs == 0, 1, signs)), np.float32)
 
 
-def _projected(components: Vectors, method: Method) -> Vectors:
+def _project(components: Vectors, method: Method) -> Vectors:
     made: Any
     if method == "tsne":
         try:

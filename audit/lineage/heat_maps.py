@@ -39,7 +39,7 @@ def heat_maps(trace: Trace) -> list[HeatMap]:
     """Return the heat maps of a visit: of masks first, then Grad-CAM, then each layer in the order of recording."""
     kept = {(row["layer"], row["direction"], row["port"]): row for row in trace.activations if is_spatial(row)}
     layers = [_of_layer(row, value) for row in kept.values() if (value := _value(trace, row)) is not None]
-    return [*_wrong_pixels(trace), *_weighted(trace, kept), *layers]
+    return [*_wrong_pixels(trace), *_weigh_channels(trace, kept), *layers]
 
 
 def is_spatial(row: ActivationRow) -> bool:
@@ -55,7 +55,7 @@ def _of_layer(row: ActivationRow, value: Array) -> HeatMap:
     return HeatMap(name, meaning, np.abs(value).mean(axis=0))
 
 
-def _weighted(trace: Trace, kept: dict[tuple[str, str, str], ActivationRow]) -> Iterator[HeatMap]:
+def _weigh_channels(trace: Trace, kept: dict[tuple[str, str, str], ActivationRow]) -> Iterator[HeatMap]:
     """Yield Grad-CAM for each layer whose output was kept in both directions: channels weighted by their mean gradient."""
     for (layer, direction, port), row in kept.items():
         other = kept.get((layer, _BACKWARD, port))

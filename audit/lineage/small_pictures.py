@@ -64,7 +64,7 @@ def distances(pictures: SmallPictures, to: Array) -> Array:
     two pictures are bright and dark in the same places.
     """
     apart: Array = np.abs(pictures.pixels.astype(np.int16) - to.astype(np.int16)).mean(axis=1)
-    unlike = 1.0 - _standardised(pictures.pixels) @ _standardised(to[None])[0]
+    unlike = 1.0 - _standardise(pictures.pixels) @ _standardise(to[None])[0]
     found: Array = np.where((apart < _SAME_LEVELS) | (unlike < _SAME_PLACES), apart * np.maximum(unlike, 0.0), np.inf)
     return found
 
@@ -73,7 +73,7 @@ def distances(pictures: SmallPictures, to: Array) -> Array:
 _SAME_LEVELS, _SAME_PLACES = 12.0, 0.5
 
 
-def _standardised(pixels: Array) -> Array:
+def _standardise(pixels: Array) -> Array:
     """Return each picture with mean 0 and length 1; one of a single level is 0."""
     centred = pixels - pixels.mean(axis=1, keepdims=True)
     return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1.0))

@@ -125,7 +125,7 @@ def _targets(trace: Trace, row: TracedStage, space: SourceSpace | None) -> list[
     return [
         OverlayBox(
             "target",
-            *_four(corners),
+            *_corners(corners),
             class_number=number,
             class_name=_class_name(trace, number),
             outcome=graded[at]["outcome"] if is_same else None,
@@ -142,7 +142,7 @@ def _graded(trace: Trace, space: SourceSpace | None, kind: str) -> list[OverlayB
     return [
         OverlayBox(
             kind,
-            *_four(corners),
+            *_corners(corners),
             class_number=row["class_"],
             class_name=row["class_name"],
             score=row["score"],
@@ -161,7 +161,7 @@ def _moved_points(space: SourceSpace, keypoints: Sequence[float] | None) -> list
     return [float(number) for number in points.reshape(-1)]
 
 
-def _four(corners: Sequence[float | None]) -> tuple[float, float, float, float]:
+def _corners(corners: Sequence[float | None]) -> tuple[float, float, float, float]:
     """Return x1, y1, x2, y2; JSON has no NaN."""
     x1, y1, x2, y2 = (float("nan") if number is None else float(number) for number in corners)
     return x1, y1, x2, y2
@@ -201,12 +201,12 @@ def export_overlays(trace: Trace, folder: Path, stems: Mapping[int, str]) -> lis
         drawn = overlay.draw(picture)
         written.append(folder / f"{stems[overlay.stage]}-overlay.png")
         drawn.save(written[-1])
-        if overlay is _fullest(overlays):
+        if overlay is _fullest_stage(overlays):
             drawn.save(folder / "overlay.png")
             written.append(folder / "overlay.png")
     return written
 
 
-def _fullest(overlays: list[StageOverlay]) -> StageOverlay:
+def _fullest_stage(overlays: list[StageOverlay]) -> StageOverlay:
     """Return the first stage with as many boxes as any has; for masks the one with the model's beside the target."""
     return max(overlays, key=lambda overlay: (len(overlay.boxes), len(overlay.masks)))

@@ -227,7 +227,7 @@ class Trace(Printable):
                 hint='Record with capture="full" to keep every output.',
             )
         if found is None:
-            return self._derived[stage]
+            return self._derive_value[stage]
         encoded = self._self_contained(values.Encoded(found["encoding"], found["data"]), stage, allow_pickle)
         value = values.decode(found["kind"], encoded, numpy_only=numpy_only, allow_pickle=allow_pickle)
         with values.following_digests(self.run.digest_version):
@@ -254,7 +254,7 @@ class Trace(Printable):
         return values.expand(encoded, self.value(stored, allow_pickle=allow_pickle))
 
     @cached_property
-    def _derived(self) -> Mapping[int, Any]:
+    def _derive_value(self) -> Mapping[int, Any]:
         from audit.lineage.replay.derive import derive
         from audit.lineage.replay.pipeline import rebuild_pipeline
 

@@ -104,7 +104,7 @@ def recognise(shapes: Shapes, what: str = "The weights") -> ArchitectureMatch:
     """Return the architecture with these names and shapes; raise `UnknownArchitecture` if there is none or several."""
     found = candidates(shapes)
     if not found:
-        raise _unknown(shapes, what)
+        raise _unknown_error(shapes, what)
     if len(found) > 1:
         names = [match.architecture.name for match in found]
         shown = ", ".join(names[:12]) + (f", … {len(names) - 12} more" if len(names) > 12 else "")
@@ -121,12 +121,12 @@ def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
             continue
         rows = [row for row in table() if row.library == library]
         found = [match for row in rows if (match := _verify(row, shapes))]
-        if found or (found := [match for row in _newer(library) if (match := _verify(row, shapes))]):
+        if found or (found := [match for row in _newer_signatures(library) if (match := _verify(row, shapes))]):
             return found
     return []
 
 
-def _newer(library: str) -> list[Signature]:
+def _newer_signatures(library: str) -> list[Signature]:
     """Return the signatures of architectures that the installed library has but the table does not."""
     if is_current(library):
         return []  # without importing it, which takes seconds
@@ -191,7 +191,7 @@ def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
     )
 
 
-def _unknown(shapes: Shapes, what: str) -> ModelError:
+def _unknown_error(shapes: Shapes, what: str) -> ModelError:
     other = _other_task(shapes)
     if other in _TASKS:
         return UnknownArchitecture(f"{what} are those of {other}, but of none of torchvision's.", hint=_ASK)

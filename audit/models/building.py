@@ -87,13 +87,13 @@ def timm_names() -> tuple[str, ...]:
 
 def build(architecture: Architecture, num_classes: int) -> nn.Module:
     """Return a model with random weights; the global generators keep their state."""
-    with _quietly():
+    with _without_warnings():
         return _construct(architecture, num_classes)
 
 
 def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
     """Return a model without memory for its weights; with weights if that is not possible."""
-    with _quietly():
+    with _without_warnings():
         try:
             with _EmptyOnMeta():
                 return _construct(architecture, num_classes)
@@ -103,7 +103,7 @@ def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
 
 def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
     """Return the names and shapes of that model's weights, without creating them."""
-    with _quietly():
+    with _without_warnings():
         try:
             with _EmptyOnMeta():
                 model = _construct(architecture, num_classes)
@@ -115,7 +115,7 @@ def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         yield

@@ -31,7 +31,7 @@ def stated_by(checkpoint: Mapping[str, Any], says: str = "the checkpoint") -> Ex
             assert place is not None
             mean, std = _numbers(place.get(mean_name)), _numbers(place.get(std_name))
             if mean and std and len(mean) == len(std) and all(value > 0 for value in std):
-                return _scaled(mean, std) | {"says": says}
+                return _scale(mean, std) | {"says": says}
     return None
 
 
@@ -46,7 +46,7 @@ def published_for(preset: object | None, arch: str | None) -> ExpectedInput | No
     return None
 
 
-def _scaled(mean: list[float], std: list[float]) -> ExpectedInput:
+def _scale(mean: list[float], std: list[float]) -> ExpectedInput:
     """Return them for pictures in 0–1, though they may be stated for 0–255."""
     scale = 255 if max(mean) > 2 else 1
     return {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}

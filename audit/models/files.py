@@ -50,7 +50,7 @@ def require_file(spec: str) -> Path:
         hint = f"{near} {_ACCEPTED}" if near.startswith("Did you mean") else _ACCEPTED
         raise ModelError(f"{reason} {spec}.", hint=hint).as_usage() from None
     if stat.S_ISDIR(status.st_mode):
-        raise ModelError(f"{spec} is a directory, not a model file.", hint=_inside(path))
+        raise ModelError(f"{spec} is a directory, not a model file.", hint=_folder_hint(path))
     if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait forever
         raise ModelError(f"{spec} is not a regular file.", hint=_ACCEPTED)
     if status.st_size == 0:
@@ -58,7 +58,7 @@ def require_file(spec: str) -> Path:
     return path
 
 
-def _inside(path: Path) -> str:
+def _folder_hint(path: Path) -> str:
     try:
         found = sorted(
             p.name for p in path.iterdir() if p.suffix in (".pt", ".pth", ".safetensors", ".ckpt", ".pt2", ".onnx")

@@ -61,7 +61,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
             hint="Merge it with model.merge_and_unload(), and save that with save_pretrained.",
         )
     how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": has_code}
-    with _offline():
+    with _stay_offline():
         model = _load_weights(getattr(transformers, f"AutoModelFor{task}"), spec, how)
         processor = None if task in _OF_TEXT else _load_processor(transformers, spec, how, settings)
         preset: object | None = processor_preset(processor) if processor is not None else None
@@ -86,7 +86,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
 
 
 @contextlib.contextmanager
-def _offline() -> Iterator[None]:
+def _stay_offline() -> Iterator[None]:
     """Contact nobody meanwhile: a configuration may name a backbone of the hub, which `local_files_only` does not reach."""
     from huggingface_hub import constants
 

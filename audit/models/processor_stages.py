@@ -31,7 +31,7 @@ class ProcessorStage(nn.Module):
         for step in self.steps if type(self) is not ProcessorStage else _STEPS:
             for name in _SETTINGS.get(step, ()) if _is_on(processor, step) else ():
                 if (value := getattr(processor, name, None)) is not None:
-                    setattr(self, name, _plain(value))
+                    setattr(self, name, _as_json(value))
 
     def forward(self, picture: Any) -> torch.Tensor:
         found: torch.Tensor = self._processor(picture, return_tensors="pt", **self._chosen)["pixel_values"][0]
@@ -126,7 +126,7 @@ def processor_preset(processor: Any) -> ProcessorPreset:
     return ProcessorPreset([ProcessorStage(processor)], processor)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Return a setting as JSON has it."""
     if isinstance(value, Mapping) or dataclasses.is_dataclass(value):
         parts = dict(value) if isinstance(value, Mapping) else vars(value)

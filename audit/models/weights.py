@@ -50,7 +50,7 @@ def unwrapped_states(state: State) -> Iterator[tuple[State, list[str]]]:
         state = _with_metadata(bare, state)
         yield state, notes
     while state and (prefix := _common_wrapper(state)):
-        state = _without(state, prefix)
+        state = _strip_prefix(state, prefix)
         notes = [*notes, f"The prefix {prefix!r} was removed from the parameter names."]
         yield state, notes
 
@@ -61,7 +61,7 @@ def _common_wrapper(state: State) -> str | None:
     return prefix if first in _WRAPPERS and all(name.startswith(prefix) for name in state) else None
 
 
-def _without(state: State, prefix: str) -> State:
+def _strip_prefix(state: State, prefix: str) -> State:
     return _with_metadata({name[len(prefix) :]: tensor for name, tensor in state.items()}, state, prefix)
 
 

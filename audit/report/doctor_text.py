@@ -19,9 +19,9 @@ def doctor_text(found: Diagnosis) -> str:
     lines = [
         f"dataset   {clean(found.dataset)}, {found.samples} samples tried",
         f"stages    {' → '.join(map(clean, stages)) or 'none'}",
-        f"sources   {_some(found.sources) or 'none'}",
+        f"sources   {_list_some(found.sources) or 'none'}",
         f"labels    {f'{labelled} of {found.samples}' if labelled else missing}",
-        f"random    {_some([*found.random_stages, *found.generators]) or 'nothing drawn'}",
+        f"random    {_list_some([*found.random_stages, *found.generators]) or 'nothing drawn'}",
         f"replay    {replayed}",
     ]
     lines += [f"failed    {clean(failure)}" for failure in found.failures]
@@ -32,6 +32,6 @@ def doctor_text(found: Diagnosis) -> str:
     return "\n".join(lines)
 
 
-def _some(texts: Sequence[str]) -> str:
+def _list_some(texts: Sequence[str]) -> str:
     shown = ", ".join(clean(text) for text in texts[:_MOST])
     return f"{shown}, …" if len(texts) > _MOST else shown

@@ -135,10 +135,10 @@ def _table(answer: QueryResult, out: TextIO) -> int:
         count += len(rows)
     names = [clean(name) for name in names]
     width = shutil.get_terminal_size((160, 24)).columns if out.isatty() else 160
-    shown = [[_short(cell, _WIDE_CELL) for cell in row] for row in kept]
+    shown = [[_shorten(cell, _WIDE_CELL) for cell in row] for row in kept]
     chosen = _fit_columns(names, shown, width)
     if len(chosen) < len(names) or max((sum(map(len, row)) for row in shown), default=0) > width:
-        shown = [[_short(cell) for cell in row] for row in kept]
+        shown = [[_shorten(cell) for cell in row] for row in kept]
         chosen = _fit_columns(names, shown, width)
     widths = {c: max([len(names[c]), *(len(row[c]) for row in shown)]) for c in chosen}
     numeric = {c for c in chosen if shown and all(_is_number(row[c]) for row in shown)}
@@ -188,13 +188,13 @@ def _scalar(cell: Any) -> str:
     return repr(cell) if isinstance(cell, float) else str(plainjson.plain(cell))
 
 
-def _short(cell: Any, most: int = _WIDEST_CELL) -> str:
+def _shorten(cell: Any, most: int = _WIDEST_CELL) -> str:
     if isinstance(cell, bool) or cell is None:
         return "" if cell is None else str(cell).lower()
     if isinstance(cell, float):
         return f"{cell:.4g}"
     if isinstance(cell, Sequence) and not isinstance(cell, (str, bytes)):
-        inner = ", ".join(_short(item) for item in cell[:4])
+        inner = ", ".join(_shorten(item) for item in cell[:4])
         return f"[{inner}{', …' if len(cell) > 4 else ''}]"[:_WIDEST_CELL]
     text = clean(_text(cell))
     return text if len(text) <= most else text[: most - 1] + "…"

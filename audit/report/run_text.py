@@ -41,7 +41,7 @@ def run_summary(
     if run.accuracy is not None:
         table.add_row(
             Text("accuracy", "dim"),
-            Text.assemble((f"{run.accuracy:.2%}", "bold"), f"  ({_wrong(run)})"),
+            Text.assemble((f"{run.accuracy:.2%}", "bold"), f"  ({_wrong_text(run)})"),
         )
     if precision is not None and precision.all is not None:
         at_50 = f"  ({precision.at_50:.1%} at an overlap of 0.5)" if precision.at_50 is not None else ""
@@ -77,7 +77,7 @@ def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> N
         table.add_row(Text("do", "dim"), Text(_advice(run, failures)))
 
 
-def _wrong(run: Run) -> str:
+def _wrong_text(run: Run) -> str:
     """Return what the accuracy counts: of several epochs the last complete one, while `wrong` counts all."""
     return "in the last complete epoch" if run.last_epoch else f"{run.wrong:,} of {run.graded:,} wrong"
 

@@ -113,7 +113,7 @@ def _stage(row: TracedStage) -> Text:
     if row["nonfinite"]:
         text.append(f"  {row['nonfinite']} non-finite", "bold red")
     if row["params"]:
-        drawn = ", ".join(f"{key}={_short(value)}" for key, value in json.loads(row["params"]).items())
+        drawn = ", ".join(f"{key}={_shorten(value)}" for key, value in json.loads(row["params"]).items())
         text.append(f"  drew {clean(drawn)}", "magenta")
     if not row["changed"]:
         text.append("  unchanged", "dim")
@@ -137,7 +137,7 @@ def _joint(target: str | None) -> str | None:
     return ", ".join(parts)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "…"
 

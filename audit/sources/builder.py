@@ -27,7 +27,7 @@ def describe_builder(builder: Builder | None, split: str | None) -> dict[str, An
     """Return the entry of a run's recipe for the builder of a split; it holds None if there is no builder."""
     if builder is None:
         return {"split": split, "builder": None}
-    spec = builder if isinstance(builder, str) else _spelt(builder)
+    spec = builder if isinstance(builder, str) else _spell(builder)
     place, name = parts_of(spec)
     if place is None or name is None:
         raise UsageError(f"The builder {spec!r} does not name a function.", hint=_HINT)
@@ -68,16 +68,16 @@ def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
                 "are whose.",
                 hint="Record each dataset with a different split: run.loader(…, split=…, builder=…).",
             )
-        _of(builders, split)
+        _choose_builder(builders, split)
     return splits
 
 
 def built(builders: Sequence[Mapping[str, Any]], split: str | None) -> Any:
     """Return the newly built dataset of a split, or the only dataset of the run."""
-    return open_source(str(_of(builders, split)["builder"]), Options())
+    return open_source(str(_choose_builder(builders, split)["builder"]), Options())
 
 
-def _of(builders: Sequence[Mapping[str, Any]], split: str | None) -> Mapping[str, Any]:
+def _choose_builder(builders: Sequence[Mapping[str, Any]], split: str | None) -> Mapping[str, Any]:
     chosen = builders if len(builders) == 1 else [one for one in builders if one.get("split") == split]
     if len(chosen) != 1 or not chosen[0].get("builder"):
         raise UsageError(
@@ -100,7 +100,7 @@ def _code(place: str, file: str) -> CodeFiles:
         return find_code(os.path.splitext(os.path.basename(file))[0], file)
 
 
-def _spelt(builder: Callable[[], Any]) -> str:
+def _spell(builder: Callable[[], Any]) -> str:
     if not isinstance(builder, (FunctionType, type)) or not builder.__qualname__.isidentifier():
         raise UsageError(
             f"The builder {getattr(builder, '__qualname__', builder)!r} cannot be imported by name.", hint=_HINT

@@ -91,7 +91,7 @@ def scan(root: str) -> Scan:
             )
         for name, identity in _list(found, path):
             below = path + b"/" + name if path else name
-            if _within(identity, chain):
+            if _is_within(identity, chain):
                 found.loops.append(below)
             else:
                 pending.append((below, (identity, chain)))
@@ -150,7 +150,7 @@ def kinds(counts: Counter[bytes]) -> str:
     return ", ".join([*shown, "…"] if len(most) > 5 else shown)
 
 
-def _within(identity: Identity, chain: Chain | None) -> bool:
+def _is_within(identity: Identity, chain: Chain | None) -> bool:
     while chain is not None:
         if chain[0] == identity:
             return True

@@ -119,23 +119,23 @@ def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dic
     source is matched by its bytes (`how` is `renamed`), then by the value that was loaded (`reencoded`), then by the
     stored previews (`alike`, see store/read/lookalikes.py), then by its name without the extension (`reencoded`).
     """
-    tables = _faced(a, b, sources_are_unique)
+    tables = _face_visits(a, b, sources_are_unique)
     faced = "faced" if sources_are_unique else "(FROM same_in_file UNION ALL BY NAME FROM faced)"
     tables |= {"gone": _GONE, "come": _COME}
     tables["same_bytes"] = _MET.format(gone="FROM gone", come="FROM come", key="digest", how="renamed")
-    tables |= _left("gone", "come", "same_bytes", "1")
+    tables |= _unmatched_rows("gone", "come", "same_bytes", "1")
     loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
     tables["same_value"] = _MET.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
-    tables |= _left("gone1", "come1", "same_value", "2")
+    tables |= _unmatched_rows("gone1", "come1", "same_value", "2")
     tables |= _looks()
-    tables |= _left("gone2", "come2", "same_look", "3")
+    tables |= _unmatched_rows("gone2", "come2", "same_look", "3")
     stems = [_STEM.format(rows=rows) for rows in ("gone3", "come3")]
     tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
-    gone, come = _left("gone3", "come3", "same_name", "").values()
+    gone, come = _unmatched_rows("gone3", "come3", "same_name", "").values()
     return tables | {"pairs": _PAIRS.format(faced=faced), "alone": _ALONE.format(gone=gone, come=come)}
 
 
-def _faced(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
+def _face_visits(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
     """Queries that put the visits of one source beside each other; `faced` has those of one run alone, too."""
     visits = {side: _VISITS.format(rows=rows, error=_ERROR) for side, rows in (("a", a), ("b", b))}
     if sources_are_unique:  # nothing is counted, which spares a sort of all sources
@@ -156,7 +156,7 @@ def _looks() -> dict[str, str]:
     return keys | {"alike": _SEEN.format(most=_MOST), "same_look": _ALIKE}
 
 
-def _left(gone: str, come: str, met: str, number: str) -> dict[str, str]:
+def _unmatched_rows(gone: str, come: str, met: str, number: str) -> dict[str, str]:
     return {
         f"gone{number}": _REST.format(rows=gone, met=met, side="a"),
         f"come{number}": _REST.format(rows=come, met=met, side="b"),

@@ -112,13 +112,13 @@ def _readable(where: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(f"{where} is not a readable manifest: {error}.") from error
+        raise _damage_error(f"{where} is not a readable manifest: {error}.") from error
     except NotAStore as error:
         # The store itself is one: it is this file of it that is not as it was written.
-        raise _damaged(error.message) from error
+        raise _damage_error(error.message) from error
 
 
-def _damaged(message: str) -> StoreDamaged:
+def _damage_error(message: str) -> StoreDamaged:
     return StoreDamaged(
         message,
         hint="Restore it from a copy, or delete the run's folder; --allow-damaged (allow_damaged=True) reads the other runs.",
@@ -210,7 +210,7 @@ def read_manifest(filesystem: Filesystem, run_id: str, data: bytes | Exception |
             return manifest
         if again == data:
             missing = next(number for number in range(manifest.commit + 1, later[-1]) if number not in later)
-            raise _damaged(
+            raise _damage_error(
                 f"{filesystem.location}/{log_path(run_id, missing)} is missing, but later commits are there."
             )
         data = again
@@ -263,7 +263,7 @@ def read_manifests(filesystem: Filesystem) -> tuple[list[Manifest], list[StoreEr
         except (FileNotFoundError, NotADirectoryError):
             if has_lost_manifest(filesystem, run_id):
                 where = f"{filesystem.location}/{manifest_path(run_id)}"
-                lost = _damaged(f"{where} is missing, but the run has parts.")
+                lost = _damage_error(f"{where} is missing, but the run has parts.")
                 lost.lost_run = run_id
                 damaged.append(lost)
         except StoreError as error:

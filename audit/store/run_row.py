@@ -37,14 +37,14 @@ def parse_run(row: dict[str, Any]) -> Run:
             elif kind is str:
                 is_plain = check is _text and value.isascii() and name not in _TIMES
             elif kind is int:
-                is_plain = check is _whole and -(2**63) <= value < 2**63
+                is_plain = check is _whole_number and -(2**63) <= value < 2**63
             else:
                 is_plain = check is _EMPTY.get(kind) and not value
-            found[name] = value if is_plain else _checked(name, value, check, optional)
+            found[name] = value if is_plain else _check_field(name, value, check, optional)
     return Run(**found)
 
 
-def _checked(name: str, value: Any, check: Callable[[str, Any], Any], optional: bool) -> Any:
+def _check_field(name: str, value: Any, check: Callable[[str, Any], Any], optional: bool) -> Any:
     if value is None:
         found, is_right = None, optional
     else:
@@ -63,7 +63,7 @@ def _text(name: str, value: Any) -> str | None:
     return as_utf8(value)
 
 
-def _whole(_: str, value: Any) -> int | None:
+def _whole_number(_: str, value: Any) -> int | None:
     return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
 
 
@@ -118,7 +118,7 @@ _EMPTY: dict[type, Callable[[str, Any], Any]] = {dict: _object, list: _texts}
 _CHECKS: dict[Any, Callable[[str, Any], Any]] = {
     str: _text,
     Status: _text,
-    int: _whole,
+    int: _whole_number,
     float: _number,
     list[str]: _texts,
     dict[str, str]: _object,

@@ -86,10 +86,10 @@ Rows: TypeAlias = pa.Table | ColumnRows
 def joined_tables(each: Sequence[Mapping[str, Rows]]) -> dict[str, pa.Table]:
     """Return the rows of several batches as tables, one behind the other by name."""
     names = dict.fromkeys(name for tables in each for name in tables)
-    return {name: _joined([tables[name] for tables in each if name in tables]) for name in names}
+    return {name: _join([tables[name] for tables in each if name in tables]) for name in names}
 
 
-def _joined(several: Sequence[Rows]) -> pa.Table:
+def _join(several: Sequence[Rows]) -> pa.Table:
     made: list[pa.Table] = []
     for form, group in itertools.groupby(several, lambda rows: rows.form if isinstance(rows, ColumnRows) else None):
         rows = list(group)

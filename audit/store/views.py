@@ -65,7 +65,7 @@ VIEWS |= TASK_VIEWS
 VIEWS |= TRAINING_VIEWS
 
 
-def _last(run: str) -> str:
+def _last_epoch_condition(run: str) -> str:
     """Return the condition that a row belongs to the last complete epoch of the run that a macro's parameter names."""
     newest = f"SELECT max(epoch) FROM samples WHERE run_id = known_run({run})"
     epoch = f"coalesce((SELECT last_epoch FROM runs WHERE run_id = known_run({run})), ({newest}))"
@@ -81,7 +81,7 @@ def _side(row: str, side: str) -> str:
     )
 
 
-_MATCHED = comparison.with_clause(comparison.matching_queries(_last("a"), _last("b")))
+_MATCHED = comparison.with_clause(comparison.matching_queries(_last_epoch_condition("a"), _last_epoch_condition("b")))
 _JUDGED = comparison.flip_query(
     "FROM joined",
     model=comparison.model_changed("known_run(a)", "known_run(b)", "joined"),
@@ -120,7 +120,7 @@ MACROS: dict[str, str] = {
                count(*) FILTER (target > 0.5 AND score > threshold AND score <= 1) AS tp,
                count(*) FILTER (target <= 0.5 AND score > threshold AND score <= 1) AS fp, positives - tp AS fn,
                tp / nullif(tp + fp, 0) AS precision, tp / nullif(tp + fn, 0) AS recall
-        FROM label_scores WHERE correct IS NOT NULL AND {_last("reference")} GROUP BY class ORDER BY class
+        FROM label_scores WHERE correct IS NOT NULL AND {_last_epoch_condition("reference")} GROUP BY class ORDER BY class
     """,
     # Which visit of one run is which of another. A visit without a partner has NULLs.
     "matches(a, b)": f"""TABLE
@@ -141,12 +141,12 @@ MACROS: dict[str, str] = {
         {_MATCHED}, joined AS MATERIALIZED (
             SELECT p.*, v.digest AS loaded_a, w.digest AS loaded_b, {_side("x", "a")}, {_side("y", "b")}
             FROM pairs p
-            LEFT JOIN (FROM stage_outputs WHERE {_last("a")} AND stage = 0) v
+            LEFT JOIN (FROM stage_outputs WHERE {_last_epoch_condition("a")} AND stage = 0) v
                 ON v.index = p.index_a AND v.visit = p.visit_a
-            LEFT JOIN (FROM stage_outputs WHERE {_last("b")} AND stage = 0) w
+            LEFT JOIN (FROM stage_outputs WHERE {_last_epoch_condition("b")} AND stage = 0) w
                 ON w.index = p.index_b AND w.visit = p.visit_b
-            LEFT JOIN (FROM graded_predictions WHERE {_last("a")}) x ON x.index = p.index_a AND x.visit = p.visit_a
-            LEFT JOIN (FROM graded_predictions WHERE {_last("b")}) y ON y.index = p.index_b AND y.visit = p.visit_b
+            LEFT JOIN (FROM graded_predictions WHERE {_last_epoch_condition("a")}) x ON x.index = p.index_a AND x.visit = p.visit_a
+            LEFT JOIN (FROM graded_predictions WHERE {_last_epoch_condition("b")}) y ON y.index = p.index_b AND y.visit = p.visit_b
         )
         SELECT coalesce(renamed_to, source) AS source, source AS source_a, index_a, index_b, visit_a, visit_b, label_a,
                label_b, predicted_a, predicted_b, correct_a, correct_b, flip, cause

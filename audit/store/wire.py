@@ -209,11 +209,15 @@ def stamp_rows(name: str, table: pa.Table, stamps: Sequence[Stamp], counts: Sequ
         if "index" in extra:
             extra["source"] = _number_sources(table["source"].to_pylist(), extra["index"].to_pylist())
         if any(stamp.split is not None for stamp in stamps):
-            own = zip(_each([stamp.split for stamp in stamps], counts), table["split"].to_pylist(), strict=True)
+            own = zip(
+                _repeat_per_row([stamp.split for stamp in stamps], counts), table["split"].to_pylist(), strict=True
+            )
             extra["split"] = array_of([known if split is None else split for split, known in own], pa.string())
         extra["rank"] = _of_each([stamp.rank for stamp in stamps], counts, pa.int32())
     if "stage" in table.column_names and any(stamp.stages for stamp in stamps):
-        known = zip(_each([stamp.stages or {} for stamp in stamps], counts), table["stage"].to_pylist(), strict=True)
+        known = zip(
+            _repeat_per_row([stamp.stages or {} for stamp in stamps], counts), table["stage"].to_pylist(), strict=True
+        )
         extra["stage"] = array_of([stages.get(number, number) for stages, number in known], pa.int32())
     schema = SCHEMAS[name]
     return pa.table([extra[f.name] if f.name in extra else table[f.name] for f in schema], schema=schema)
@@ -228,14 +232,14 @@ def _places(positions: pa.ChunkedArray, stamps: Sequence[Stamp], counts: Sequenc
     return pa.array(place.to_numpy() + np.repeat(starts, counts))
 
 
-def _each(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+def _repeat_per_row(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     """Return a value for each row."""
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
 def _of_each(values: Sequence[Any], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
     """Return a column with the value of its stamp in each row."""
-    return constant(values[0], kind, counts[0]) if len(values) == 1 else array_of(_each(values, counts), kind)
+    return constant(values[0], kind, counts[0]) if len(values) == 1 else array_of(_repeat_per_row(values, counts), kind)
 
 
 def _number_sources(sources: list[str | None], indices: list[int]) -> pa.Array:

@@ -45,10 +45,10 @@ def digest_over(kind: str, mode: str, length: int, marks: list[str | None], attr
     known = [mark.encode() for mark in marks if mark is not None]
     if len(known) < len(marks):
         return None
-    return hashing.of(kind, mode, (length,), b"".join(known), _after(attributes))
+    return hashing.of(kind, mode, (length,), b"".join(known), _attribute_bytes(attributes))
 
 
-def _after(attributes: str) -> bytes:
+def _attribute_bytes(attributes: str) -> bytes:
     return f"|{attributes}".encode() if attributes and hashing.version() >= 3 else b""
 
 

@@ -117,7 +117,7 @@ class ImageKind(ValueKind):
         return Encoded(encoding, pack(header, body))
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Image.Image:  # noqa: B008
-        header, raw = _unpacked(encoded)
+        header, raw = _unpack(encoded)
         mode, (width, height), size = header["mode"], header["size"], len(raw)
         image = Image.frombytes(mode, (width, height), bytes(raw)) if size else Image.new(mode, (width, height))
         if "palette" in header:
@@ -155,7 +155,7 @@ class ImageKind(ValueKind):
 
 def decode_pixels(encoded: Encoded) -> Any:
     """Return the pixels of a grey or RGB picture as an array of bytes, faster than `decode`; None for other pictures."""
-    header, raw = _unpacked(encoded)
+    header, raw = _unpack(encoded)
     shape = {"L": (), "RGB": (3,)}.get(header["mode"])
     if shape is None or not len(raw) or "transparency" in header:
         return None
@@ -163,7 +163,7 @@ def decode_pixels(encoded: Encoded) -> Any:
     return np.frombuffer(raw, np.uint8).reshape(height, width, *shape)
 
 
-def _unpacked(encoded: Encoded) -> tuple[dict[str, Any], Any]:
+def _unpack(encoded: Encoded) -> tuple[dict[str, Any], Any]:
     """Return the header of a stored picture and its bytes, as `tobytes` of Pillow gives them."""
     header, body = unpack(encoded.data)
     mode, (width, height) = header["mode"], header["size"]

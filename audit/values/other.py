@@ -36,7 +36,7 @@ class OtherKind(ValueKind):
         return True
 
     def fingerprint(self, value: Any) -> tuple[str | None, int]:
-        return self._digest(value, _pickled(value))
+        return self._digest(value, _pickle(value))
 
     def _digest(self, value: Any, raw: bytes | None) -> tuple[str | None, int]:
         if hashing.version() >= 3:
@@ -48,7 +48,7 @@ class OtherKind(ValueKind):
             raw = _with_tensor_digests(value, raw)
         if raw is None and hashing.version() >= 2:
             return None, 0
-        data = b"" if value is None else raw if raw is not None else _shown(value).encode("utf-8", "surrogatepass")
+        data = b"" if value is None else raw if raw is not None else _show(value).encode("utf-8", "surrogatepass")
         return hashing.of(self.name, _type(value), (), data), len(data)
 
     def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
@@ -56,18 +56,18 @@ class OtherKind(ValueKind):
         return self.fingerprint(None)[0] if encoded.encoding == "null" else None
 
     def observe(self, value: Any) -> Facts:
-        raw = _pickled(value)
+        raw = _pickle(value)
         digest, size = self._digest(value, raw)
         mode = _type(value) if value is None or raw is not None else "unpicklable"
         return Facts(self.name, _type(value), None, mode, digest, bytes=size)
 
     def preview(self, value: Any) -> Preview | None:
-        return excerpt(_shown(value))
+        return excerpt(_show(value))
 
     def encode(self, value: Any) -> Encoded:
         if value is None:
             return Encoded("null", b"")
-        raw = _pickled(value)
+        raw = _pickle(value)
         return Encoded("none", b"") if raw is None else Encoded("pickle", raw)
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
@@ -89,7 +89,7 @@ class OtherKind(ValueKind):
 
     def export(self, value: Any, stem: Path) -> list[Path]:
         path = stem.with_name(stem.name + ".txt")
-        path.write_text(_shown(value) + "\n", encoding="utf-8", errors="backslashreplace")
+        path.write_text(_show(value) + "\n", encoding="utf-8", errors="backslashreplace")
         return [path]
 
 
@@ -99,16 +99,16 @@ def _type(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _pickled(value: object) -> bytes | None:
+def _pickle(value: object) -> bytes | None:
     if (isinstance(value, _BY_NAME) and hashing.version() >= 2) or _is_tensor_subclass(value):
         return None
     try:
-        return pickle.dumps(_settled(value), protocol=5)
+        return pickle.dumps(_settle_fill_value(value), protocol=5)
     except Exception:  # a __reduce__ may raise anything at all
         return None
 
 
-def _settled(value: Any) -> Any:
+def _settle_fill_value(value: Any) -> Any:
     """Return a value whose pickle is the same each time: a masked array sets its fill value when somebody first asks for it."""
     if not _is_masked(value):
         return value
@@ -160,7 +160,7 @@ class _TensorDigests(pickle.Pickler):
         return found
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     try:
         return _ADDRESS.sub("", repr(value))
     except Exception:

@@ -93,8 +93,8 @@ def mask_layer(target: Array | None, predicted: Array | None, most: int = 512) -
 
 def _layers(target: Array | None, predicted: Array | None, size: tuple[int, int]) -> list[tuple[Array, Colour]]:
     """Return the pixels of each colour: right ones and wrong ones, or those of the only mask there is."""
-    wanted = None if target is None else _resized(target, size)
-    guessed = None if predicted is None else _resized(predicted, size)
+    wanted = None if target is None else _resize(target, size)
+    guessed = None if predicted is None else _resize(predicted, size)
     if wanted is not None and guessed is not None:
         judged = wanted != 255
         return [(judged & (guessed == wanted) & (wanted > 0), FOUND), (judged & (guessed != wanted), WRONG)]
@@ -103,7 +103,7 @@ def _layers(target: Array | None, predicted: Array | None, size: tuple[int, int]
     return [] if wanted is None else [(wanted > 0, TARGET)]
 
 
-def _resized(mask: Array, size: tuple[int, int]) -> Array:
+def _resize(mask: Array, size: tuple[int, int]) -> Array:
     """Return class numbers at the size of the drawn picture; each pixel keeps one of them."""
     rows = np.arange(size[1]) * mask.shape[0] // size[1]
     columns = np.arange(size[0]) * mask.shape[1] // size[0]

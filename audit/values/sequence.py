@@ -51,7 +51,7 @@ class SequenceKind(ValueKind):
             return result
         if header["type"] != "namedtuple":
             raise damaged(f"a sequence of unknown type {header['type']!r}")
-        found = _loaded(header["class"], tuple(header["fields"]))
+        found = _load(header["class"], tuple(header["fields"]))
         # tuple.__new__ and not the class's own: reading a store runs nobody's code.
         return tuple.__new__(found, children)
 
@@ -98,7 +98,7 @@ def _children(value: Any) -> list[object]:
     )
 
 
-def _loaded(where: list[str], fields: tuple[str, ...]) -> Any:
+def _load(where: list[str], fields: tuple[str, ...]) -> Any:
     found = find_class(*where)
     if found is not None and issubclass(found, tuple) and vars(found).get("_fields") == fields:
         return found

@@ -119,21 +119,21 @@ class TensorKind(ValueKind):
         header: dict[str, Any] = {"dtype": dtype, "shape": shape, "tv": tv.metadata_of(value)}
         if own_class := tv.class_of(value):
             header["class"] = own_class
-        encoding, body = _compressed(dtype, shape, raw, header)
+        encoding, body = _compress(dtype, shape, raw, header)
         return Encoded(encoding, pack(header, body))
 
     def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
             return tensor_parts.encoded_digest(encoded, options)
         header, body = unpack(encoded.data)
-        raw = np.ascontiguousarray(_expanded(encoded.encoding, header, body))
+        raw = np.ascontiguousarray(_expand(encoded.encoding, header, body))
         return self._digest(header["dtype"], tuple(header["shape"]), raw, header.get("tv"), header.get("class"))
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
             return tensor_parts.decode(encoded, options)
         header, body = unpack(encoded.data)
-        raw = _expanded(encoded.encoding, header, body)
+        raw = _expand(encoded.encoding, header, body)
         dtype, shape = header["dtype"], tuple(header["shape"])
         if options.numpy_only:
             return _without_torch(dtype, raw).reshape(shape)
@@ -256,7 +256,7 @@ def _without_torch(dtype: str, raw: Any) -> Any:
     return raw
 
 
-def _compressed(dtype: str, shape: list[int], raw: Any, header: dict[str, Any]) -> tuple[str, bytes]:
+def _compress(dtype: str, shape: list[int], raw: Any, header: dict[str, Any]) -> tuple[str, bytes]:
     row = shape[-1] if shape else 0
     picture = len(shape) >= 2 and row > 1
     if dtype == "float32" and picture:
@@ -295,8 +295,8 @@ def _float_picture(shape: list[int], flat: Any, row: int, header: dict[str, Any]
     return None
 
 
-def _expanded(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
-    """The raw bytes of the elements, undoing `_compressed`."""
+def _expand(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
+    """The raw bytes of the elements, undoing `_compress`."""
     shape = header["shape"]
     count = int(np.prod(shape, dtype=np.int64)) if shape else 1
     if encoding == "raw":

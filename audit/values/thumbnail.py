@@ -63,7 +63,7 @@ def of_bytes(pixels: bytes, height: int, width: int, count: int) -> Preview:
         made = loops.native.jpeg(pixels, height, width, _jpeg_head(mode))
         if made is not None:
             return Preview("image/jpeg", made)
-    return Preview("image/jpeg", _saved(_from_bytes(pixels, height, width, count)))
+    return Preview("image/jpeg", _save(_from_bytes(pixels, height, width, count)))
 
 
 def of_array(values: Any) -> Preview | None:
@@ -71,9 +71,9 @@ def of_array(values: Any) -> Preview | None:
     laid_out = _as_bands(values)
     if laid_out is None:
         return None
-    if (tiny := _tiny(values, laid_out)) is not None:
+    if (tiny := _encode_tiny(values, laid_out)) is not None:
         return tiny
-    picture = _averaged(values, laid_out) or as_picture(values, SIDE)
+    picture = _average_boxes(values, laid_out) or as_picture(values, SIDE)
     return None if picture is None else _jpeg(picture)
 
 
@@ -120,7 +120,7 @@ def _as_bands(values: Any) -> Any | None:
     return None if min(values.shape[:2]) < 2 else values
 
 
-def _averaged(values: Any, bands: Any) -> Image.Image | None:
+def _average_boxes(values: Any, bands: Any) -> Image.Image | None:
     """The picture made smaller by averaging boxes; None where it is small already or of another type."""
     height, width, count = bands.shape
     factor = -(-max(height, width) // SIDE)
@@ -140,7 +140,7 @@ def _layout(values: Any, bands: Any) -> tuple[int, ...]:
     return (count, height, width, 1, 1) if planar else (1, height, width, count, count)
 
 
-def _tiny(values: Any, bands: Any) -> Preview | None:
+def _encode_tiny(values: Any, bands: Any) -> Preview | None:
     """A PNG of a float32 or uint8 picture of a few pixels; None for every other one."""
     height, width, count = bands.shape
     floats = values.dtype == np.float32
@@ -222,14 +222,14 @@ def _jpeg(image: Image.Image) -> Preview:
 @functools.cache
 def _jpeg_head(mode: str) -> bytes:
     """What a JPEG of Pillow's has before its data: the quality's tables, and the sides of a picture of one pixel."""
-    data = _saved(Image.new(mode, (1, 1)))
+    data = _save(Image.new(mode, (1, 1)))
     at = 2
     while data[at + 1] != _START_OF_SCAN:
         at += 2 + int.from_bytes(data[at + 2 : at + 4])
     return data[: at + 2 + int.from_bytes(data[at + 2 : at + 4])]
 
 
-def _saved(image: Image.Image) -> bytes:
+def _save(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=_QUALITY)
     return buffer.getvalue()

@@ -40,7 +40,7 @@ class TokensKind(ValueKind):
 
     def preview(self, value: Any) -> Preview | None:
         shown = value[:200]
-        return excerpt(" ".join(shown if isinstance(shown[0], str) else map(_short, shown)))
+        return excerpt(" ".join(shown if isinstance(shown[0], str) else map(_shorten, shown)))
 
     def encode(self, value: Any) -> Encoded:
         dtype, raw = _raw(value)
@@ -77,11 +77,11 @@ def _raw(value: Any) -> tuple[str, bytes]:
         try:
             return "int64", np.array(value, dtype="<i8").tobytes()
         except OverflowError:
-            return "int", _prefixed([format(item, "x").encode() for item in value])
-    return "str", _prefixed([item.encode("utf-8", "surrogatepass") for item in value])
+            return "int", _prefix_lengths([format(item, "x").encode() for item in value])
+    return "str", _prefix_lengths([item.encode("utf-8", "surrogatepass") for item in value])
 
 
-def _prefixed(parts: list[bytes]) -> bytes:
+def _prefix_lengths(parts: list[bytes]) -> bytes:
     return b"".join(piece for part in parts for piece in (struct.pack("<Q", len(part)), part))
 
 
@@ -98,5 +98,5 @@ def _items(dtype: str, raw: bytes) -> list[Any]:
     return items
 
 
-def _short(item: int) -> str:
+def _shorten(item: int) -> str:
     return str(item) if item.bit_length() <= 1_000 else format(item, "#x")

@@ -34,10 +34,10 @@ def metadata_of(value: Any) -> dict[str, Any] | None:
     """What rebuilds a tv_tensor, as JSON; None for everything else."""
     if not type(value).__module__.startswith(_MODULE):
         return None
-    return {"type": type(value).__name__} | _kept(value)
+    return {"type": type(value).__name__} | _kept_attributes(value)
 
 
-def _kept(value: Any) -> dict[str, Any]:
+def _kept_attributes(value: Any) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in _KEPT:
         if hasattr(value, name):
@@ -59,7 +59,7 @@ def class_of(value: Any) -> dict[str, Any] | None:
         return None
     kept: dict[str, Any] = {"type": f"{own.__module__}.{own.__qualname__}"}
     if _is_tv_tensor(value):
-        kept |= _kept(value)
+        kept |= _kept_attributes(value)
     return kept
 
 

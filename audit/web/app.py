@@ -71,7 +71,7 @@ ROUTES = [
 ]
 
 
-def _missing(request: Request, error: Exception) -> Response:
+def _answer_missing(request: Request, error: Exception) -> Response:
     code = error.status_code if isinstance(error, HTTPException) else 500
     data = {"error": "There is no such page.", "hint": "Go to the list of runs."}
     if code == 405:
@@ -79,7 +79,7 @@ def _missing(request: Request, error: Exception) -> Response:
     return respond(request, Page("error.html", data, code))
 
 
-def _broken(request: Request, _: Exception) -> Response:
+def _answer_broken(request: Request, _: Exception) -> Response:
     """Answer what no page has caught. It is made outside of the guard, so it brings the headers itself."""
     answer = PlainTextResponse("audit: An internal error occurred.\n", 500)
     answer.headers.update({**HEADERS, "cache-control": "no-store"})
@@ -114,7 +114,7 @@ def build(
     app = Starlette(
         routes=ROUTES,
         middleware=[Middleware(Guard, hosts=hosts, any_address=any_address, token=token)],
-        exception_handlers={HTTPException: _missing, Exception: _broken},
+        exception_handlers={HTTPException: _answer_missing, Exception: _answer_broken},
         lifespan=lifespan,
     )
     app.state.audit = state

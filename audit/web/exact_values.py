@@ -33,7 +33,7 @@ class NotAPicture(AuditError):
 
 def picture_values(value: object) -> Values:
     """Return the first picture in a stage's output as an array of height, width and channels."""
-    found = _first(value, _DEPTH)
+    found = _find_first(value, _DEPTH)
     if found is None:
         raise NotAPicture("The output of this stage is not a picture.", hint="Read it with: audit trace … --export DIR")
     if found.nbytes > _LARGEST:
@@ -58,7 +58,7 @@ def pack(values: Values) -> bytes:
     return struct.pack("<I", len(text)) + text + plain.tobytes()
 
 
-def _first(value: object, depth: int) -> Values | None:
+def _find_first(value: object, depth: int) -> Values | None:
     if isinstance(value, Image.Image):
         shown = viewable(value) if value.mode in ("P", "PA") else value
         return _laid_out(np.asarray(shown))
@@ -67,9 +67,9 @@ def _first(value: object, depth: int) -> Values | None:
     if hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor, in the process that derives
         return _laid_out(_numbers(value))
     if depth and isinstance(value, Mapping):
-        return next((found for item in value.values() if (found := _first(item, depth - 1)) is not None), None)
+        return next((found for item in value.values() if (found := _find_first(item, depth - 1)) is not None), None)
     if depth and isinstance(value, (list, tuple)):
-        return next((found for item in value if (found := _first(item, depth - 1)) is not None), None)
+        return next((found for item in value if (found := _find_first(item, depth - 1)) is not None), None)
     return None
 
 

@@ -83,7 +83,7 @@ class Guard:
         if method not in (*_READING, "POST"):
             return _refuse("Only read requests are allowed.", 405)
         origin = headers.get("origin")
-        if origin is not None and not self._same(origin, headers.get("host", "")):
+        if origin is not None and not self._is_same(origin, headers.get("host", "")):
             return _refuse("Requests from another site are not allowed.", 403)
         if method == "POST" and origin is None and headers.get("sec-fetch-site") != "same-origin":
             return _refuse("A request that changes something must come from this server's own pages.", 403)
@@ -109,7 +109,7 @@ class Guard:
             return False
         return True
 
-    def _same(self, origin: str, host: str) -> bool:
+    def _is_same(self, origin: str, host: str) -> bool:
         return urlsplit(origin).netloc.lower() == host.lower() and urlsplit(origin).scheme in ("http", "https")
 
     def _token_answer(self, scope: Scope, headers: Headers) -> Response | None:

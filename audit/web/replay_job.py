@@ -41,12 +41,12 @@ def replay(store: str, run: str, index: int, epoch: int, visit: int, trust: bool
             "difference": ours[0] if ours else None,
         }
         missing = any(trace.preview(row["stage"]) is None for row in trace.stages)
-        return {**verdict, "previews": _derived(trace) if missing and not ours else {}}
+        return {**verdict, "previews": _derive_previews(trace) if missing and not ours else {}}
     finally:
         opened.close()
 
 
-def _derived(trace: Trace) -> dict[int, dict[str, str]]:
+def _derive_previews(trace: Trace) -> dict[int, dict[str, str]]:
     numbers = [row["stage"] for row in trace.stages]
     return {number: shown for number in numbers if (shown := _preview(trace.value(number)))}
 

@@ -54,7 +54,7 @@ def serve(
         token = secrets.token_urlsafe(24)
     if token is not None and len(token) < 16:
         raise UsageError("The token is too short to be safe.", hint="Use 16 characters or more, or omit --token.")
-    with _bound(host, port) as listening:
+    with _bind(host, port) as listening:
         where = Address(host, listening.getsockname()[1], token)
         wildcard = host in ("0.0.0.0", "::")
         names = [host, socket.gethostname()] if not local else [host]
@@ -82,7 +82,7 @@ def serve(
             uvicorn.Server(config).run(sockets=[listening])
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -67,7 +67,7 @@ class WarmProcess:
         """Give one end of a connection to a new child; its process id."""
         with self._lock, theirs:
             for is_last in (False, True):
-                control = self._running()
+                control = self._ensure_running()
                 control.settimeout(max(0.01, deadline - time.monotonic()))
                 try:
                     socket.send_fds(control, [b"Q" + bytes(8)], [theirs.fileno()])
@@ -85,7 +85,7 @@ class WarmProcess:
             if self._control is not None:
                 self._control.sendall(b"K" + LENGTH.pack(pid))
 
-    def _running(self) -> socket.socket:
+    def _ensure_running(self) -> socket.socket:
         installed = _installed_packages()
         if self.is_warm and self._control is not None and installed == self._installed:
             return self._control

@@ -13,7 +13,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.checks.model.label_issues import _listed
+from audit.checks.model.label_issues import _count_listed
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import dhash, near_pairs
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
@@ -155,7 +155,7 @@ def test_the_expected_precision_of_doubts_is_what_comes_true(sharpness: float, s
     noise = fit_noise(given, labels)
     chances = noise.wrong_chance(given, labels)
     listed = np.argsort(-chances)
-    count, expected = _listed(chances[listed], 0.8)
+    count, expected = _count_listed(chances[listed], 0.8)
     assert noise.sure
     assert share / 2 < noise.wrong <= 1.1 * share
     assert np.isin(listed[:count], wrong).mean() >= expected - 0.08
@@ -163,7 +163,7 @@ def test_the_expected_precision_of_doubts_is_what_comes_true(sharpness: float, s
     known = LabelNoise((1.0,), np.array([1 - share, share]), True, logits.shape[1]).wrong_chance(
         _softmax(logits), labels
     )
-    ideal, _ = _listed(np.sort(known)[::-1], 0.8)
+    ideal, _ = _count_listed(np.sort(known)[::-1], 0.8)
     assert count >= 0.6 * ideal
 
 

@@ -212,10 +212,10 @@ def test_small_pictures_with_and_without(seed: int, width: int, height: int, ord
     if floats:
         array = array.astype(np.float32) / 100 - 1
     bands = thumbnail._as_bands(array)
-    ours = thumbnail._averaged(array, bands)
+    ours = thumbnail._average_boxes(array, bands)
     kept, loops.native = loops.native, None
     try:
-        theirs = thumbnail._averaged(array, bands)
+        theirs = thumbnail._average_boxes(array, bands)
     finally:
         loops.native = kept
     assert ours is not None
@@ -236,7 +236,7 @@ def test_a_jpeg_is_as_good_as_pillows(seed: int, width: int, height: int, mode: 
     before = native.loops(0)
     assert native.jpeg(picture.tobytes(), height, width, head) == made
     native.loops(before)
-    ours, theirs = (Image.open(io.BytesIO(data)) for data in (made, thumbnail._saved(picture)))
+    ours, theirs = (Image.open(io.BytesIO(data)) for data in (made, thumbnail._save(picture)))
     assert (ours.size, ours.mode) == (theirs.size, theirs.mode)
     # A coefficient between two steps may be rounded either way, which shows in a picture of one block.
     assert _error(ours, picture) <= 1.5 * _error(theirs, picture) + 2
@@ -253,7 +253,7 @@ def test_a_jpeg_of_the_strongest_contrasts(corner: int) -> None:
     for picture in (board, board[..., 0], np.full((9, 9, 3), corner, np.uint8)):
         image = Image.fromarray(np.ascontiguousarray(picture))
         made = native.jpeg(image.tobytes(), image.height, image.width, thumbnail._jpeg_head(image.mode))
-        shown, saved = (Image.open(io.BytesIO(data)) for data in (made, thumbnail._saved(image)))
+        shown, saved = (Image.open(io.BytesIO(data)) for data in (made, thumbnail._save(image)))
         assert np.abs(np.asarray(shown).astype(int) - np.asarray(saved)).max() <= 3
 
 

@@ -32,7 +32,7 @@ class Leakage(Check):
         if len(splits) > 1:
             yield from _splits(context)
         if other:
-            yield from _other(context, context.reader.run(other).run_id)
+            yield from _find_in_other_runs(context, context.reader.run(other).run_id)
         if any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
             yield from self._changed_copies(context, other, len(splits) > 1)
 
@@ -108,7 +108,7 @@ def _splits(context: Context) -> Iterable[Finding]:
         )
 
 
-def _other(context: Context, other: str) -> Iterable[Finding]:
+def _find_in_other_runs(context: Context, other: str) -> Iterable[Finding]:
     query = (
         f"SELECT s.index, s.source, o.source AS there FROM {contents(context)} s JOIN "
         f"(SELECT content, min(source) AS source FROM {contents_of(other)} "

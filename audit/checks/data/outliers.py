@@ -48,7 +48,7 @@ class Outliers(Check):
             raise Skip(f"the run has {count} pictures with enough detail; at least {needed} are needed")
         share, counts = context.options["share"], (context.options["noted"], context.options["expected"])
         far, sure = outlying(measures(given.thumbnails), counts)
-        embedded = _embedded(context, [picture.index for picture in given.pictures], counts)
+        embedded = _measure_embedding(context, [picture.index for picture in given.pictures], counts)
         if embedded is not None:
             far, sure = np.maximum(far, embedded[0]), np.maximum(sure, embedded[1])
         chosen = np.flatnonzero(far > 1)
@@ -130,7 +130,7 @@ def _palette(thumbnails: Array) -> list[Array]:
     return [-(share * np.log(share + 1e-9)).sum(axis=1), np.sqrt(share.max(axis=1))]
 
 
-def _embedded(context: Context, indices: list[int], counts: tuple[float, float]) -> tuple[Array, Array] | None:
+def _measure_embedding(context: Context, indices: list[int], counts: tuple[float, float]) -> tuple[Array, Array] | None:
     """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to both limits."""
     if not context.facts.counts.get("embeddings"):
         return None
@@ -146,7 +146,7 @@ def _embedded(context: Context, indices: list[int], counts: tuple[float, float])
         table = lengths[start : start + 1_000, None] + lengths - 2 * vectors[start : start + 1_000] @ vectors.T
         distances[start : start + 1_000] = np.partition(table, _NEIGHBOURS, axis=1)[:, _NEIGHBOURS]
     context.note("pictures were also compared by their recorded embedding")
-    return _beyond(np.sqrt(np.maximum(distances, 0)), counts)
+    return _relate_to_limits(np.sqrt(np.maximum(distances, 0)), counts)
 
 
 def outlying(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> tuple[Array, Array]:
@@ -161,10 +161,10 @@ def outlying(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> tuple[Ar
     inner = standard[(standard**2).sum(axis=1) <= np.percentile((standard**2).sum(axis=1), 75)]
     shape = np.cov(inner, rowvar=False) + 0.05 * np.eye(standard.shape[1])
     distance = np.sqrt(np.einsum("nd,de,ne->n", standard, np.linalg.inv(shape), standard))
-    return _beyond(distance, counts)
+    return _relate_to_limits(distance, counts)
 
 
-def _beyond(distance: Array, counts: tuple[float, float]) -> tuple[Array, Array]:
+def _relate_to_limits(distance: Array, counts: tuple[float, float]) -> tuple[Array, Array]:
     """Return distances relative to the limit of a note and to that of a warning.
 
     The tail is taken for exponential, as that of photographs, clothes and digits is: its scale follows from the 90 % and the

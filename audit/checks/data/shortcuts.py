@@ -134,7 +134,7 @@ class Shortcuts(Check):
                 )
             elif betrayed := betrayed_class(separate_common_values(values, bins), truth, halves, *shares):
                 label, hits, named, samples = betrayed
-                shown = _shown(context, label)
+                shown = _class_name(context, label)
                 yield (
                     called,
                     Finding(
@@ -185,7 +185,7 @@ class Shortcuts(Check):
         classes, codes = np.unique(labels, return_inverse=True)
         found = find_mark(thumbnails, codes, _MARKED) if len(classes) <= _MARKED_CLASSES else None
         if found is not None:
-            label = _shown(context, int(classes[found.group]))
+            label = _class_name(context, int(classes[found.group]))
             yield (
                 "a mark",
                 Finding(
@@ -220,7 +220,7 @@ class Shortcuts(Check):
         yield (
             "the noise",
             Finding(
-                f"Nearly all pictures of the class {_shown(context, label)} have more noise than {share:.0%} of the others (a standard "
+                f"Nearly all pictures of the class {_class_name(context, label)} have more noise than {share:.0%} of the others (a standard "
                 f"deviation of {own:.2g} levels in the median, others {other:.2g}): a model may learn that instead of the picture.",
                 stage=0,
                 value=share,
@@ -283,7 +283,7 @@ class Shortcuts(Check):
             said = f"{shown} gives the label of {found.share:.0%} of {found.total:,} pictures, where guessing gives {found.guessed:.0%}"
         else:
             said = (
-                f"{shown} names {found.right:,} of {found.total:,} pictures of the class {_shown(context, found.label)}, and is right in "
+                f"{shown} names {found.right:,} of {found.total:,} pictures of the class {_class_name(context, found.label)}, and is right in "
                 f"{found.right:,} of {found.named:,} cases"
             )
         return Finding(
@@ -322,7 +322,7 @@ class Shortcuts(Check):
         )
 
 
-def _shown(context: Context, label: int) -> str:
+def _class_name(context: Context, label: int) -> str:
     """Return the name of a class, or its number."""
     classes = context.run.classes or []
     return classes[label] if 0 <= label < len(classes) else str(label)

@@ -119,7 +119,7 @@ class SplitDrift(Check):
         query = f"SELECT index, source, split FROM {context.items} WHERE split IS NOT NULL"
         split_of = {(row["index"], row["source"]): row["split"] for row in context.cached(query)}
         points = np.linspace(0, 1, _QUANTILES)
-        for called, given, values in _measured(context):
+        for called, given, values in _yield_measures(context):
             place = np.array([str(split_of.get((one.index, one.source))) for one in given])
             there = values[place == splits[0]]
             for split in splits[1:]:
@@ -170,7 +170,7 @@ class SplitDrift(Check):
             )
 
 
-def _measured(context: Context) -> Iterable[tuple[str, list[Picture], Array]]:
+def _yield_measures(context: Context) -> Iterable[tuple[str, list[Picture], Array]]:
     """Yield what is compared of the pixels, in words; the pictures; and one number of each."""
     most = context.options["pictures"]
     try:

@@ -42,7 +42,7 @@ class TellingWords(Check):
         if len(np.unique(labels)) < 2:
             raise Skip("all samples have one label")
         halves = np.array([row["index"] * 2654435761 % 2**32 < 2**31 for row in rows])
-        found = sorted(_telling(rows, labels, halves), key=lambda one: (-one[2], one[0]))
+        found = sorted(_find_words(rows, labels, halves), key=lambda one: (-one[2], one[0]))
         if not found:
             return
         word, label, hits, named, samples = found[0]
@@ -77,7 +77,7 @@ def words_of(text: str) -> set[str]:
     return {*_WORDS.findall(lower), *lower.split()}
 
 
-def _telling(rows: list[QueryRow], labels: Array, halves: Array) -> Iterator[tuple[str, int, int, int, int]]:
+def _find_words(rows: list[QueryRow], labels: Array, halves: Array) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield each word that names a class: the word, the label, hits, names and samples."""
     sizes = Counter(row["label"] for row in rows)
     counts = Counter(word for row in rows for word in row["words"])

@@ -23,7 +23,7 @@ class Coverage(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         yield from _find_missing(context)
-        yield from _twice(context)
+        yield from _find_repeated(context)
         yield from ranks.padding(context)
         yield from _stages(context)
         if context.facts.counts.get("predictions"):
@@ -43,7 +43,7 @@ def _find_missing(context: Context) -> Iterable[Finding]:
         yield Finding(f"Sample {row['index']} was never recorded.", index=row["index"], sql=query)
 
 
-def _twice(context: Context) -> Iterable[Finding]:
+def _find_repeated(context: Context) -> Iterable[Finding]:
     for table, noun in (("samples", "sample"), ("graded_predictions", "prediction")):
         if unique_visits(context, table):
             continue
@@ -83,7 +83,7 @@ def _stages(context: Context) -> Iterable[Finding]:
         yield from _without_stages(context)
 
 
-def _sound(context: Context) -> str:
+def _select_succeeded(context: Context) -> str:
     """Return SQL for the samples of all splits that did not fail."""
     return f"(FROM samples WHERE run_id = {context.run_literal} AND status = 'ok')"
 
@@ -94,7 +94,7 @@ def _all_have_all_stages(context: Context) -> bool:
         f"(FROM stage_outputs WHERE run_id = {context.run_literal}) "
         f"ANTI JOIN (FROM samples WHERE run_id = {context.run_literal} AND status <> 'ok') USING ({VISIT})"
     )
-    whole = fingerprints(context, VISIT, _sound(context))
+    whole = fingerprints(context, VISIT, _select_succeeded(context))
     return all(found in whole for found in fingerprints(context, VISIT, outputs, "stage"))
 
 
@@ -135,7 +135,7 @@ def _without_stages(context: Context) -> Iterable[Finding]:
 def _predictions(context: Context) -> Iterable[Finding]:
     """Check that in an epoch and split with predictions exactly the samples that did not fail have one."""
     predictions = f"(FROM graded_predictions WHERE run_id = {context.run_literal})"
-    if same(context, VISIT, _sound(context), predictions):
+    if same(context, VISIT, _select_succeeded(context), predictions):
         return
     # Of an input that was mixed from several samples there are predictions, and none that is graded.
     any_of_them = f"(FROM predictions WHERE run_id = {context.run_literal})"
@@ -157,7 +157,7 @@ def _predictions(context: Context) -> Iterable[Finding]:
             source=row["source"],
             sql=missing,
         )
-    stray = f"SELECT p.index, p.epoch FROM {predictions} p ANTI JOIN {_sound(context)} USING (epoch, index, visit)"
+    stray = f"SELECT p.index, p.epoch FROM {predictions} p ANTI JOIN {_select_succeeded(context)} USING (epoch, index, visit)"
     for row in context.offenders(stray, "epoch, index"):
         yield Finding(
             f"There is a prediction for index {row['index']} (epoch {row['epoch']}), but the sample failed or was not recorded.",

@@ -64,13 +64,13 @@ def has_end(file: Opened) -> bool:
     file.seek(max(0, size - _TAIL))
     tail = file.read()
     if head[:8] == b"\x89PNG\r\n\x1a\n":
-        return b"IEND" in tail or b"IEND" in _whole(file)
+        return b"IEND" in tail or b"IEND" in _read_all(file)
     if head[:3] == b"\xff\xd8\xff":
-        return tail.rstrip(b"\0\n\r ").endswith(b"\xff\xd9") or _jpeg_has_end(_whole(file))
+        return tail.rstrip(b"\0\n\r ").endswith(b"\xff\xd9") or _jpeg_has_end(_read_all(file))
     return True
 
 
-def _whole(file: Opened) -> bytes:
+def _read_all(file: Opened) -> bytes:
     file.seek(0)
     return file.read()
 

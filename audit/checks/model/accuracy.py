@@ -41,16 +41,18 @@ class Accuracy(Check):
         context.note(f"accuracy {accuracy:.2%} of {row['graded']:,} (95 % interval {low:.1%} to {high:.1%})")
         wanted, baseline = context.options["min"], context.facts.baseline
         if wanted is not None and accuracy < wanted:
-            yield _below(accuracy, wanted, f"below the minimum of {wanted:.2%}", query)
+            yield _make_finding(accuracy, wanted, f"below the minimum of {wanted:.2%}", query)
         if baseline is not None and baseline.accuracy is not None:
             least = baseline.accuracy - context.options["max_drop"]
             if accuracy < least and self._is_certain(context, baseline, row["graded"], accuracy):
                 said = f"{baseline.accuracy - accuracy:.2%} below the {baseline.accuracy:.2%} of {baseline.name}"
-                yield _below(accuracy, least, said, query)
+                yield _make_finding(accuracy, least, said, query)
         # With rare classes, a good model may be less accurate than the commonest class alone, but not class by class.
         guessing = accuracy <= guess < 1 and row["recall"] <= 1 / row["classes"] + row["doubt"]
         if wanted is None and row["graded"] >= context.options["samples"] and guessing:
-            yield _below(accuracy, guess, f"no better than always guessing the commonest class ({guess:.2%})", query)
+            yield _make_finding(
+                accuracy, guess, f"no better than always guessing the commonest class ({guess:.2%})", query
+            )
 
     def _is_certain(self, context: Context, baseline: Baseline, graded: int, accuracy: float) -> bool:
         """Return whether chance does not explain the drop: on the same samples, or else of two independent rates."""
@@ -72,5 +74,5 @@ class Accuracy(Check):
         return is_certain
 
 
-def _below(accuracy: float, threshold: float, said: str, query: str) -> Finding:
+def _make_finding(accuracy: float, threshold: float, said: str, query: str) -> Finding:
     return Finding(f"The accuracy is {accuracy:.2%}, {said}.", value=accuracy, threshold=threshold, sql=query)

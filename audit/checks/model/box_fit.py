@@ -54,18 +54,18 @@ class BoxFit(Check):
 
     def _changed(self, context: Context, pairs: list[BoxPair], now: list[Array], count: int) -> Iterable[Finding]:
         others = [pairs[n - 7] for n in range(len(pairs))]
-        chance = _gained(
+        chance = _count_gains(
             now, [fits(other.targets, pair.predicted) for pair, other in zip(pairs, others, strict=True)], whole=True
         )
         best, words = 0, ""
         for called, change in _changes(pairs).items():
-            gained = _gained(now, [fits(change(pair), pair.predicted) for pair in pairs])
+            gained = _count_gains(now, [fits(change(pair), pair.predicted) for pair in pairs])
             if gained > best:
                 best, words = gained, called
         for called, step in (("next", 1), ("previous", -1)):
             neighbours = [pairs[(n + step) % len(pairs)] for n in range(len(pairs))]
             moved = [fits(other.targets, pair.predicted) for pair, other in zip(pairs, neighbours, strict=True)]
-            gained = _gained(now, moved, whole=True)
+            gained = _count_gains(now, moved, whole=True)
             if gained > best:
                 best, words = gained, f"they are those of the {called} sample"
         if best >= max(_FEWEST, context.options["gained"] * count) and best >= _TIMES * (chance + 1):
@@ -94,10 +94,12 @@ class BoxFit(Check):
                 renamed.append((own, best, hits, len(predicted)))
         if renamed:
             own, best, hits, total = max(renamed, key=lambda one: one[2])
-            shown = "; ".join(f"{_shown(context, one[0])} as {_shown(context, one[1])}" for one in renamed[:5])
+            shown = "; ".join(
+                f"{_class_name(context, one[0])} as {_class_name(context, one[1])}" for one in renamed[:5]
+            )
             yield Finding(
                 f"Target boxes of {len(renamed)} class{'es' if len(renamed) > 1 else ''} fit boxes that the model gives another class ({shown}): "
-                f"{hits:,} of {total:,} of class {_shown(context, own)}. Do both count classes in the same way?",
+                f"{hits:,} of {total:,} of class {_class_name(context, own)}. Do both count classes in the same way?",
                 value=hits / total,
                 threshold=_RENAMED,
                 sql=f"FROM boxes WHERE run_id = {context.run_literal} ORDER BY index, kind",
@@ -121,7 +123,7 @@ class BoxFit(Check):
         )
 
 
-def _gained(now: list[Array], then: list[Array], *, whole: bool = False) -> int:
+def _count_gains(now: list[Array], then: list[Array], *, whole: bool = False) -> int:
     """Return how many targets fit only then; `whole`: where the targets are others, how many more of them fit."""
     if whole:
         return sum(max(0, int(after.sum()) - int(before.sum())) for before, after in zip(now, then, strict=True))
@@ -130,7 +132,7 @@ def _gained(now: list[Array], then: list[Array], *, whole: bool = False) -> int:
 
 def _changes(pairs: list[BoxPair]) -> dict[str, Change]:
     """Return what targets may need, in words, and what does it."""
-    shift, scale = _voted(pairs)
+    shift, scale = _vote(pairs)
 
     def mirrored(pair: BoxPair) -> Array:
         wide, boxes = pair.size[0], pair.targets
@@ -164,7 +166,7 @@ def _changes(pairs: list[BoxPair]) -> dict[str, Change]:
     }
 
 
-def _voted(pairs: list[BoxPair]) -> tuple[Array, Array]:
+def _vote(pairs: list[BoxPair]) -> tuple[Array, Array]:
     """Return the shift and the scale that most pairs of a target and a prediction agree on."""
     shifts: list[Array] = [np.zeros((0, 2))]
     scales: list[Array] = [np.zeros((0, 2))]
@@ -181,11 +183,11 @@ def _voted(pairs: list[BoxPair]) -> tuple[Array, Array]:
         shifts.append(((predicted[:, :2] + predicted[:, 2:]) - (targets[:, :2] + targets[:, 2:]))[alike] / 2)
         good = (own > 0).all(axis=1) & (other > 0).all(axis=1)
         scales.append(np.log(other[good] / own[good]))
-    shift = _commonest(np.concatenate(shifts), _SHIFT)
-    return shift, np.exp(_commonest(np.concatenate(scales), _SCALE))
+    shift = _fullest_bin(np.concatenate(shifts), _SHIFT)
+    return shift, np.exp(_fullest_bin(np.concatenate(scales), _SCALE))
 
 
-def _commonest(values: Array, width: float) -> Array:
+def _fullest_bin(values: Array, width: float) -> Array:
     """Return the middle of the bin that most of the pairs of numbers lie in."""
     if not len(values):
         return np.zeros(2)
@@ -194,6 +196,6 @@ def _commonest(values: Array, width: float) -> Array:
     return inside if len(bins) else np.zeros(2)
 
 
-def _shown(context: Context, number: int) -> str:
+def _class_name(context: Context, number: int) -> str:
     classes = context.run.classes or []
     return classes[number] if 0 <= number < len(classes) else str(number)

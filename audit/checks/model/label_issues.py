@@ -45,7 +45,7 @@ class LabelIssues(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        judged = _judged(context)
+        judged = _select_judged(context)
         noise = _fit(context, judged)
         wanted = f"SELECT {', '.join(_VISIT)}, predicted, probabilities FROM {judged} WHERE predicted <> label"
         contradicted = int(context.value(f"SELECT count(*) FROM {judged} WHERE predicted <> label"))
@@ -56,8 +56,8 @@ class LabelIssues(Check):
                 f"{context.options['min_accuracy']:.0%} are needed"
             )
         context.note(f"the model contradicts {contradicted:,} labels")
-        doubts = _ranked(context, wanted, noise)
-        count, expected = _listed(doubts["chance"], context.options["precision"])
+        doubts = _rank_labels(context, wanted, noise)
+        count, expected = _count_listed(doubts["chance"], context.options["precision"])
         count = count if noise.sure else min(count, _NOTES)
         if not count:
             return
@@ -86,7 +86,7 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
         )
 
 
-def _judged(context: Context) -> str:
+def _select_judged(context: Context) -> str:
     """Return the predictions that can be judged as SQL: after training, only those of an evaluation split."""
     usable = (
         f"(FROM {context.predictions} WHERE label >= 0 AND label < len(probabilities) "
@@ -131,7 +131,7 @@ def _fit(context: Context, judged: str) -> LabelNoise:
     return fit_noise(np.concatenate([_table(batch) for batch in batches]), labels)
 
 
-def _ranked(context: Context, query: str, noise: LabelNoise) -> dict[str, Array]:
+def _rank_labels(context: Context, query: str, noise: LabelNoise) -> dict[str, Array]:
     """Return every contradicted label, the most doubtful first: its visit, label, prediction, probabilities, chance."""
     found: dict[str, list[Array]] = {name: [] for name in (*_VISIT, "predicted", "own", "other", "chance")}
     for batch in context.reader.sql(query, run=[context.run.run_id]).arrow_batches():
@@ -146,7 +146,7 @@ def _ranked(context: Context, query: str, noise: LabelNoise) -> dict[str, Array]
     return {name: column[order] for name, column in doubts.items()}
 
 
-def _listed(chances: Array, precision: float) -> tuple[int, float]:
+def _count_listed(chances: Array, precision: float) -> tuple[int, float]:
     """Return how many of the most doubtful labels can be listed so that this share of them is wrong, and the share."""
     shares = np.cumsum(chances) / np.arange(1, len(chances) + 1)
     enough = np.flatnonzero(shares >= precision)

@@ -65,7 +65,7 @@ class MaskFit(Check):
         predicted = [pair.predicted for pair in pairs]
         targets = [pair.target for pair in pairs]
         now = _agreements(targets, predicted, ground)
-        chance = _gained(now, _agreements(_others(targets, 7), predicted, ground))
+        chance = _count_gains(now, _agreements(_rotate_masks(targets, 7), predicted, ground))
         down, across = _voted_shift(pairs, ground)
         changes: dict[str, Sequence[Array]] = {
             "they are mirrored, left and right": [mask[:, ::-1] for mask in targets],
@@ -73,10 +73,12 @@ class MaskFit(Check):
             "they are turned by 180 degrees": [mask[::-1, ::-1] for mask in targets],
             "their axes are swapped": [mask.T for mask in targets],
             f"they are moved by {across}, {down} pixels": [np.roll(mask, (down, across), (0, 1)) for mask in targets],
-            "they are those of the next sample": _others(targets, -1),
-            "they are those of the previous sample": _others(targets, 1),
+            "they are those of the next sample": _rotate_masks(targets, -1),
+            "they are those of the previous sample": _rotate_masks(targets, 1),
         }
-        gains = {words: _gained(now, _agreements(changed, predicted, ground)) for words, changed in changes.items()}
+        gains = {
+            words: _count_gains(now, _agreements(changed, predicted, ground)) for words, changed in changes.items()
+        }
         words = max(gains, key=lambda name: gains[name])
         if gains[words] >= max(_FEWEST, context.options["gained"] * len(pairs)) and gains[words] >= _TIMES * (
             chance + 1
@@ -111,10 +113,12 @@ class MaskFit(Check):
         )
         if any(best != ground or own == target_ground for own, best, _, _ in renamed):
             own, best, hits, total = max(renamed, key=lambda one: (one[1] != ground, one[2]))
-            shown = "; ".join(f"{_shown(context, one[0])} as {_shown(context, one[1])}" for one in renamed[:5])
+            shown = "; ".join(
+                f"{_class_name(context, one[0])} as {_class_name(context, one[1])}" for one in renamed[:5]
+            )
             yield Finding(
-                f"Target masks have other class numbers than the model ({shown}): {hits:,} of {total:,} areas of class {_shown(context, own)} are predicted "
-                f"as {_shown(context, best)}. Do both count classes in the same way?",
+                f"Target masks have other class numbers than the model ({shown}): {hits:,} of {total:,} areas of class {_class_name(context, own)} are predicted "
+                f"as {_class_name(context, best)}. Do both count classes in the same way?",
                 value=hits / total,
                 threshold=_AGREES,
                 sql=_evidence(context),
@@ -166,13 +170,13 @@ def mask_pairs(context: Context, most: int) -> list[MaskPair]:
     )
     found = []
     for row in rows:
-        target, predicted = _decoded(row["target"]), _decoded(row["predicted"])
+        target, predicted = _decode(row["target"]), _decode(row["predicted"])
         if target.shape == predicted.shape:
             found.append(MaskPair(row["index"], target, predicted, bool(row["whole"])))
     return found
 
 
-def _decoded(data: bytes) -> Array:
+def _decode(data: bytes) -> Array:
     with open_picture(data) as image:
         return np.asarray(image).astype(np.int64)
 
@@ -198,12 +202,12 @@ def _agreements(targets: Sequence[Array], predicted: Sequence[Array], ground: in
     return found
 
 
-def _gained(now: Array, then: Array) -> int:
+def _count_gains(now: Array, then: Array) -> int:
     """Return how many masks agree much better than before."""
     return int(((then >= _AGREES) & (then >= now + _BETTER)).sum())
 
 
-def _others(masks: list[Array], step: int) -> list[Array]:
+def _rotate_masks(masks: list[Array], step: int) -> list[Array]:
     return [masks[(place - step) % len(masks)] for place in range(len(masks))]
 
 
@@ -235,7 +239,7 @@ def _steps(mask: Array) -> tuple[int, int]:
     return through, direct
 
 
-def _shown(context: Context, number: int) -> str:
+def _class_name(context: Context, number: int) -> str:
     classes = context.run.classes or []
     return classes[number] if 0 <= number < len(classes) else str(number)
 

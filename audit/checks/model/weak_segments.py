@@ -80,7 +80,7 @@ def _segments(context: Context) -> list[Segment]:
     import numpy as np
 
     facts = ", ".join(f"coalesce(({fact})::FLOAT, 'NaN'::FLOAT) AS {name}" for name, (fact, _) in _FACTS.items())
-    query = f"SELECT p.correct::UTINYINT AS correct, {facts} FROM {_joined(context)}"
+    query = f"SELECT p.correct::UTINYINT AS correct, {facts} FROM {_join_conditions(context)}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
     found: list[Segment] = []
     for name in _FACTS:
@@ -108,7 +108,7 @@ def _segments(context: Context) -> list[Segment]:
     return found
 
 
-def _joined(context: Context) -> str:
+def _join_conditions(context: Context) -> str:
     return (
         f"{context.predictions} p JOIN {context.samples} s USING (epoch, index, visit) "
         f"JOIN (FROM {context.outputs} WHERE stage = 0 AND kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit) "
@@ -120,7 +120,7 @@ def _query(context: Context, name: str) -> str:
     """Return SQL for the quarters of one property: their range, samples and hits. Equal values share a quarter."""
     ranked = (
         f"SELECT {_FACTS[name][0]} AS fact, p.correct, percent_rank() OVER (ORDER BY {_FACTS[name][0]}) AS rank "
-        f"FROM {_joined(context)} AND {_FACTS[name][0]} IS NOT NULL"
+        f"FROM {_join_conditions(context)} AND {_FACTS[name][0]} IS NOT NULL"
     )
     return (
         f"SELECT '{name}' AS fact, min(fact) AS low, max(fact) AS high, count(*) AS samples, "

@@ -40,10 +40,10 @@ def chi_square_chance(before: Mapping[str, int], now: Mapping[str, int]) -> floa
 
 def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> float:
     """Return the largest distance of two distribution functions, each given by evenly spaced quantiles."""
-    return max((abs(_below(a, x) - _below(b, x)) for x in (*a, *b)), default=0.0)
+    return max((abs(_share_below(a, x) - _share_below(b, x)) for x in (*a, *b)), default=0.0)
 
 
-def _below(quantiles: Sequence[float], x: float) -> float:
+def _share_below(quantiles: Sequence[float], x: float) -> float:
     """Return the share at or below x, interpolated linearly between two quantiles."""
     last = len(quantiles) - 1
     if x < quantiles[0]:

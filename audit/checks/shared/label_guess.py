@@ -54,7 +54,7 @@ def predict(bins: Array, labels: Array, halves: Array) -> tuple[float, float]:
             continue
         classes, counts = np.unique(labels[known], return_counts=True)
         common = classes[counts.argmax()]
-        codes, best, _, _ = _commonest(bins[known], labels[known])
+        codes, best, _, _ = _commonest_labels(bins[known], labels[known])
         here, truth = bins[~known], labels[~known]
         place = np.minimum(np.searchsorted(codes, here), len(codes) - 1)
         said = np.where(codes[place] == here, best[place], common)
@@ -76,7 +76,7 @@ def betrayed_class(
         known = (halves == learn) & (bins != _MISSING)
         if not known.any():
             continue
-        codes, best, most, total = _commonest(bins[known], labels[known])
+        codes, best, most, total = _commonest_labels(bins[known], labels[known])
         pure = (most >= 5) & (most >= 0.8 * total)
         here, truth = bins[halves != learn], labels[halves != learn]
         place = np.minimum(np.searchsorted(codes, here), len(codes) - 1)
@@ -111,7 +111,7 @@ def raised_class(values: Sequence[float], labels: Array, share: float) -> tuple[
     return best
 
 
-def _commonest(bins: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
+def _commonest_labels(bins: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
     """Return each bin, its commonest label (the least of several), how often that occurs, and the size of the bin."""
     classes, numbers = np.unique(labels, return_inverse=True)
     pairs, counts = np.unique(bins.astype(np.int64) * len(classes) + numbers, return_counts=True)

@@ -64,7 +64,7 @@ def fit_noise(probabilities: Array, labels: Array) -> LabelNoise:
     agreed = probabilities.argmax(axis=1) == labels
     everywhere = _temperature(probabilities, labels, agreed)
     temperatures = tuple(everywhere * ratio for ratio in _RELATIVE)
-    rows, counts = _grouped(_kinds(probabilities, labels, temperatures), agreed)
+    rows, counts = _group_rows(_kinds(probabilities, labels, temperatures), agreed)
     likeliest, most = _maximise(rows, counts, None)
     none, least = _maximise(rows, counts, 0.0)
     if most - least <= _CAUTIOUS:
@@ -82,7 +82,7 @@ def fit_noise(probabilities: Array, labels: Array) -> LabelNoise:
 
 def _temperature(probabilities: Array, labels: Array, agreed: Array) -> float:
     """Return the one temperature at which the labels are likeliest, some of them being wrong."""
-    rows, counts = _grouped(_kinds(probabilities, labels, _TEMPERATURES), agreed)
+    rows, counts = _group_rows(_kinds(probabilities, labels, _TEMPERATURES), agreed)
     reached = [_maximise(rows[:, [place, -1]], counts, None)[1] for place in range(len(_TEMPERATURES))]
     return float(_TEMPERATURES[int(np.argmax(reached))])
 
@@ -100,7 +100,7 @@ def _kinds(probabilities: Array, labels: Array, temperatures: tuple[float, ...])
     return found
 
 
-def _grouped(kinds: Array, agreed: Array) -> tuple[Array, Array]:
+def _group_rows(kinds: Array, agreed: Array) -> tuple[Array, Array]:
     """Return rows and how often each counts: labels that the model predicts are alike, so that some stand for all."""
     if agreed.sum() <= _GROUPS:
         return kinds, np.ones(len(kinds))

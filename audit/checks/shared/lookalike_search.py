@@ -38,7 +38,7 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     even = np.ascontiguousarray((left + right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
     odd = np.ascontiguousarray((left - right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
     for start in range(0, len(pictures), _ROWS):
-        pairs = [_correlated(even, odd, n) for n in range(start, min(start + _ROWS, len(pictures)), _TABLE)]
+        pairs = [_find_correlated(even, odd, n) for n in range(start, min(start + _ROWS, len(pictures)), _TABLE)]
         both = [tuple(map(np.concatenate, zip(*(pair[n] for pair in pairs), strict=True))) for n in (False, True)]
         firsts = np.union1d(both[False][0], both[True][0])
         fit = _Fit(search.middle[firsts])
@@ -47,7 +47,7 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     return np.concatenate(found[False]), np.concatenate(found[True])
 
 
-def _correlated(even: Array, odd: Array, start: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def _find_correlated(even: Array, odd: Array, start: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return the pairs (i < j) of a few first pictures that correlate, as they are and with one mirrored; i is sorted."""
     rows = slice(start, start + _TABLE)
     one, two = even[rows] @ even[start:].T, odd[rows] @ odd[start:].T
@@ -89,14 +89,14 @@ class _LookalikeSearch:
         for place, end in enumerate(ends):
             candidates, start = j[start:end], end
             if len(candidates) > _MOST_ALIGNED:
-                candidates = _fitted(fit.small[place], tiny, candidates, _LEFT_SEARCHED, _MOST_FITTED)
+                candidates = _choose_best_fits(fit.small[place], tiny, candidates, _LEFT_SEARCHED, _MOST_FITTED)
             if len(candidates):
-                kept = _fitted(fit.middle[place], units, candidates, _LEFT_COMPARED, _MOST_ALIGNED)
+                kept = _choose_best_fits(fit.middle[place], units, candidates, _LEFT_COMPARED, _MOST_ALIGNED)
                 found += [(int(firsts[place]), int(other)) for other in kept]
         return np.array(found, np.int64).reshape(-1, 2)
 
 
-def _fitted(span: Array, others: Array, candidates: Array, most_left: float, count: int) -> Array:
+def _choose_best_fits(span: Array, others: Array, candidates: Array, most_left: float, count: int) -> Array:
     """Return at most `count` candidates that the span explains best, and all that it explains almost completely."""
     parts = others[candidates] @ span.T
     left = 1 - np.einsum("nd,nd->n", parts, parts)

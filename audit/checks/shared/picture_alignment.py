@@ -32,10 +32,10 @@ def unexplained(first: Array, second: Array) -> Array:
     blocks = range(0, len(first), _BLOCK)
     if not len(first):
         return np.empty(0, np.float32)
-    return np.concatenate([_unexplained(first[n : n + _BLOCK], second[n : n + _BLOCK]) for n in blocks])
+    return np.concatenate([_compute_unexplained(first[n : n + _BLOCK], second[n : n + _BLOCK]) for n in blocks])
 
 
-def _unexplained(first: Array, second: Array) -> Array:
+def _compute_unexplained(first: Array, second: Array) -> Array:
     a, b = first.astype(np.float32), second.astype(np.float32)
     left, moved = _align(a, b, np.zeros((len(a), 4), np.float32), _STEPS)
     promising = np.flatnonzero(left <= _PROMISING)
@@ -44,7 +44,7 @@ def _unexplained(first: Array, second: Array) -> Array:
     a, b, moved = a[promising], b[promising], moved[promising]
     best = left[promising]
     sharper = (_detail(a) > _detail(b))[:, None, None]
-    blurs = [_blurred(np.where(sharper, a, b), deviation) for deviation in _BLURS]
+    blurs = [_blur(np.where(sharper, a, b), deviation) for deviation in _BLURS]
     variants = [(np.where(sharper, blurred, a), np.where(sharper, b, blurred)) for blurred in blurs]
     variants += [(_levels_of(a, b), b), (a, _levels_of(b, a))]
     resampling = _resampling(moved)
@@ -130,7 +130,7 @@ def _detail(pictures: Array) -> Array:
     return fine
 
 
-def _blurred(pictures: Array, deviation: float) -> Array:
+def _blur(pictures: Array, deviation: float) -> Array:
     near = np.exp(-((_AXIS[:, None] - _AXIS[None]) ** 2) / (2 * deviation**2))
     # Without what is nearly 0: products with the smallest numbers of a type take twenty times as long.
     near[near < 1e-7] = 0

@@ -56,9 +56,9 @@ def measured(found: Iterable[Picture]) -> Iterator[Measures]:
         mode, size = _form(picture.image)
         if not _is_small(size) or mode not in ("L", "RGB"):
             # A large picture is not kept for others of its size.
-            image = _opened(picture.image)
+            image = _open_picture(picture.image)
             made = (thumbnail(image)[None], _colours(image)[None])
-            yield from _measure([picture], _reduced(image), size, mode, made)
+            yield from _measure([picture], _reduce(image), size, mode, made)
             continue
         groups.setdefault((mode, size), []).append(picture)
         kept += 1
@@ -114,13 +114,13 @@ def _form(image: Any) -> tuple[str, tuple[int, int]]:
     return image.mode, image.size
 
 
-def _opened(image: Any) -> Any:
+def _open_picture(image: Any) -> Any:
     from PIL import Image
 
     return Image.fromarray(image) if isinstance(image, np.ndarray) else image
 
 
-def _reduced(image: Any) -> Array:
+def _reduce(image: Any) -> Array:
     """Return the pixels of a picture, grey or RGB, scaled down to a side that suffices to measure sharpness: 1×height×width."""
     if max(image.size) > MEASURED_SIDE and image.mode in ("L", "RGB", "RGBA"):
         image = image.reduce(-(-max(image.size) // MEASURED_SIDE))
@@ -156,7 +156,7 @@ def _thumbnails(grey: Array) -> Array:
     from PIL import Image
 
     smooth = Image.Resampling.BILINEAR if min(grey.shape[1:]) >= SIDE else Image.Resampling.BICUBIC
-    return _resized(grey, SIDE, int(smooth))
+    return _resize(grey, SIDE, int(smooth))
 
 
 def _small_colours(pixels: Array) -> Array:
@@ -165,11 +165,11 @@ def _small_colours(pixels: Array) -> Array:
 
     box = int(Image.Resampling.BOX)
     if pixels.ndim == 3:
-        return np.repeat(_resized(pixels, SMALL, box)[..., None], 3, axis=3)
-    return np.stack([_resized(pixels[..., n], SMALL, box) for n in range(3)], axis=3)
+        return np.repeat(_resize(pixels, SMALL, box)[..., None], 3, axis=3)
+    return np.stack([_resize(pixels[..., n], SMALL, box) for n in range(3)], axis=3)
 
 
-def _resized(levels: Array, side: int, method: int) -> Array:
+def _resize(levels: Array, side: int, method: int) -> Array:
     """Return n pictures scaled as Pillow does it: first across, then down, rounded after each."""
     across = np.rint(levels.astype(np.float32) @ _weights(levels.shape[2], side, method).T).clip(0, 255)
     down: Array = np.rint(_weights(levels.shape[1], side, method) @ across).clip(0, 255).astype(np.uint8)

@@ -47,7 +47,7 @@ def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Pi
     }
     form = _best_form(context, forms, exact)
     if form is not None:
-        yield from _stored(context, form, forms[form]["pictures"], most)
+        yield from _yield_stored(context, form, forms[form]["pictures"], most)
     elif context.facts.root is not None:
         yield from _from_files(context, most)
     else:
@@ -65,7 +65,7 @@ def _best_form(context: Context, forms: dict[str, QueryRow], exact: bool) -> str
     return "full" if "full" in forms else None
 
 
-def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Picture]:
+def _yield_stored(context: Context, form: str, total: int, most: int) -> Iterator[Picture]:
     chosen = "true"
     if most and total > most:
         context.note(f"checked {most:,} of {total:,} pictures")
@@ -79,13 +79,13 @@ def _stored(context: Context, form: str, total: int, most: int) -> Iterator[Pict
         for index, source, digest, kind, encoding, data in rows:
             try:
                 exact = form == "full" or encoding == _LOSSLESS
-                yield Picture(index, source, digest, _decoded(form, kind, encoding, data), exact)
+                yield Picture(index, source, digest, _decode(form, kind, encoding, data), exact)
             except Exception:
                 failed += 1
     _say_failed(context, failed)
 
 
-def _decoded(form: str, kind: str, encoding: str, data: bytes) -> Any:
+def _decode(form: str, kind: str, encoding: str, data: bytes) -> Any:
     from audit import values
     from audit.values.image import decode_pixels
     from audit.values.plain_png import read_plain_png

@@ -68,9 +68,9 @@ def telling_pixel(
     for_all: TellingPixel | None = None
     for_one: TellingPixel | None = None
     samples = np.bincount(codes)
-    for start, tables in _counted(pixels, codes, halves, bins, len(classes)):
+    for start, tables in _count_values(pixels, codes, halves, bins, len(classes)):
         first, second = tables
-        right = _right(first, second) + _right(second, first)
+        right = _count_right(first, second) + _count_right(second, first)
         best = int(np.argmax(right))
         if for_all is None or right[best] > for_all.right:
             for_all = TellingPixel(start + best, int(right[best]), len(labels), guessed, None)
@@ -82,7 +82,7 @@ def telling_pixel(
     return for_one
 
 
-def _counted(
+def _count_values(
     pixels: Array, codes: Array, halves: Array, bins: int, classes: int
 ) -> Iterator[tuple[int, tuple[Array, Array]]]:
     """Yield the first place of each block, and for both halves how often each place has each value in each class."""
@@ -98,7 +98,7 @@ def _counted(
         yield start, (first, second)
 
 
-def _right(learn: Array, tried: Array) -> Array:
+def _count_right(learn: Array, tried: Array) -> Array:
     """Return for each place how many samples its values' commonest classes give."""
     given = np.take_along_axis(tried, learn.argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
     right: Array = np.where(learn.any(axis=2), given, 0).sum(axis=1)

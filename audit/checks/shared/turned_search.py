@@ -23,7 +23,7 @@ def turned_pairs(thumbnails: Array) -> Iterator[tuple[Array, int]]:
     """Yield pairs (i < j), and by how many quarters the second picture is turned to the left against the first."""
     if len(thumbnails) < 2:
         return
-    found = [_upright(block) for block in blocks(thumbnails)]
+    found = [_turn_upright(block) for block in blocks(thumbnails)]
     hashes, quarters, units = (np.concatenate(parts) for parts in zip(*found, strict=True))
     pairs = near_pairs(hashes, _BITS)
     apart = (quarters[pairs[:, 0]] - quarters[pairs[:, 1]]) % 4
@@ -33,7 +33,7 @@ def turned_pairs(thumbnails: Array) -> Iterator[tuple[Array, int]]:
         yield chosen[np.argsort(-alike, kind="stable")[:_MOST]], angle
 
 
-def _upright(thumbnails: Array) -> tuple[Array, Array, Array]:
+def _turn_upright(thumbnails: Array) -> tuple[Array, Array, Array]:
     """Return of each picture with its brightest quarter at the top left: the hash, how often it was turned left for that, a unit vector."""
     small = pooled(thumbnails.astype(np.float32), 8)
     quarters = pooled(small, 2)

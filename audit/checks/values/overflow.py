@@ -97,11 +97,11 @@ def wrapped_levels(before: Array, after: Array) -> tuple[int, int] | None:
     if axis is not None:
         # Each channel may be mapped in its own way.
         pairs = zip(np.moveaxis(before, axis, 0), np.moveaxis(after, axis, 0), strict=True)
-        return next((found for one, two in pairs if (found := _wrapped(one, two)) is not None), None)
-    return _wrapped(before, after)
+        return next((found for one, two in pairs if (found := _count_wrapped(one, two)) is not None), None)
+    return _count_wrapped(before, after)
 
 
-def _wrapped(before: Array, after: Array) -> tuple[int, int] | None:
+def _count_wrapped(before: Array, after: Array) -> tuple[int, int] | None:
     table = np.bincount(before.ravel().astype(np.int64) * 256 + after.ravel(), minlength=256 * 256).reshape(256, 256)
     counts = table.sum(axis=1)
     if table.max(axis=1).sum() < _MAPPED * before.size:

@@ -59,7 +59,7 @@ class Preprocessing(Check):
             return
         stage, text = said
         yield Finding(
-            f"{text} {_capital(stated['says'])} states mean {_listed(stated['mean'])} and std {_listed(stated['std'])}.",
+            f"{text} {_capital(stated['says'])} states mean {_format_numbers(stated['mean'])} and std {_format_numbers(stated['std'])}.",
             stage=stage,
             value=given["mean"],
             sql=f"SELECT stage, name, parameters FROM stages WHERE run_id = {context.run_literal} ORDER BY stage",
@@ -76,12 +76,13 @@ class Preprocessing(Check):
             abs((level - m) / s - (level - other_m) / other_s)
             for level in (0, 1)
             for m, s, other_m, other_s in zip(
-                *(_widened(values, len(mean)) for values in (mean, std, stated["mean"], stated["std"])), strict=False
+                *(_repeat_channels(values, len(mean)) for values in (mean, std, stated["mean"], stated["std"])),
+                strict=False,
             )
         )
         if apart < context.options["difference"]:
             return None
-        return last.stage, f"{last.name} uses mean {_listed(mean)} and std {_listed(std)}."
+        return last.stage, f"{last.name} uses mean {_format_numbers(mean)} and std {_format_numbers(std)}."
 
     def _by_range(self, context: Context, given: OutputProfile, stated: JsonObject) -> tuple[int, str] | None:
         """Return the stage and what to say if the values cannot come from, or do not fill, the stated range."""
@@ -141,11 +142,11 @@ def _squeeze_query(context: Context, before: int, stage: int, limit: float) -> s
     )
 
 
-def _widened(values: list[float], count: int) -> list[float]:
+def _repeat_channels(values: list[float], count: int) -> list[float]:
     return list(values) * count if len(values) == 1 else list(values)
 
 
-def _listed(values: list[float]) -> str:
+def _format_numbers(values: list[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
 
 

@@ -49,11 +49,11 @@ class Probabilities(Check):
                 threshold=threshold,
                 sql=context.evidence("predictions", row["index"]),
             )
-        found = [*_twice(context)] if context.run.output in (None, "logits") else []
-        yield from found or ([] if alone else _squeezed(context))
+        found = [*_find_double_softmax(context)] if context.run.output in (None, "logits") else []
+        yield from found or ([] if alone else _find_squeezed(context))
 
 
-def _twice(context: Context) -> Iterable[Finding]:
+def _find_double_softmax(context: Context) -> Iterable[Finding]:
     query = (
         "SELECT count(*) AS rows, avg((abs(list_sum(logits) - 1) < 0.001 AND list_min(logits) >= 0)::INT) AS share "
         f"FROM {context.predictions} WHERE len(logits) > 1 AND isfinite(list_sum(logits))"
@@ -68,7 +68,7 @@ def _twice(context: Context) -> Iterable[Finding]:
         )
 
 
-def _squeezed(context: Context) -> Iterable[Finding]:
+def _find_squeezed(context: Context) -> Iterable[Finding]:
     """Report probabilities that look like the softmax of probabilities: no two of a row differ by more than the factor e.
 
     What went into the softmax can be computed, up to a constant, which follows from a sum of 1: it is then a row of

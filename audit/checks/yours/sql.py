@@ -33,9 +33,9 @@ class Sql(Check):
             row.pop("total_", None)
             yield Finding(
                 str(row.get("message") or context.options["message"] or _row_text(row)),
-                index=_whole(row.get("index")),
+                index=_whole_number(row.get("index")),
                 source=str(row["source"]) if row.get("source") is not None else None,
-                stage=_whole(row.get("stage")),
+                stage=_whole_number(row.get("stage")),
                 value=_number(row.get("value")),
                 sql=query,
             )
@@ -58,7 +58,7 @@ def _row_text(row: QueryRow) -> str:
     return ", ".join(f"{key} = {value}" for key, value in row.items())[:300]
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -176,7 +176,7 @@ def _init(patience: float, **options: Any) -> None:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     before = signal.getsignal(signal.SIGTERM)
     with _capture_stderr() as said:
-        done = _within(
+        done = _finish_in_time(
             patience,
             lambda: ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options),
         )
@@ -200,7 +200,7 @@ def _silence_worker_logs() -> Callable[[], None]:
     return lambda: setattr(worker, "_worker_logs_enabled", before)
 
 
-def _within(seconds: float, work: Callable[[], object]) -> bool:
+def _finish_in_time(seconds: float, work: Callable[[], object]) -> bool:
     """Do some work in another thread, for so long at most; False when it has not ended by then."""
     failed: list[BaseException] = []
     ended = threading.Event()

@@ -19,10 +19,10 @@ def p_value(regressions: int, fixes: int) -> float:
     total, fewer = regressions + fixes, min(regressions, fixes)
     if 2 * fewer == total:
         return 1.0
-    return min(1.0, _whole(total, fewer) if total <= _WHOLE else _logarithmic(total, fewer))
+    return min(1.0, _exact_test(total, fewer) if total <= _WHOLE else _logarithmic(total, fewer))
 
 
-def _whole(total: int, fewer: int) -> float:
+def _exact_test(total: int, fewer: int) -> float:
     term = tail = 1
     for k in range(fewer):
         term = term * (total - k) // (k + 1)

@@ -96,7 +96,7 @@ def _outputs(side: Side, name: str, other: Side) -> str:
     # A digest that is NULL is like no other and unlike none.
     known = "digest IS NOT NULL"
     if side.run.digest_version != other.run.digest_version:
-        known += f" AND {_alike(min(side.run.digest_version, other.run.digest_version))}"
+        known += f" AND {_same_value_condition(min(side.run.digest_version, other.run.digest_version))}"
     digest = f"CASE WHEN {known} THEN hash(digest) END"
     columns = [f"any_value({digest}) FILTER (stage = {n}) AS {name}{n}" for n in sorted(wanted)]
     columns += [
@@ -110,7 +110,7 @@ def _outputs(side: Side, name: str, other: Side) -> str:
     )
 
 
-def _alike(older: int) -> str:
+def _same_value_condition(older: int) -> str:
     """Return a condition for the values of which this version of the recipe and the later ones say the same."""
     classes = "mode IS NULL OR starts_with(mode, 'tv_tensors.')" if older >= 2 else "mode IS NULL"
     # The size of a picture with a transparency entry, which version 3 digests, is more than that of its pixels.

@@ -84,7 +84,7 @@ def parse_filters(text: str) -> tuple[Filter, ...]:
         return ()
     try:
         given = json.loads(text)
-        return tuple(_parsed(str(name), value) for name, value in given.items())
+        return tuple(_parse_filter(str(name), value) for name, value in given.items())
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError("The address names a filter that cannot be read.", hint="Open the gallery again.") from error
 
@@ -123,7 +123,7 @@ def stage_facets(reader: Reader, run: Run, epoch: int | None, stage: int) -> lis
     return found + _histograms(reader, run, f"stage_outputs WHERE {of}", numbers)
 
 
-def _parsed(name: str, value: Any) -> Filter:
+def _parse_filter(name: str, value: Any) -> Filter:
     _parts(name)
     if isinstance(value, dict):
         values = value["in"]

@@ -127,7 +127,7 @@ def block(
     parameters: list[Any] = []
     beyond = ""
     if after is not None:
-        beyond, given = _beyond(after, descending, False, including)
+        beyond, given = _cursor_condition(after, descending, False, including)
         parameters += given
     way = "DESC" if descending else "ASC"
     queries = tuple(
@@ -164,7 +164,7 @@ def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) ->
 
 def earlier(picked: PickedSamples, cursor: str, *, order: str) -> GalleryBlock:
     """How many samples come before a cursor."""
-    beyond, given = _beyond(cursor, not _expression(order)[1], True, False)
+    beyond, given = _cursor_condition(cursor, not _expression(order)[1], True, False)
     queries = tuple(f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _ordered_samples(picked, order))
     return GalleryBlock(queries, given, order)
 
@@ -186,7 +186,7 @@ def _ordered_samples(picked: PickedSamples, order: str) -> tuple[str, ...]:
     return tuple(f"SELECT {_SHOWN}, {names}, status, {key} AS sort_key FROM {rows}" for rows in picked.rows)
 
 
-def _beyond(cursor: str, descending: bool, backwards: bool, including: bool) -> tuple[str, list[Any]]:
+def _cursor_condition(cursor: str, descending: bool, backwards: bool, including: bool) -> tuple[str, list[Any]]:
     value, epoch, index, visit = _cursor(cursor)
     compare, tie = ("<" if descending else ">"), ("<" if backwards else ">") + ("=" if including else "")
     text = f"WHERE sort_key {compare}= ? AND (sort_key <> ? OR (index, epoch, visit) {tie} (?, ?, ?))"

@@ -102,7 +102,7 @@ def look_alike(
     nearest.sort()
     # The same file is listed for itself. Items without a file are not the same because their numbers are.
     known = {named} if named is not None and not named.startswith("dataset://") else set()
-    return _described(reader, nearest[: 6 * most], most, known), looked
+    return _describe_samples(reader, nearest[: 6 * most], most, known), looked
 
 
 def _own_picture(reader: Reader, run: Run, key: Key) -> Array | None:
@@ -111,7 +111,7 @@ def _own_picture(reader: Reader, run: Run, key: Key) -> Array | None:
     return shrink(preview.data) if preview is not None and preview.media_type.startswith("image/") else None
 
 
-def _described(
+def _describe_samples(
     reader: Reader, nearest: Sequence[tuple[float, str, Key]], most: int, seen: set[str]
 ) -> list[tuple[float, AlikeSample]]:
     """Return the samples with their files and predictions; a file that several runs have is listed once."""

@@ -13,7 +13,7 @@ def class_orders(classes: list[str]) -> dict[str, list[int]]:
     orders = {
         "with the classes sorted as text": sorted(classes),
         "with the classes sorted without regard to case": sorted(classes, key=str.casefold),
-        "with the classes sorted by the numbers in their names": sorted(classes, key=_natural),
+        "with the classes sorted by the numbers in their names": sorted(classes, key=_natural_key),
         "with the classes in reverse order": classes[::-1],
     }
     found = {said: [classes.index(name) for name in order] for said, order in orders.items()}
@@ -23,6 +23,6 @@ def class_orders(classes: list[str]) -> dict[str, list[int]]:
     return {said: order for said, order in found.items() if order != same and sorted(order) == same}
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def _natural_key(name: str) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", name)
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts if part]

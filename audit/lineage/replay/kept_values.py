@@ -19,9 +19,9 @@ def align(recorded: Mapping[str, str | None], made: Mapping[str, str | None]) ->
     """
     if (path := _kept_from(recorded, made)) is not None:
         rest = {one: digest for one, digest in made.items() if one != _LOAD}
-        return _from(recorded, path), {path: made[_LOAD], **rest}
+        return _digests_from(recorded, path), {path: made[_LOAD], **rest}
     if (path := _kept_from(made, recorded)) is not None:
-        later = _from(made, path)
+        later = _digests_from(made, path)
         del later[path]
         return dict(recorded), {_LOAD: made[path], **later}
     return dict(recorded), dict(made)
@@ -40,6 +40,6 @@ def _kept_from(whole: Mapping[str, str | None], part: Mapping[str, str | None]) 
     return None
 
 
-def _from(digests: Mapping[str, str | None], path: str) -> Digests:
+def _digests_from(digests: Mapping[str, str | None], path: str) -> Digests:
     paths = list(digests)
     return {one: digests[one] for one in paths[paths.index(path) :]}

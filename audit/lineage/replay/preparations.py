@@ -57,7 +57,7 @@ def read_batch(made: Sequence[ReplayedVisit]) -> PreparedBatch | None:
     inputs = torch.stack([value.as_subclass(torch.Tensor).float() for value in finals])
     units = _units(made, inputs)
     gain, offset = _affine(units, inputs) if units is not None else (None, None)
-    loaded = [_as_unit(_decoded(one, "0"), inputs.shape[1]) for one in made]
+    loaded = [_as_unit(_decode(one, "0"), inputs.shape[1]) for one in made]
     return PreparedBatch(inputs, units, gain, offset, loaded)
 
 
@@ -107,23 +107,23 @@ def _aspects(given: PreparedBatch) -> dict[str, Preparation]:
         return {}
     return {
         "with the aspect kept (resized by the shorter side, centre cropped)": lambda: given.normalised(
-            torch.stack([_cropped(one, height, width) for one in loaded])
+            torch.stack([_crop(one, height, width) for one in loaded])
         ),
         "with the whole picture squeezed to the input's size": lambda: given.normalised(
-            torch.stack([_resized(one, height, width) for one in loaded])
+            torch.stack([_resize(one, height, width) for one in loaded])
         ),
     }
 
 
-def _cropped(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _crop(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
     scale = max(height / picture.shape[1], width / picture.shape[2])
     sides = max(height, round(picture.shape[1] * scale)), max(width, round(picture.shape[2] * scale))
-    resized = _resized(picture, *sides)
+    resized = _resize(picture, *sides)
     top, left = (sides[0] - height) // 2, (sides[1] - width) // 2
     return resized[:, top : top + height, left : left + width]
 
 
-def _resized(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _resize(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
     return torch.nn.functional.interpolate(
         picture[None], size=(height, width), mode="bilinear", antialias=True, align_corners=False
     )[0]
@@ -132,14 +132,14 @@ def _resized(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
 def _units(made: Sequence[ReplayedVisit], inputs: torch.Tensor) -> torch.Tensor | None:
     """Return the last recorded pictures in 0–1 that have the input's size; None if no stage of every sample shows them."""
     for path in reversed(list(made[0].exact)):
-        found = [_as_unit(_decoded(one, path), inputs.shape[1]) for one in made]
+        found = [_as_unit(_decode(one, path), inputs.shape[1]) for one in made]
         pictures = [one for one in found if one is not None and one.shape == inputs.shape[1:]]
         if len(pictures) == len(inputs):
             return torch.stack(pictures)
     return None
 
 
-def _decoded(visit: ReplayedVisit, path: str) -> Any:
+def _decode(visit: ReplayedVisit, path: str) -> Any:
     if path not in visit.exact:
         return None
     kind, encoded = visit.exact[path]

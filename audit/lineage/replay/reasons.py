@@ -55,7 +55,7 @@ class Reasons:
             self._source(outcome, fact)
             or self._code(outcome, fact, ordinal)
             or self._library()
-            or self._none(outcome, ordinal)
+            or self._explain_irreproducible(outcome, ordinal)
         )
 
     def _source(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[Reason, str] | None:
@@ -131,7 +131,7 @@ class Reasons:
         ]
         return ("library changed", ", ".join(changed)) if changed else None
 
-    def _none(self, outcome: ReplayedVisit, ordinal: int | None) -> tuple[Reason, str]:
+    def _explain_irreproducible(self, outcome: ReplayedVisit, ordinal: int | None) -> tuple[Reason, str]:
         second = self._pipeline.replay_visit(outcome.task)
         if second.digests != outcome.digests or not is_same_error(second.error, outcome.error):
             return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
@@ -144,14 +144,14 @@ class Reasons:
         )
 
 
-def _short(digest: str | None) -> str:
+def _shorten(digest: str | None) -> str:
     return f"{(digest or '')[:12]}…"
 
 
 def _change_of(row: SampleSourceRow, now: str | None) -> str:
     if now is None:
         return f"it had {row['bytes']:,} bytes, now it has another number"
-    return f"its SHA-256 was {_short(row['digest'])}, now it is {_short(now)}"
+    return f"its SHA-256 was {_shorten(row['digest'])}, now it is {_shorten(now)}"
 
 
 def _file_of(row: SampleSourceRow) -> str:

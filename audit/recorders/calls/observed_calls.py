@@ -114,7 +114,7 @@ class VisitCalls:
         label = self._label_of(frame, target)
         if label is None:
             return slot.original(*args, **kwargs)
-        value, others = self._quietly(_split_arguments, slot.function, target, args, kwargs, self._followed)
+        value, others = self._do_unobserved(_split_arguments, slot.function, target, args, kwargs, self._followed)
         if value is _NOTHING:
             return slot.original(*args, **kwargs)
         frame.counts[label] = count = frame.counts.get(label, 0) + 1
@@ -124,7 +124,7 @@ class VisitCalls:
     def _make(self, slot: FunctionSlot, args: Any, kwargs: Any, call: ObservedCall) -> Any:
         parent = self._frames[-1]
         frame = _Frame(call.label, call.target, self._openness_of(call.target, parent))
-        token = self._quietly(self._sink.before_call, call.target, call.value, call.label)
+        token = self._do_unobserved(self._sink.before_call, call.target, call.value, call.label)
         self._frames.append(frame)
         name = call.label.rpartition(".")[2]
         noted = self._sink.enter_stage(name)
@@ -139,8 +139,8 @@ class VisitCalls:
             spent = time.perf_counter_ns() - begun
             self._frames.pop()
             if token is not None:
-                self._quietly(token.detach)
-        self._quietly(self._note, parent, frame, call, output, token, spent)
+                self._do_unobserved(token.detach)
+        self._do_unobserved(self._note, parent, frame, call, output, token, spent)
         return output
 
     def _note(self, parent: _Frame, frame: _Frame, call: ObservedCall, output: Any, token: Any, spent: int) -> None:
@@ -168,7 +168,7 @@ class VisitCalls:
             self._sink.rename_call(last)
         return True
 
-    def _quietly(self, do: Any, *args: Any) -> Any:
+    def _do_unobserved(self, do: Any, *args: Any) -> Any:
         """Do something of ours, in which no call counts."""
         self._sink.paused += 1
         try:
@@ -196,7 +196,7 @@ class VisitCalls:
     def _held_by(self, target: Any) -> dict[Key, tuple[str, Any]]:
         found = self._held.get(id(target))
         if found is None:
-            found = self._quietly(held_callables, target)
+            found = self._do_unobserved(held_callables, target)
             self._held[id(target)] = found
         return found
 

@@ -93,7 +93,7 @@ class UnseenChanges:
 
     def _add(self, key: str, text: str) -> None:
         if key not in self._gaps:
-            self._gaps[key] = text, self._where(with_later_texts=key == "text")
+            self._gaps[key] = text, self._describe_place(with_later_texts=key == "text")
 
     def add_earlier(self, text: str) -> None:
         """Note what was done to the values before the recording."""
@@ -135,7 +135,7 @@ class UnseenChanges:
             found.append(self._unplaced)
         return found
 
-    def _where(self, *, with_later_texts: bool = False) -> str:
+    def _describe_place(self, *, with_later_texts: bool = False) -> str:
         """Return the calls of the user's own code, or its place where they are not known."""
         code = self._own_entry()
         if self._profile is not None and (named := self._profile.describe(with_later_texts=with_later_texts)):

@@ -162,7 +162,7 @@ def order_targets(targets: Any, layout: BatchLayout | None) -> Any:
     return targets[order] if isinstance(targets, torch.Tensor) else [targets[int(row)] for row in order]
 
 
-def _second(data: Any) -> Any:
+def _labels_part(data: Any) -> Any:
     """Return the part of a collated batch that holds the labels or targets."""
     if isinstance(data, Mapping):
         return named_label(data, stacked=True)
@@ -173,7 +173,7 @@ def _second(data: Any) -> Any:
 
 def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
     """Return targets that are not class numbers: real numbers, or a row of them for each sample."""
-    found = _second(data)
+    found = _labels_part(data)
     if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2, 3, 4) or found.shape[0] != count:
         return None
     is_float = found.is_floating_point()
@@ -188,7 +188,7 @@ def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
 
 def _batch_labels(data: Any, count: int) -> list[int | None]:
     """Return the labels of the collated batch, where the items themselves had none."""
-    found = _second(data)
+    found = _labels_part(data)
     # Of several whole numbers, as in (x, index, y), nothing says which is the label.
     further = data if isinstance(data, (tuple, list)) else ()
     others = [part for part in further if part is not found]

@@ -155,8 +155,8 @@ class BatchStage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, is the user's transform: a recording cannot be in two places.
-        return (_unchanged, (self._audit_target,))
+        return (_return_unchanged, (self._audit_target,))
 
 
-def _unchanged(target: Any) -> Any:
+def _return_unchanged(target: Any) -> Any:
     return target

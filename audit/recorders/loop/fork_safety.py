@@ -20,14 +20,14 @@ _PATIENCE = 10.0
 _taken: list[threading.Lock] = []
 
 
-def _before() -> None:
+def _lock_before_fork() -> None:
     _taken.extend(lock for lock in (DELIVERING, WRITING) if lock.acquire(timeout=_PATIENCE))
 
 
-def _after() -> None:
+def _unlock_after_fork() -> None:
     while _taken:
         _taken.pop().release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    os.register_at_fork(before=_lock_before_fork, after_in_parent=_unlock_after_fork, after_in_child=_unlock_after_fork)

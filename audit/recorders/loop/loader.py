@@ -51,11 +51,11 @@ class RecordedLoader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, is the user's loader: a recording cannot be in two places.
-        return (_unchanged, (self._audit_recording.loader,))
+        return (_return_unchanged, (self._audit_recording.loader,))
 
     def __iter__(self) -> Any:
         return self._audit_recording.iterate()
 
 
-def _unchanged(loader: Any) -> Any:
+def _return_unchanged(loader: Any) -> Any:
     return loader

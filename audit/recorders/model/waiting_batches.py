@@ -35,7 +35,7 @@ class WaitingBatches:
     @property
     def has_digests(self) -> bool:
         """Whether any sample can be found by its content."""
-        return bool(self._listed())
+        return bool(self._list_by_content())
 
     def newest_first(self) -> Iterator[UnpredictedBatch]:
         """Yield the batches of loaders, the newest first."""
@@ -43,9 +43,9 @@ class WaitingBatches:
 
     def places_of(self, digest: str | None) -> list[Place]:
         """Return the samples with this content, the oldest first."""
-        return self._listed().get(digest, []) if digest is not None else []
+        return self._list_by_content().get(digest, []) if digest is not None else []
 
-    def _listed(self) -> dict[str, list[Place]]:
+    def _list_by_content(self) -> dict[str, list[Place]]:
         """Return the samples of all batches that wait, by their content."""
         for batch in self._unlisted:
             for place in batch.ok:
@@ -85,7 +85,7 @@ class WaitingBatches:
 
     def change_digest(self, batch: UnpredictedBatch, place: int, digest: str | None) -> None:
         """Take in that a sample has another content now: what a stage made of it after the loader."""
-        self._listed()
+        self._list_by_content()
         before = batch.digests[place]
         known = id(batch) in self._loose or any(batch is one for one in self._batches)
         if before is not None:

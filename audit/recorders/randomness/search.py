@@ -160,15 +160,15 @@ class _Search:
         while hasattr(type(thing), _TARGET):
             # A stand-in, which may be in its place while items are made: what it stands for is what counts.
             thing = object.__getattribute__(thing, _TARGET)
-        if _is(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
+        if _is_instance(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
             return
         self._seen.add(id(thing))
         self._alive.append(thing)
         if is_generator(thing):
             self.places.append(Place(path, thing, holder, key))
-        elif _is(thing, types.FunctionType):
+        elif _is_instance(thing, types.FunctionType):
             self._function(thing, path, depth)
-        elif _is(thing, (types.ModuleType, type)):
+        elif _is_instance(thing, (types.ModuleType, type)):
             return
         else:
             self._object(thing, path, depth)
@@ -178,21 +178,21 @@ class _Search:
             self._visit(inner, f"{path}.{key}" if path else str(key), depth + 1, holder, key)
 
     def _object(self, thing: Any, path: str, depth: int) -> None:
-        if _is(thing, dict):
+        if _is_instance(thing, dict):
             if len(thing) <= _WIDEST:
                 self._mapping(thing, path, depth)
-        elif _is(thing, (list, tuple, deque)):
+        elif _is_instance(thing, (list, tuple, deque)):
             # A long list holds samples, not generators.
             if len(thing) <= _WIDEST and not _is_table(thing):
                 own = thing if not isinstance(thing, tuple) else None
                 if own is not None:
                     self.sizes.append((own, len(own)))
                 self._search_items(enumerate(list(thing)), path, depth, own)
-        elif _is(thing, functools.partial):
+        elif _is_instance(thing, functools.partial):
             self._search_items(
                 [("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)], path, depth, None
             )
-        elif _is(thing, (types.MethodType, staticmethod, classmethod)):
+        elif _is_instance(thing, (types.MethodType, staticmethod, classmethod)):
             owner = getattr(thing, "__self__", None)
             self._search_items([("self", owner), ("func", thing.__func__)], path, depth, None)
         elif top_of(type(thing)) not in _DATA:
@@ -224,8 +224,8 @@ class _Search:
             file = _file(vars(sys.modules[base.__module__])) if base.__module__ in sys.modules else base.__module__
             for name, member in list(vars(base).items()):
                 path = f"{file}:{base.__qualname__}.{name}"
-                inner = member.fget if _is(member, property) else member
-                if _is(inner, (types.FunctionType, staticmethod, classmethod)) or is_generator(inner):
+                inner = member.fget if _is_instance(member, property) else member
+                if _is_instance(inner, (types.FunctionType, staticmethod, classmethod)) or is_generator(inner):
                     self._visit(inner, path, depth + 1, None, None)
 
     def _function(self, function: types.FunctionType, path: str, depth: int) -> None:
@@ -242,9 +242,9 @@ class _Search:
         file = _file(scope)
         for name in names:
             value: Any = scope.get(name)
-            if _is(value, types.ModuleType):
+            if _is_instance(value, types.ModuleType):
                 self._module(value, attributes, depth)
-            elif _is(value, type):
+            elif _is_instance(value, type):
                 self._class(value, depth + 1)
             else:
                 self._visit(value, f"{file}:{name}", depth + 1, scope, name)
@@ -259,7 +259,7 @@ class _Search:
         file = _file(scope)
         for name in names:
             value: Any = scope.get(name)
-            if value is not None and not _is(value, (types.ModuleType, type)):
+            if value is not None and not _is_instance(value, (types.ModuleType, type)):
                 self._visit(value, f"{file}:{name}", depth + 1, scope, name)
 
 
@@ -300,7 +300,7 @@ def _contents(cell: types.CellType) -> Any:
         return None
 
 
-def _is(thing: Any, kinds: Any) -> bool:
+def _is_instance(thing: Any, kinds: Any) -> bool:
     """Call `isinstance` without running code of the object: a proxy's `__class__` would make what it stands for."""
     return issubclass(type(thing), kinds)
 
@@ -336,13 +336,13 @@ def top_of(what: Any) -> str:
 
 def is_generator(thing: Any) -> bool:
     """Whether this is a source of random numbers with a state that can be read and set."""
-    if _is(thing, random.Random):
+    if _is_instance(thing, random.Random):
         # SystemRandom has no state: it asks the system each time.
-        return not _is(thing, random.SystemRandom)
+        return not _is_instance(thing, random.SystemRandom)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and _is(thing, _numpy_kinds(numpy)):
+    if numpy is not None and _is_instance(thing, _numpy_kinds(numpy)):
         return True
-    return torch is not None and _is(thing, torch.Generator)
+    return torch is not None and _is_instance(thing, torch.Generator)
 
 
 @functools.cache

@@ -152,20 +152,20 @@ class SlotSnapshot:
         try:
             for slot, value, other in self._values:
                 # Asked before each visit, and nearly always so.
-                if (now := slot.get()) is not value and not _same(now, value, other):
+                if (now := slot.get()) is not value and not _is_same(now, value, other):
                     return False
             return all(len(holder) == length for holder, length in self._lengths)
         except (AttributeError, LookupError, TypeError):
             return False
 
 
-def _same(now: Any, before: Any, stand_in: Any = None) -> bool:
+def _is_same(now: Any, before: Any, stand_in: Any = None) -> bool:
     if now is before or (now is stand_in and now is not None):
         return True
     if type(now) is MethodType:
         # A new object each time it is read.
         return bool(now == before)
-    return type(now) is StageStandIn and _same(now._audit_target, before)
+    return type(now) is StageStandIn and _is_same(now._audit_target, before)
 
 
 def tuple_slots(owner: Any, name: str) -> list[Slot]:

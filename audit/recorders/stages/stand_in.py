@@ -27,7 +27,7 @@ def set_current_visit(visit: Visit | None) -> None:
     CURRENT.visit = visit
 
 
-def _unchanged(target: Any) -> Any:
+def _return_unchanged(target: Any) -> Any:
     return target
 
 
@@ -62,7 +62,7 @@ class StageStandIn:
 
     def __reduce_ex__(self, _: Any) -> Any:
         # A copy is a copy of the user's callable.
-        return (_unchanged, (self._audit_target,))
+        return (_return_unchanged, (self._audit_target,))
 
     def __iter__(self) -> Any:
         return iter(self._audit_target)

@@ -35,11 +35,11 @@ def diff_markdown(diff: Diff, rows: int = _MOST) -> str:
     lines += _flips(diff, rows)
     lines += _classes(diff, rows)
     lines += _data(diff, rows)
-    lines += [f"> {_plain(note)}" for note in diff.notes]
+    lines += [f"> {_escape(note)}" for note in diff.notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _plain(value: Any) -> str:
+def _escape(value: Any) -> str:
     """Return text as plain words: no HTML, no links, no mentions."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]#~!@" else c for c in clean(value))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
@@ -81,8 +81,8 @@ def _stages(diff: Diff) -> list[str]:
         [
             f"{group.count:,}",
             code(stage_name(group)),
-            f"{_plain(group.reason)}: {code(group.detail)}",
-            _plain(size_text(group)),
+            f"{_escape(group.reason)}: {code(group.detail)}",
+            _escape(size_text(group)),
             code(group.example["source_b"]),
         ]
         for group in diff.divergences

@@ -46,7 +46,7 @@ def as_markdown(report: Report, pictures: Sequence[FindingPicture] = (), folder:
         lines += _details(outcome)
     if skipped:
         rows = [f"| {outcome.check} | {_escape(outcome.message)} |" for outcome in skipped]
-        lines += _folded("Why checks were skipped", ["| check | |", "| --- | --- |", *rows])
+        lines += _fold("Why checks were skipped", ["| check | |", "| --- | --- |", *rows])
     lines += [f"> {_escape(note)}" for note in report.notes]
     return "\n".join(lines) + "\n"
 
@@ -88,10 +88,10 @@ def _details(outcome: CheckOutcome) -> list[str]:
         lines.append("| " + " | ".join("" if cell is None else _escape(str(cell)) for cell in cells) + " |")
     if outcome.total > _SHOWN:
         lines.append(f"| | | | … and {outcome.total - _SHOWN:,} more |")
-    return _folded(f"{outcome.check}: {outcome.total:,} finding{'' if outcome.total == 1 else 's'}", lines)
+    return _fold(f"{outcome.check}: {outcome.total:,} finding{'' if outcome.total == 1 else 's'}", lines)
 
 
-def _folded(title: str, lines: list[str]) -> list[str]:
+def _fold(title: str, lines: list[str]) -> list[str]:
     """Return lines that are shown when their title is clicked."""
     return ["", f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""]
 

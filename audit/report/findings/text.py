@@ -35,7 +35,7 @@ def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, 
     for outcome in found:
         yield from _outcome(outcome, 1 if len(found) > _MANY and outcome.severity != "error" else 10)
     skipped = report.with_status("skip")
-    yield from _skipped(skipped, verbose=verbose)
+    yield from _skip_lines(skipped, verbose=verbose)
     passed = report.with_status("pass")
     for outcome in passed:
         if verbose or outcome.notes:
@@ -46,7 +46,7 @@ def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, 
     yield ("green" if report.passed else "red"), _ending(report, len(passed), len(skipped))
 
 
-def _skipped(outcomes: list[CheckOutcome], *, verbose: bool) -> Iterator[tuple[str, str]]:
+def _skip_lines(outcomes: list[CheckOutcome], *, verbose: bool) -> Iterator[tuple[str, str]]:
     """Yield one line for each reason, with the checks that it concerns; all of them if few or `verbose`."""
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:

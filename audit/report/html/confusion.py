@@ -31,7 +31,7 @@ def confusion_view(cells: Sequence[Cell], names: Mapping[int, str], order: Class
     present = sorted({c["label"] for c in cells} | {c["predicted"] for c in cells if c["predicted"] is not None})
     if not 0 < len(present) <= _MOST_CLASSES:
         return {"matrix": None, "grid": None, "order": order}
-    rows = _ordered(present, cells, order)
+    rows = _order_classes(present, cells, order)
     columns: list[int | None] = [*rows, *([None] if any(c["predicted"] is None for c in cells) else [])]
     if len(present) <= TABLE_CLASSES:
         return {"matrix": _table(cells, rows, columns, names), "grid": None, "order": order}
@@ -48,15 +48,15 @@ def predicted_name(predicted: int | None, names: Mapping[int, str]) -> str:
     return "not finite" if predicted is None else names.get(predicted, str(predicted))
 
 
-def _ordered(present: list[int], cells: Sequence[Cell], order: ClassOrder) -> list[int]:
+def _order_classes(present: list[int], cells: Sequence[Cell], order: ClassOrder) -> list[int]:
     if order == "worst":
         right = {c["label"]: c["count"] for c in cells if c["label"] == c["predicted"]}
         totals = _totals(cells)
         return sorted(present, key=lambda label: right.get(label, 0) / totals[label] if totals.get(label) else 2.0)
-    return _together(present, cells) if order == "together" and len(present) <= _MOST_TOGETHER else present
+    return _order_by_confusion(present, cells) if order == "together" and len(present) <= _MOST_TOGETHER else present
 
 
-def _together(present: list[int], cells: Sequence[Cell]) -> list[int]:
+def _order_by_confusion(present: list[int], cells: Sequence[Cell]) -> list[int]:
     """Return the classes in an order in which those that are confused are neighbours: that of the Fiedler vector."""
     place = {label: n for n, label in enumerate(present)}
     weights = np.full((len(present), len(present)), 1e-6)

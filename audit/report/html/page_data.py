@@ -180,10 +180,10 @@ def _preview(preview: Preview | None, stage: int, picture: Picture | None) -> Sh
 def _drawn_values(params: Any) -> list[dict[str, str]]:
     if not isinstance(params, dict):
         return []
-    return [{"name": str(name), "value": _short(value)} for name, value in params.items()][:12]
+    return [{"name": str(name), "value": _shorten(value)} for name, value in params.items()][:12]
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(_round(value), ensure_ascii=False)
     return text if len(text) <= 48 else text[:47] + "…"
 
@@ -219,8 +219,8 @@ def _difference(before: _Shown | None, now: _Shown) -> float | None:
 
     try:
         with open_picture(before[1].data) as x, open_picture(now[1].data) as y:
-            first = _unstretched(x.convert("L").resize((32, 32)), *scales[0])
-            second = _unstretched(y.convert("L").resize((32, 32)), *scales[1])
+            first = _undo_stretch(x.convert("L").resize((32, 32)), *scales[0])
+            second = _undo_stretch(y.convert("L").resize((32, 32)), *scales[1])
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
     return float(ImageStat.Stat(ImageChops.difference(first, second)).mean[0]) / 255
@@ -236,7 +236,7 @@ def _levels(row: TracedStage) -> tuple[float, float] | None:
     return 255.0 * least, 255.0 * greatest
 
 
-def _unstretched(picture: Image.Image, black: float, white: float) -> Image.Image:
+def _undo_stretch(picture: Image.Image, black: float, white: float) -> Image.Image:
     levels = [round(black + level * (white - black) / 255) for level in range(256)]
     return picture.point(levels * len(picture.getbands()))
 
@@ -254,7 +254,7 @@ def true_picture(row: TracedStage, preview: Preview | None) -> Image.Image | Non
     assert scale is not None
     try:
         with open_picture(preview.data) as opened:
-            return _unstretched(opened.convert("L" if opened.mode == "L" else "RGB"), *scale)
+            return _undo_stretch(opened.convert("L" if opened.mode == "L" else "RGB"), *scale)
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
 

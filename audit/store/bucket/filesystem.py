@@ -79,7 +79,7 @@ class ObjectFilesystem(Filesystem):
     def exists(self, path: str) -> bool:
         if path:
             try:
-                retry_request(partial(self._client.size, self._key(path)), self._cannot("read", path))
+                retry_request(partial(self._client.size, self._key(path)), self._refusal("read", path))
             except FileNotFoundError:
                 return self.is_folder(path)
             return True
@@ -92,12 +92,12 @@ class ObjectFilesystem(Filesystem):
             except NoBucket:
                 return False
 
-        return retry_request(first, self._cannot("listed", path))
+        return retry_request(first, self._refusal("listed", path))
 
     def read(self, path: str) -> bytes:
         key = self._key(path)
         try:
-            blob = retry_request(partial(self._client.get, key), self._cannot("read", path))
+            blob = retry_request(partial(self._client.get, key), self._refusal("read", path))
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.location}/{path}") from None
         self._remember(key, blob.version)
@@ -109,7 +109,7 @@ class ObjectFilesystem(Filesystem):
             yield from pool.map(self._read_or_error, paths)
 
     def open(self, path: str) -> RandomReader:
-        key, what = self._key(path), self._cannot("read", path)
+        key, what = self._key(path), self._refusal("read", path)
         with self._lock:
             tail = self._tails.get(key)
         if tail is None:
@@ -121,18 +121,18 @@ class ObjectFilesystem(Filesystem):
         return ObjectReader(self._client, key, what, tail)
 
     def size(self, path: str) -> int:
-        return retry_request(partial(self._client.size, self._key(path)), self._cannot("read", path))
+        return retry_request(partial(self._client.size, self._key(path)), self._refusal("read", path))
 
     def age(self, path: str) -> float | None:
         try:
             return retry_request(
-                partial(self._client.get_range, self._key(path), -1, 0), self._cannot("read", path)
+                partial(self._client.get_range, self._key(path), -1, 0), self._refusal("read", path)
             ).age
         except FileNotFoundError:
             return None
 
     def list(self, path: str) -> list[str]:
-        return retry_request(partial(self._client.names, self._folder(path)), self._cannot("listed", path))
+        return retry_request(partial(self._client.names, self._folder(path)), self._refusal("listed", path))
 
     def create(self, path: str, data: bytes | memoryview) -> None:
         if not self._write(path, bytes(data), absent=True, match=None):
@@ -148,7 +148,7 @@ class ObjectFilesystem(Filesystem):
             )
 
     def remove(self, path: str) -> None:
-        what = self._cannot("deleted", path)
+        what = self._refusal("deleted", path)
         below = retry_request(lambda: [key for key, _ in self._client.entries(self._folder(path))], what)
         for key in [self._key(path), *below]:
             retry_request(partial(self._client.delete, key), what)
@@ -169,7 +169,7 @@ class ObjectFilesystem(Filesystem):
 
     def _write(self, path: str, data: bytes, *, absent: bool, match: str | None) -> bool:
         """Put an object; False when the condition does not hold and the bytes there are not these."""
-        key, what = self._key(path), self._cannot("written", path)
+        key, what = self._key(path), self._refusal("written", path)
         failure: RequestError = OutcomeUnknown("")
         unknown = False
         for _ in attempts():
@@ -214,7 +214,7 @@ class ObjectFilesystem(Filesystem):
         key = self._key(path)
         return f"{key}/" if key else ""
 
-    def _cannot(self, done: str, path: str) -> str:
+    def _refusal(self, done: str, path: str) -> str:
         return f"{self.location}{'/' if path else ''}{path} could not be {done}"
 
 

@@ -31,13 +31,13 @@ def tag_samples(
         nonlocal changed
         kept = [row for row in before if row["tag"] != tag or row["index"] not in wanted]
         changed = len(before) - len(kept) if remove else len(wanted)
-        return kept if remove else [*kept, *_tagged(reader, run_id, wanted, tag, note)]
+        return kept if remove else [*kept, *_tag_rows(reader, run_id, wanted, tag, note)]
 
     replace_rows(reader, run_id, "tags", change)
     return changed
 
 
-def _tagged(reader: Reader, run_id: str, wanted: set[int], tag: str, note: str | None) -> list[dict[str, Any]]:
+def _tag_rows(reader: Reader, run_id: str, wanted: set[int], tag: str, note: str | None) -> list[dict[str, Any]]:
     listed = ", ".join(str(int(index)) for index in sorted(wanted)) or "NULL"
     found = reader.sql(
         f"SELECT index, any_value(source) FROM samples WHERE run_id = ? AND index IN ({listed}) GROUP BY index",

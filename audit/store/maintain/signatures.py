@@ -128,7 +128,7 @@ def content_digest(manifest: Manifest) -> str:
     """Return the SHA-256 of what a manifest says of the recording: the run's row and the digest of every part."""
     row = {name: value for name, value in manifest.run.as_json().items() if name not in _AMENDED}
     parts = sorted([p.table, p.file, p.rows, p.sha256] for p in manifest.parts if p.table != _AMENDED_TABLE)
-    return hashlib.sha256(_canonical({"run": row, "parts": parts})).hexdigest()
+    return hashlib.sha256(_canonical_bytes({"run": row, "parts": parts})).hexdigest()
 
 
 def private_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
@@ -169,10 +169,10 @@ def key_id(key: Ed25519PublicKey) -> str:
 
 
 def _message(signature: RunSignature) -> bytes:
-    return _TYPE.encode() + b"\n" + _canonical(signature.as_json())
+    return _TYPE.encode() + b"\n" + _canonical_bytes(signature.as_json())
 
 
-def _canonical(value: Any) -> bytes:
+def _canonical_bytes(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 

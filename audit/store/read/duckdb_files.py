@@ -125,10 +125,10 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
             reader = self._filesystem.open(where)
             if reader.size != part.bytes:
                 reader.close()
-                raise self._damaged(where, f"has {reader.size} bytes instead of {part.bytes}")
+                raise self._damage_error(where, f"has {reader.size} bytes instead of {part.bytes}")
             if not is_intact(self._filesystem, where, part, reader, self._verify):
                 reader.close()
-                raise self._damaged(where, "has other bytes than were written (its SHA-256 differs)")
+                raise self._damage_error(where, "has other bytes than were written (its SHA-256 differs)")
         return PartFile(self, reader, where)
 
     @contextmanager
@@ -140,27 +140,27 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
             self.damage = error
             raise
         except FileNotFoundError:
-            self.damage = self._missing(where)
+            self.damage = self._missing_error(where)
             raise self.damage from None
         except OSError as error:
-            self.damage = self._damaged(where, f"cannot be read: {error.strerror}")
+            self.damage = self._damage_error(where, f"cannot be read: {error.strerror}")
             raise self.damage from error
 
-    def _missing(self, where: str) -> StoreError:
+    def _missing_error(self, where: str) -> StoreError:
         """Nothing is damaged when the run no longer lists the part: it was merged or removed by another process."""
         run_id = where.split("/")[1]
         listed = []
         with suppress(FileNotFoundError):
             listed = [f"{run_folder(run_id)}/{part.file}" for part in read_manifest(self._filesystem, run_id).parts]
         if where in listed:
-            return self._damaged(where, "is missing")
+            return self._damage_error(where, "is missing")
         return StoreError(
             f"The run {run_id} was merged or removed by another process since the store {self._filesystem.location} was "
             "opened here.",
             hint="Open the store again, or call refresh().",
         )
 
-    def _damaged(self, where: str, problem: str) -> StoreDamaged:
+    def _damage_error(self, where: str, problem: str) -> StoreDamaged:
         return StoreDamaged(
             f"{self._filesystem.location}/{where} {problem}.", hint="See what else is damaged with: audit store verify"
         )

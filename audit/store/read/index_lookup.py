@@ -93,7 +93,7 @@ class IndexLookup:
         """Return whether a commit's file lists an index: of ten million samples, a few hundred files are asked."""
         # In a bucket one request for the whole file takes less time than one for each page.
         if not has_pages(_below_run(path)) or not isinstance(self._filesystem, LocalFilesystem):
-            return _is_among(self._listed(path), index)
+            return _is_among(self._read_indices(path), index)
         last = self._answers.get(path)
         if last is None or last[0] != index:
             last = self._answers[path] = (index, self._is_on_a_page(path, index))
@@ -109,9 +109,9 @@ class IndexLookup:
         except OSError as error:
             raise _unreadable(path, error) from error
         except ValueError as error:
-            raise _changed(path) from error
+            raise _change_error(path) from error
 
-    def _listed(self, path: str) -> Numbers:
+    def _read_indices(self, path: str) -> Numbers:
         """Return the indices in a commit's file, as they lie there."""
         found = self._sets.get(path)
         if found is None:
@@ -129,7 +129,7 @@ class IndexLookup:
         except OSError as error:
             raise _unreadable(path, error) from error
         if found is None:
-            raise _changed(path)
+            raise _change_error(path)
         return found
 
     def _keep(self, name: str, found: Indices) -> None:
@@ -186,7 +186,7 @@ def _unreadable(path: str, error: OSError) -> StoreDamaged:
     )
 
 
-def _changed(path: str) -> StoreDamaged:
+def _change_error(path: str) -> StoreDamaged:
     return StoreDamaged(
         f"{path} of the store has other bytes than were written.", hint="See what is damaged with: audit store verify"
     )

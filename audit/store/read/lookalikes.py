@@ -73,7 +73,7 @@ def match_thumbnails(ours: Array, theirs: Array) -> list[tuple[int, int]]:
     """Return the places of pictures (n, pixels) that are each other's nearest, far ahead of any other."""
     if not len(ours) or not len(theirs):
         return []
-    alike = _standardised(ours) @ _standardised(theirs).T
+    alike = _standardise(ours) @ _standardise(theirs).T
     pairs = []
     for a, b in enumerate(alike.argmax(axis=1).tolist()):
         others = np.concatenate([np.delete(alike[a], b), np.delete(alike[:, b], a)])
@@ -82,7 +82,7 @@ def match_thumbnails(ours: Array, theirs: Array) -> list[tuple[int, int]]:
     return pairs
 
 
-def _standardised(pictures: Array) -> Array:
+def _standardise(pictures: Array) -> Array:
     """Return each picture with mean 0 and length 1; one that is all of one grey is 0, and like nothing."""
     centred = pictures - pictures.mean(axis=1, keepdims=True)
     lengths = np.linalg.norm(centred, axis=1, keepdims=True)

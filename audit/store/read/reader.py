@@ -123,7 +123,9 @@ class Reader:
             if owner == run_id and (index is None or _may_hold(part, index))
         ]
         if index is not None and len(found) > 1:
-            found = [(name, part) for name, part in found if session.lookup.holds(name, index, _listed(run_id, part))]
+            found = [
+                (name, part) for name, part in found if session.lookup.holds(name, index, _index_file(run_id, part))
+            ]
         if not found:
             return []
         conditions = [f"index = {int(index)}"] if index is not None else []
@@ -201,7 +203,7 @@ def _source(table: str, found: list[tuple[str, Part]]) -> str:
     return union([current, *groups.values()])
 
 
-def _listed(run_id: str, part: Part) -> str | None:
+def _index_file(run_id: str, part: Part) -> str | None:
     return f"{run_folder(run_id)}/{part.index_file}" if part.index_file is not None else None
 
 

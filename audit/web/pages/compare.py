@@ -27,7 +27,7 @@ _LISTED = 60
 def compare(state: AppState, request: Request) -> Page:
     """Return the page: with the comparison if it is known, else with a part that loads it."""
     store = state.store
-    a, b = _two(store, request)
+    a, b = _two_runs(store, request)
     data: dict[str, Any] = {
         "a": run_view(a),
         "b": run_view(b),
@@ -36,23 +36,23 @@ def compare(state: AppState, request: Request) -> Page:
     }
     found = _diff(state, store, a, b, None if wants_json(request) else PATIENCE)
     if found is not None:
-        data["diff"] = _shown(found)
+        data["diff"] = _diff_json(found)
     return Page("compare.html", data)
 
 
 def result(state: AppState, request: Request) -> Page:
     """Return the comparison itself; wait until it is ready."""
     store = state.store
-    a, b = _two(store, request)
+    a, b = _two_runs(store, request)
     found = _diff(state, store, a, b, None)
     assert found is not None
-    return Page("compare_result.html", {"a": run_view(a), "b": run_view(b), "diff": _shown(found)})
+    return Page("compare_result.html", {"a": run_view(a), "b": run_view(b), "diff": _diff_json(found)})
 
 
 def stages(state: AppState, request: Request) -> Page:
     """Return one sample in both runs, stage by stage, with where they differ."""
     store = state.store
-    a, b = _two(store, request)
+    a, b = _two_runs(store, request)
     ours, theirs = (trace_of(_trace(store, run, request, side)) for run, side in ((a, "a"), (b, "b")))
     at_a, at_b = ({row["stage"]: row for row in view["stages"]} for view in (ours, theirs))
     found = _diff(state, store, a, b, PATIENCE)
@@ -103,7 +103,7 @@ def _pair(
 def picture(state: AppState, request: Request) -> Response:
     """Return a picture of where one stage's output differs between the two runs."""
     store = state.store
-    a, b = _two(store, request)
+    a, b = _two_runs(store, request)
     keys, looks = [], []
     for run, side in ((a, "a"), (b, "b")):
         index, stage = whole(request, f"index_{side}", 0) or 0, whole(request, f"stage_{side}", 0) or 0
@@ -119,7 +119,7 @@ def picture(state: AppState, request: Request) -> Response:
     return send(state.pictures.get(("difference", *keys), make))
 
 
-def _two(store: Reader, request: Request) -> tuple[Run, Run]:
+def _two_runs(store: Reader, request: Request) -> tuple[Run, Run]:
     a, b = request.query_params.get("a"), request.query_params.get("b")
     if not a or not b:
         raise UsageError("A comparison needs two runs.", hint="Choose two runs in the list of runs.")
@@ -136,7 +136,7 @@ def _diff(state: AppState, store: Reader, a: Run, b: Run, wait: float | None) ->
     return state.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
 
 
-def _shown(found: Diff) -> JsonObject:
+def _diff_json(found: Diff) -> JsonObject:
     shown = found.as_json()
     shown["same"] = found.same
     shown["totals"] = {kind: found.flips.total(kind) for kind in found.flips.counts}

@@ -62,7 +62,7 @@ def export(state: AppState, request: Request) -> Response:
     form = request.query_params.get("as", "csv")
     if form not in FORMS:
         raise UsageError(f"{form[:20]!r} is not a format.", hint=f"Choose one of {', '.join(FORMS)}.")
-    indices = _chosen(state, request)
+    indices = _chosen_indices(state, request)
     if form in _ARCHIVES:
         return _file(export_archive(store, run.run_id, form, indices), f"{form}.zip", "application/zip")
     rows = chosen_rows(store, run, "", indices=indices)
@@ -72,7 +72,7 @@ def export(state: AppState, request: Request) -> Response:
     return _file(text, f"selection.{form}", "text/csv; charset=utf-8" if form == "csv" else "application/jsonl")
 
 
-def _chosen(state: AppState, request: Request) -> list[int]:
+def _chosen_indices(state: AppState, request: Request) -> list[int]:
     """Return the indices that the address lists, else those of the gallery that it names."""
     picked = request.query_params.get("indices")
     if picked is not None:

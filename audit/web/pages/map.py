@@ -40,7 +40,7 @@ def points(state: AppState, request: Request) -> Response:
     """Return the points as bytes: the length of a JSON header, the header, then a column after the other."""
     store = state.store
     row = store.run(request.path_params["run"])
-    body = state.about(store, row, "points", lambda: _packed(*maps.points(store, row), row.classes or []), wait=None)
+    body = state.about(store, row, "points", lambda: _pack(*maps.points(store, row), row.classes or []), wait=None)
     return Response(body or b"", media_type="application/octet-stream")
 
 
@@ -83,7 +83,7 @@ def similar(state: AppState, request: Request) -> Page:
     return Page("similar.html", data)
 
 
-def _packed(columns: maps.MapColumns, splits: list[str], classes: list[str]) -> bytes:
+def _pack(columns: maps.MapColumns, splits: list[str], classes: list[str]) -> bytes:
     named = {"count": len(columns["index"]), "integers": _INTEGERS, "floats": _FLOATS}
     head = json.dumps({**named, "splits": splits, "classes": classes}).encode()
     head += b" " * (-(4 + len(head)) % 8)

@@ -50,7 +50,7 @@ def heat(state: AppState, request: Request) -> Response:
     if not request.query_params.get("picture"):
         return Response(pack(maps[number].values[..., None]), media_type="application/octet-stream")
     return send(
-        state.pictures.get((*visit_key(found), number, "heat"), lambda: _painted(maps[number], _size_under(found)))
+        state.pictures.get((*visit_key(found), number, "heat"), lambda: _paint(maps[number], _size_under(found)))
     )
 
 
@@ -85,7 +85,7 @@ def _size_under(found: Trace) -> tuple[int, int] | None:
     return None
 
 
-def _painted(one: HeatMap, size: tuple[int, int] | None) -> Encoded:
+def _paint(one: HeatMap, size: tuple[int, int] | None) -> Encoded:
     """Return the numbers from least to greatest as colours, enlarged smoothly."""
     low, high = float(one.values.min()), float(one.values.max())
     share = (one.values - low) / (high - low) if high > low else np.zeros_like(one.values)

@@ -48,13 +48,13 @@ def run(state: AppState, request: Request) -> Page | Response:
             "findings": overview.findings(store, row),
             "tagged": tag_names(store, row),
             "write": state.write,
-            "others": [run_view(other) | {"is_alike": _is_alike(row, other)} for other in _others(store, row)],
+            "others": [run_view(other) | {"is_alike": _is_alike(row, other)} for other in _comparable_runs(store, row)],
         },
         extra={"class_orders": ORDERS},
     )
 
 
-def _others(store: Reader, row: Run, most: int = 30) -> list[Run]:
+def _comparable_runs(store: Reader, row: Run, most: int = 30) -> list[Run]:
     """Return the runs to compare with: those of the same dataset and task first, then earlier ones, newest first."""
     others = [other for other in reversed(store.runs()) if other.run_id != row.run_id]
     others.sort(key=lambda other: (not _is_alike(row, other), other.sequence > row.sequence))

@@ -34,7 +34,7 @@ def runs(state: AppState, request: Request) -> Page:
             "groups": groups,
             "total": len(listed),
             **asked,
-            **_preselected(groups),
+            **_preselect(groups),
             "damaged": [str(error) for error in store.damaged],
             "running": any(run.status == "running" for run in listed),
         },
@@ -79,13 +79,13 @@ def _groups(shown: list[Run], sort: str) -> list[RunGroup]:
             "task": task,
             # Oldest first, as a chart over time needs them.
             "accuracies": [run.accuracy for run in reversed(many) if run.accuracy is not None],
-            "runs": [run_view(run) for run in _sorted(many, sort)],
+            "runs": [run_view(run) for run in _sort(many, sort)],
         }
         for (dataset, model, task), many in gathered.items()
     ]
 
 
-def _sorted(many: list[Run], sort: str) -> list[Run]:
+def _sort(many: list[Run], sort: str) -> list[Run]:
     if sort == "accuracy":
         return sorted(many, key=lambda run: -(run.accuracy if run.accuracy is not None else -1.0))
     if sort == "name":
@@ -95,7 +95,7 @@ def _sorted(many: list[Run], sort: str) -> list[Run]:
     return many
 
 
-def _preselected(groups: list[RunGroup]) -> dict[str, str | None]:
+def _preselect(groups: list[RunGroup]) -> dict[str, str | None]:
     """Return the two newest runs of one group as A and B; of one dataset and task where no group has two."""
     groups = [group for group in groups if group["dataset"]]  # runs of unknown data need not have anything in common
     for group in groups:

@@ -33,12 +33,12 @@ def series(state: AppState, request: Request) -> Page:
 
 
 def _series(state: AppState, store: Reader, run: Run) -> JsonObject:
-    found = state.about(store, run, "training", lambda: _asked(store, run), wait=None)
+    found = state.about(store, run, "training", lambda: _ask_questions(store, run), wait=None)
     assert found is not None
     return found
 
 
-def _asked(store: Reader, run: Run) -> JsonObject:
+def _ask_questions(store: Reader, run: Run) -> JsonObject:
     epochs = questions.epochs(store, run)
     # With one epoch nothing can vary or be forgotten, and the queries would take seconds on a million samples.
     several = len({row["epoch"] for row in epochs}) > 1
