@@ -20,6 +20,7 @@ LAYERS = [
     {"display"},
     {
         "errors",
+        "class_names",
         "columns",
         "records",
         "tables",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from audit.checks.baseline import Baseline, Item, export_baseline, of_run, read_baseline
 from audit.checks.shared.matched import pairs
+from audit.class_names import identify_class
 from audit.lineage.diff.mcnemar import p_value
 from audit.records import Stage
 from audit.store.read.reader import Reader
@@ -73,9 +74,14 @@ def _changes_of(old: Item | None, new: Item | None, before: Baseline, now: Basel
     found = []
     if old.digest != new.digest:
         found.append(("bytes changed", new.source))
-    if _name(old.label, before) != _name(new.label, now):
-        found.append(("label changed", f"{new.source}: {_name(old.label, before)} → {_name(new.label, now)}"))
-    was, is_now = _name(old.predicted, before), _name(new.predicted, now)
+    if identify_class(before.classes, old.label) != identify_class(now.classes, new.label):
+        found.append(
+            (
+                "label changed",
+                f"{new.source}: {identify_class(before.classes, old.label)} → {identify_class(now.classes, new.label)}",
+            )
+        )
+    was, is_now = identify_class(before.classes, old.predicted), identify_class(now.classes, new.predicted)
     if was != is_now:
         right = [item.label is not None and item.predicted == item.label for item in (old, new)]
         kind = {(True, False): "newly wrong", (False, True): "newly right"}.get(
@@ -83,12 +89,6 @@ def _changes_of(old: Item | None, new: Item | None, before: Baseline, now: Basel
         )
         found.append((kind, f"{new.source}: {was} → {is_now}"))
     return found
-
-
-def _name(number: int | None, baseline: Baseline) -> str | int | None:
-    """Return a class's name if it has one, because two baselines may number it differently."""
-    classes = baseline.classes
-    return classes[number] if number is not None and classes and 0 <= number < len(classes) else number
 
 
 def _stage_changes(before: list[Stage], now: list[Stage]) -> list[str]:

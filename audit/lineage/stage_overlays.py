@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from audit.class_names import name_class
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.metrics.source_space import SourceSpace, output_size, own_stage_names, place_in_stages
 from audit.picture_formats import open_picture
@@ -127,7 +128,7 @@ def _targets(trace: Trace, row: TracedStage, space: SourceSpace | None) -> list[
             "target",
             *_corners(corners),
             class_number=number,
-            class_name=_class_name(trace, number),
+            class_name=name_class(trace.run.classes, number),
             outcome=graded[at]["outcome"] if is_same else None,
         )
         for at, (corners, number) in enumerate(zip(said["boxes"], said["classes"], strict=True))
@@ -165,11 +166,6 @@ def _corners(corners: Sequence[float | None]) -> tuple[float, float, float, floa
     """Return x1, y1, x2, y2; JSON has no NaN."""
     x1, y1, x2, y2 = (float("nan") if number is None else float(number) for number in corners)
     return x1, y1, x2, y2
-
-
-def _class_name(trace: Trace, number: int) -> str | None:
-    classes = trace.run.classes
-    return classes[number] if classes is not None and 0 <= number < len(classes) else None
 
 
 def _masks(trace: Trace, row: TracedStage, *, is_last: bool) -> list[OverlayMask]:

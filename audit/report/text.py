@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from audit.class_names import show_class
 from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.terminal_pictures import half_blocks
@@ -157,7 +158,7 @@ def _prediction(trace: Trace) -> RenderableType:
     shown, logits = row["probabilities"] or [], row["logits"] or []
     order = sorted(range(len(shown)), key=lambda n: -(shown[n] if shown[n] == shown[n] else -1))[:_MOST_CLASSES]
     for number in order:
-        name = classes[number] if number < len(classes) else str(number)
+        name = show_class(classes, number)
         share = shown[number] if shown[number] == shown[number] else 0.0
         mark = "←" if number == (trace.sample["label"] if row["label"] is None else row["label"]) else ""
         logit = logits[number] if number < len(logits) else float("nan")

@@ -8,6 +8,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.baseline import Baseline, Item
 from audit.checks.context import Context
 from audit.checks.shared.matched import lookup, matched
+from audit.class_names import identify_class
 from audit.store.sql_literal import literal
 
 
@@ -54,7 +55,10 @@ class PredictionFlips(Check):
         yield from self._findings(context, flips, baseline)
 
     def _is_flipped(self, context: Context, baseline: Baseline, before: Item, now: Item) -> bool:
-        was, is_now = _class(before.predicted, baseline.classes), _class(now.predicted, context.run.classes)
+        was, is_now = (
+            identify_class(baseline.classes, before.predicted),
+            identify_class(context.run.classes, now.predicted),
+        )
         if context.options["any"] and not now.failed and was != is_now:
             return True
         right = before.label is not None and before.predicted == before.label
@@ -66,8 +70,12 @@ class PredictionFlips(Check):
         # The surest mistakes first; a sample that fails has no confidence and comes before them.
         flips = sorted(flips, key=lambda flip: -confidence.get(indices.get(flip[1].source, -1), 2.0))
         for before, now in flips:
-            was = _class(before.predicted, baseline.classes)
-            outcome = "fails now" if now.failed else f"is now predicted as {_class(now.predicted, context.run.classes)}"
+            was = identify_class(baseline.classes, before.predicted)
+            outcome = (
+                "fails now"
+                if now.failed
+                else f"is now predicted as {identify_class(context.run.classes, now.predicted)}"
+            )
             yield Finding(
                 f"{now.source} was predicted as {was} in {baseline.name} and {outcome}.",
                 index=indices.get(now.source),
@@ -88,8 +96,3 @@ def _confidences(context: Context, indices: list[int]) -> dict[int, float]:
         f"WHERE index IN ({', '.join(map(str, indices))}) AND confidence IS NOT NULL GROUP BY index"
     )
     return {row["index"]: row["confidence"] for row in rows}
-
-
-def _class(number: int | None, classes: list[str] | None) -> str | int | None:
-    """Return a class's name if it has one, because runs with different class lists number it differently."""
-    return classes[number] if number is not None and classes and 0 <= number < len(classes) else number

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.class_names import show_class
 
 #: A class that is missing in a split is a finding if chance leaves out any class of any split less often than this.
 _UNLIKELY = 0.01
@@ -36,7 +37,7 @@ class MissingClasses(Check):
         splits = sorted({row["split"] for row in rows}, key=str)
         counts = {(row["split"], row["label"]): row["samples"] for row in rows}
         for label in known:
-            name = classes[label] if 0 <= label < len(classes) else str(label)
+            name = show_class(classes, label)
             if name in excused:
                 continue
             missing = [split for split in splits if (split, label) not in counts]

@@ -20,6 +20,7 @@ from audit.checks.shared.headers import headers
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, separate_common_values
 from audit.checks.shared.pixel_guess import TellingPixel, blank_background, telling_bit, telling_pixel
 from audit.checks.shared.signatures import exact_measures, signatures
+from audit.class_names import show_class
 from audit.store.read.rows import QueryRow
 
 #: For each property its values, one for each sample, and words for messages.
@@ -134,7 +135,7 @@ class Shortcuts(Check):
                 )
             elif betrayed := betrayed_class(separate_common_values(values, bins), truth, halves, *shares):
                 label, hits, named, samples = betrayed
-                shown = _class_name(context, label)
+                shown = show_class(context.run.classes, label)
                 yield (
                     called,
                     Finding(
@@ -185,7 +186,7 @@ class Shortcuts(Check):
         classes, codes = np.unique(labels, return_inverse=True)
         found = find_mark(thumbnails, codes, _MARKED) if len(classes) <= _MARKED_CLASSES else None
         if found is not None:
-            label = _class_name(context, int(classes[found.group]))
+            label = show_class(context.run.classes, int(classes[found.group]))
             yield (
                 "a mark",
                 Finding(
@@ -220,7 +221,7 @@ class Shortcuts(Check):
         yield (
             "the noise",
             Finding(
-                f"Nearly all pictures of the class {_class_name(context, label)} have more noise than {share:.0%} of the others (a standard "
+                f"Nearly all pictures of the class {show_class(context.run.classes, label)} have more noise than {share:.0%} of the others (a standard "
                 f"deviation of {own:.2g} levels in the median, others {other:.2g}): a model may learn that instead of the picture.",
                 stage=0,
                 value=share,
@@ -283,7 +284,7 @@ class Shortcuts(Check):
             said = f"{shown} gives the label of {found.share:.0%} of {found.total:,} pictures, where guessing gives {found.guessed:.0%}"
         else:
             said = (
-                f"{shown} names {found.right:,} of {found.total:,} pictures of the class {_class_name(context, found.label)}, and is right in "
+                f"{shown} names {found.right:,} of {found.total:,} pictures of the class {show_class(context.run.classes, found.label)}, and is right in "
                 f"{found.right:,} of {found.named:,} cases"
             )
         return Finding(
@@ -320,12 +321,6 @@ class Shortcuts(Check):
             f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
             f"JOIN (FROM {context.load_outputs} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
         )
-
-
-def _class_name(context: Context, label: int) -> str:
-    """Return the name of a class, or its number."""
-    classes = context.run.classes or []
-    return classes[label] if 0 <= label < len(classes) else str(label)
 
 
 def _half(index: int) -> bool:

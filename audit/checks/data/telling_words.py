@@ -13,6 +13,7 @@ from audit.checks.context import Context
 from audit.checks.shared.files import evenly
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.label_guess import betrayed_class
+from audit.class_names import show_class
 from audit.store.read.rows import QueryRow
 
 #: A word names at least this share of a class, and is right at least so often (lower ends of intervals).
@@ -46,8 +47,7 @@ class TellingWords(Check):
         if not found:
             return
         word, label, hits, named, samples = found[0]
-        classes = context.run.classes or []
-        shown = classes[label] if 0 <= label < len(classes) else str(label)
+        shown = show_class(context.run.classes, label)
         others = f" So do {len(found) - 1:,} other words." if len(found) > 1 else ""
         yield Finding(
             f"The word {word!r} alone names {hits:,} of the {samples:,} samples of the class {shown}, and is right in {hits:,} of {named:,} cases: "

@@ -11,6 +11,7 @@ from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.statistics import wilson
 from audit.checks.shared.target_pairs import OVERLAP, BoxPair, box_pairs, fits, overlaps
+from audit.class_names import show_class
 
 #: A change is reported if it makes so many times as many targets fit as the boxes of another picture do.
 _TIMES = 4
@@ -95,11 +96,12 @@ class BoxFit(Check):
         if renamed:
             own, best, hits, total = max(renamed, key=lambda one: one[2])
             shown = "; ".join(
-                f"{_class_name(context, one[0])} as {_class_name(context, one[1])}" for one in renamed[:5]
+                f"{show_class(context.run.classes, one[0])} as {show_class(context.run.classes, one[1])}"
+                for one in renamed[:5]
             )
             yield Finding(
                 f"Target boxes of {len(renamed)} class{'es' if len(renamed) > 1 else ''} fit boxes that the model gives another class ({shown}): "
-                f"{hits:,} of {total:,} of class {_class_name(context, own)}. Do both count classes in the same way?",
+                f"{hits:,} of {total:,} of class {show_class(context.run.classes, own)}. Do both count classes in the same way?",
                 value=hits / total,
                 threshold=_RENAMED,
                 sql=f"FROM boxes WHERE run_id = {context.run_literal} ORDER BY index, kind",
@@ -194,8 +196,3 @@ def _fullest_bin(values: Array, width: float) -> Array:
     bins, inverse, counts = np.unique(np.rint(values / width), axis=0, return_inverse=True, return_counts=True)
     inside: Array = np.median(values[inverse.ravel() == counts.argmax()], axis=0)
     return inside if len(bins) else np.zeros(2)
-
-
-def _class_name(context: Context, number: int) -> str:
-    classes = context.run.classes or []
-    return classes[number] if 0 <= number < len(classes) else str(number)

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.class_names import show_class
 
 #: A swap is reported only where guessing would show it less often than this.
 _UNLIKELY = 0.001
@@ -63,7 +64,7 @@ class ClassOrder(Check):
         seen = {row["predicted"] for row in rows}
         moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]
         classes = context.run.classes or []
-        listed = ", ".join(f"{_name(classes, p)} means {_name(classes, q)}" for p, q in moved[:5])
+        listed = ", ".join(f"{show_class(classes, p)} means {show_class(classes, q)}" for p, q in moved[:5])
         yield Finding(
             f"Accuracy would rise from {before:.1%} to {after:.1%} if classes were permuted: "
             f"what is predicted as {listed}{' …' if len(moved) > 5 else ''}. "
@@ -99,8 +100,8 @@ def _find_shift(context: Context, rows: list[PredictedClass], size: int, before:
             classes = context.run.classes or []
             return Finding(
                 f"Classes are shifted by one: {share:.0%} of {total:,} predictions are the class "
-                f"{'after' if step > 0 else 'before'} the label, such as {_name(classes, step % size)} for "
-                f"{_name(classes, 0)}, and {before:.0%} the label itself. Labels and outputs count from different "
+                f"{'after' if step > 0 else 'before'} the label, such as {show_class(classes, step % size)} for "
+                f"{show_class(classes, 0)}, and {before:.0%} the label itself. Labels and outputs count from different "
                 "numbers, or one class was left out.",
                 value=share,
                 threshold=before,
@@ -130,7 +131,7 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
         # A model that guesses takes a few samples of two classes for each other by chance.
         if _chance(count + other, totals[label] + totals[predicted], guess) < _UNLIKELY:
             yield Finding(
-                f"{_name(classes, label)} and {_name(classes, predicted)} are predicted as each other, in {count} of "
+                f"{show_class(classes, label)} and {show_class(classes, predicted)} are predicted as each other, in {count} of "
                 f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes are swapped.",
                 value=(count + other) / (totals[label] + totals[predicted]),
                 threshold=share,
@@ -192,7 +193,3 @@ def _best_order(rows: list[PredictedClass], size: int) -> dict[int, int]:
         free = sorted(set(range(size)) - set(order.values()))
         rest = [p for p in range(size) if p not in order]
         return order | {p: p if p in free else -1 for p in rest}
-
-
-def _name(classes: list[str], number: int) -> str:
-    return classes[number] if 0 <= number < len(classes) else str(number)

@@ -17,6 +17,7 @@ from audit.checks.context import EVALUATION, Context
 from audit.checks.shared.files import evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training import is_trained
+from audit.class_names import show_class
 from audit.store.plain_arrays import numbers_of
 from audit.store.sql_literal import literal
 
@@ -71,9 +72,9 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
     selected = {name: column[: context.most].tolist() for name, column in doubts.items()}
     rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
     context.name(rows)
-    classes = context.run.classes or []
+    classes = context.run.classes
     for row in rows:
-        label, given = (classes[n] if n < len(classes) else str(n) for n in (row["label"], row["predicted"]))
+        label, given = (show_class(classes, n) for n in (row["label"], row["predicted"]))
         yield Finding(
             f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
             f"but looks like {given} ({row['other']:.1%}).",

@@ -11,6 +11,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.statistics import wilson
+from audit.class_names import show_class
 from audit.picture_formats import open_picture
 
 #: The class of pixels that are not graded.
@@ -114,11 +115,12 @@ class MaskFit(Check):
         if any(best != ground or own == target_ground for own, best, _, _ in renamed):
             own, best, hits, total = max(renamed, key=lambda one: (one[1] != ground, one[2]))
             shown = "; ".join(
-                f"{_class_name(context, one[0])} as {_class_name(context, one[1])}" for one in renamed[:5]
+                f"{show_class(context.run.classes, one[0])} as {show_class(context.run.classes, one[1])}"
+                for one in renamed[:5]
             )
             yield Finding(
-                f"Target masks have other class numbers than the model ({shown}): {hits:,} of {total:,} areas of class {_class_name(context, own)} are predicted "
-                f"as {_class_name(context, best)}. Do both count classes in the same way?",
+                f"Target masks have other class numbers than the model ({shown}): {hits:,} of {total:,} areas of class {show_class(context.run.classes, own)} are predicted "
+                f"as {show_class(context.run.classes, best)}. Do both count classes in the same way?",
                 value=hits / total,
                 threshold=_AGREES,
                 sql=_evidence(context),
@@ -237,11 +239,6 @@ def _steps(mask: Array) -> tuple[int, int]:
         through += int(np.count_nonzero(between & all_known))
         direct += int(np.count_nonzero((np.abs(np.diff(lines, axis=1)) >= 2) & known[:, :-1] & known[:, 1:]))
     return through, direct
-
-
-def _class_name(context: Context, number: int) -> str:
-    classes = context.run.classes or []
-    return classes[number] if 0 <= number < len(classes) else str(number)
 
 
 def _evidence(context: Context) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from audit.class_names import identify_class
 from audit.errors import AuditError
 from audit.lineage.diff.matching import Side
 from audit.store.read.reader import Reader
@@ -106,24 +107,23 @@ def _cause(a: Side, b: Side, flip: UndeterminedFlip, said: list[list[int]]) -> s
     if said[0][0] != flip["predicted_a"] or said[1][1] != flip["predicted_b"]:
         # The models do not say what was recorded, so that nothing can be concluded from them.
         return "undetermined"
-    by_input = _has_flipped(flip, _name(a, said[0][1]), _name(a, flip["predicted_a"]))
-    by_model = _has_flipped(flip, _name(b, said[1][0]), _name(a, flip["predicted_a"]))
+    by_input = _has_flipped(
+        flip, identify_class(a.run.classes, said[0][1]), identify_class(a.run.classes, flip["predicted_a"])
+    )
+    by_model = _has_flipped(
+        flip, identify_class(b.run.classes, said[1][0]), identify_class(a.run.classes, flip["predicted_a"])
+    )
     if by_input == by_model:
         return "both"
     return "model" if by_model else str(flip["input_cause"])
 
 
-def _has_flipped(flip: UndeterminedFlip, predicted: str | int, before: str | int) -> bool:
+def _has_flipped(flip: UndeterminedFlip, predicted: str | int | None, before: str | int | None) -> bool:
     if flip["flip"] == "change":
         return predicted != before
     label = flip["label"] if flip["label_name"] is None or isinstance(predicted, int) else flip["label_name"]
     is_right, is_fix = bool(predicted == label), bool(flip["flip"] == "fix")
     return is_right == is_fix
-
-
-def _name(side: Side, number: int) -> str | int:
-    classes = side.run.classes
-    return classes[number] if classes and 0 <= number < len(classes) else number
 
 
 def _model(reader: Reader, side: Side, trust: bool) -> ReplayModel:

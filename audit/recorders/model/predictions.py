@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from audit.class_names import name_class
 from audit.errors import UnclearOutput
 from audit.models.outputs import probabilities_of
 
@@ -226,4 +227,4 @@ def _where(condition: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> lis
 def _names(classes: Sequence[str] | None, numbers: list[int | None]) -> list[str | None]:
     if classes is None:
         return [None] * len(numbers)
-    return [classes[n] if n is not None and 0 <= n < len(classes) else None for n in numbers]
+    return [name_class(classes, number) for number in numbers]

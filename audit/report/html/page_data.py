@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from audit.class_names import show_class
 from audit.columns import columns_of
 from audit.lineage.queries.browsing import summaries
 from audit.lineage.queries.overview import ConfusionCell, RunCounts, calibration_error
@@ -326,7 +327,7 @@ def _bars(trace: Trace) -> list[ProbabilityBar]:
     return [
         {
             "number": n,
-            "name": classes[n] if n < len(classes) else str(n),
+            "name": show_class(classes, n),
             "share": shares[n] if math.isfinite(shares[n]) else None,
             "logit": logits[n] if n < len(logits) and math.isfinite(logits[n]) else None,
             "is_label": n in labels,

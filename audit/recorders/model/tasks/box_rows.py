@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from audit.class_names import name_class
 from audit.metrics.box_matching import match_picture
 from audit.metrics.boxes import Boxes
 from audit.metrics.keypoints import keypoint_similarity
-from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows, class_name
+from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows
 
 #: The overlap from which a box is a hit.
 OVERLAP = 0.5
@@ -41,7 +42,7 @@ def add_boxes(rows: TaskRows, sample: int, predicted: Boxes, context: TaskContex
                 box=number,
                 kind=kind,
                 score=float(boxes.scores[number]) if boxes.scores is not None else None,
-                class_name=class_name(context.classes, int(boxes.classes[number])),
+                class_name=name_class(context.classes, int(boxes.classes[number])),
                 matched=partner,
                 iou=overlap,
                 outcome=outcome,

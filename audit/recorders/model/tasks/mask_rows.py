@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from audit import values
+from audit.class_names import name_class
 from audit.metrics.mask_scores import counted_pixels, score_mask
 from audit.models.task_outputs import is_mask
-from audit.recorders.model.tasks.task_rows import IGNORED_TARGET, TaskContext, TaskRows, class_name
+from audit.recorders.model.tasks.task_rows import IGNORED_TARGET, TaskContext, TaskRows
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +62,7 @@ def add_masks(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskCo
         rows.add(
             "mask_scores",
             sample,
-            class_name=class_name(context.classes, score.number),
+            class_name=name_class(context.classes, score.number),
             target_pixels=score.target,
             predicted_pixels=score.predicted,
             shared_pixels=score.shared,

@@ -60,8 +60,3 @@ class TaskContext:
     spaces: Sequence[SourceSpace | None] = ()
     #: What the model was given, where it was token numbers (N, T).
     tokens: torch.Tensor | None = None
-
-
-def class_name(classes: Sequence[str] | None, number: int) -> str | None:
-    """Return the name of a class number; None if there is none."""
-    return classes[number] if classes is not None and 0 <= number < len(classes) else None
