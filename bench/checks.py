@@ -148,7 +148,7 @@ def judge_each(place: Path) -> list[tuple[str, str, float, float]]:
         return data
 
     PartFile.read = counted  # type: ignore[method-assign]
-    rows = []
+    rows: list[tuple[str, str, float, float]] = []
     names = [outcome.check for outcome in run_checks(str(place), record=False).outcomes]
     for name in names:
         # A reader of its own: what one check has asked for is not kept for the next.

@@ -19,7 +19,7 @@ from audit.checks.data.missing_classes import _chance_to_miss
 from audit.checks.data.outliers import outlying
 from audit.checks.model.calibration import best_temperature
 from audit.checks.model.class_order import _chance as swap_chance
-from audit.checks.model.label_issues import _listed
+from audit.checks.model.label_issues import _count_listed
 from audit.checks.shared import distance
 from audit.checks.shared.added_marks import find_mark
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class
@@ -178,7 +178,7 @@ def label_issues(rng: np.random.Generator, n: int, fault: bool) -> bool:
     contradicted = np.flatnonzero(sharp.argmax(axis=1) != labels)
     chances = noise.wrong_chance(sharp[contradicted], labels[contradicted])
     order = np.argsort(-chances)
-    listed = contradicted[order[: _listed(chances[order], 0.8)[0]]]
+    listed = contradicted[order[: _count_listed(chances[order], 0.8)[0]]]
     if not fault:
         return noise.sure and len(listed) > 0
     return noise.sure and np.isin(listed, wrong).sum() >= len(wrong) / 2

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import audit
 from audit.records import Run
-from audit.store.manifest import run_folder
+from audit.store.commits import run_folder
 from audit.store.views import VIEWS
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
@@ -215,7 +215,7 @@ def traces(name: str, location: str, rows: int) -> None:
         spent = time.process_time()
         times = [timed(lambda index=index: store.trace(index=index)) for index in chosen]  # type: ignore[misc]
         spent = (time.process_time() - spent) / len(times)
-        read = store.bytes_read()
+        read = store.reader.bytes_read()
     median, worst = statistics.median(times) * 1e3, max(times) * 1e3
     figures = (
         f"first {first * 1e3:6.1f} ms, median {median:6.1f} ms, worst {worst:6.1f} ms, processor {spent * 1e3:5.1f} ms"

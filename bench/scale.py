@@ -68,10 +68,11 @@ def audit_trace(location: str, rows: int) -> Iterator[Question]:
 def audit_gallery(location: str, rows: int) -> Iterator[Question]:
     """The sixty wrong predictions with the largest loss, as a page of the gallery shows them."""
     import audit
-    from audit.lineage.queries.browsing import block
+    from audit.lineage.queries.gallery_rows import PickedSamples, block, completeness
 
     with audit.open(location) as store:
-        asked = block(store.run(), "NOT correct")
+        run = store.run()
+        asked = block(PickedSamples(run, "NOT correct", completeness(store.reader, run)))
         yield lambda: store.sql(asked.queries[0], parameters=asked.parameters).fetchall()
 
 

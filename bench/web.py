@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -66,7 +67,7 @@ def _block(
     rng: np.random.Generator, run_id: str, start: int, count: int, classes: list[str], pictures: list[bytes]
 ) -> dict[str, object]:
     index = np.arange(start, start + count)
-    key = {
+    key: dict[str, Any] = {
         "run_id": [run_id] * count,
         "epoch": np.zeros(count, np.int32),
         "index": index,

@@ -83,7 +83,7 @@ def import_engine() -> None:
 
 def record(place: Path, workers: int, *more: str) -> int:
     """Record a few digits, by the command; every batch is committed at once."""
-    RunWriter._is_overdue = lambda _: True  # type: ignore[method-assign]
+    RunWriter._is_overdue = lambda _: True  # type: ignore[method-assign, assignment]
     return command(
         *("run", "--dataset", str(_ROOT / "fixtures" / "digits" / "test")),
         *("--pipeline", str(_ROOT / "pipelines" / "digits.py"), "--store", str(place), "--workers", str(workers)),

@@ -92,7 +92,7 @@ PLANTED: dict[str, Planted] = {
     "power_cuts": Planted("audit.store.local_filesystem.flush_folder", lambda _: None, 12),
     "damage": Planted("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
     "sql_escapes": Planted("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
-    "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: {}["raw"], 12),
+    "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: dict[str, int]()["raw"], 12),
     "full_disk": Planted(_WRITE_ERROR, _unexplained, 2, slow=True),
     "full_places": Planted("audit.engines.resilient_loader.ResilientLoader._make_iterator", _unguarded, 60, slow=True),
     "memory_kills": Planted(_APPENDING, _without_failures, 4, slow=True),

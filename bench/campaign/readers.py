@@ -79,7 +79,8 @@ def _write_and_merge(trial: Trial, place: Path) -> None:
 def _read(place: Path, out: int) -> None:
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    answers, told, seen = 0, 0, {}
+    answers, told = 0, 0
+    seen: dict[str, int] = {}
     while not ended:
         try:
             with Reader(str(place)) as reader:
