@@ -156,7 +156,7 @@ def plain(store: audit.Store) -> duckdb.DuckDBPyConnection:
         folder = Path(store.location, run_folder(manifest.run.run_id))
         files = [str(folder / part.file) for part in manifest.parts if part.table == table]
         connection.execute(f"CREATE VIEW {table} AS FROM read_parquet({files})")
-    for view in ("lineage", "wrong_predictions"):
+    for view in ("graded_predictions", "lineage", "wrong_predictions"):
         connection.execute(f"CREATE VIEW {view} AS {VIEWS[view]}")
     return connection
 
