@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from audit.checks.baseline import Baseline
     from audit.checks.report import Report
     from audit.errors import AuditError
-    from audit.integrations.exporters import Exported
+    from audit.integrations.exporters import ExportResult
     from audit.lineage.diff.diff import Diff
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from audit.recorders.problems import RecordingWarning
     from audit.recorders.stages.user_stage import stage
     from audit.records import Progress, Run
-    from audit.store.maintain.compact import Compacted
+    from audit.store.maintain.compact import CompactionResult
     from audit.store.maintain.stats import StoreStats
     from audit.store.maintain.verify import Damage
     from audit.store.read.relation import Relation
@@ -39,10 +39,10 @@ _HOMES = {
     "AuditError": "audit.errors",
     "AveragePrecision": "audit.metrics.average_precision",
     "Baseline": "audit.checks.baseline",
-    "Compacted": "audit.store.maintain.compact",
+    "CompactionResult": "audit.store.maintain.compact",
     "Damage": "audit.store.maintain.verify",
     "Diff": "audit.lineage.diff.diff",
-    "Exported": "audit.integrations.exporters",
+    "ExportResult": "audit.integrations.exporters",
     "Progress": "audit.records",
     "Recording": "audit.recorders.loop.recording",
     "RecordingWarning": "audit.recorders.problems",
@@ -66,10 +66,10 @@ __all__ = [
     "AuditError",
     "AveragePrecision",
     "Baseline",
-    "Compacted",
+    "CompactionResult",
     "Damage",
     "Diff",
-    "Exported",
+    "ExportResult",
     "Progress",
     "Recording",
     "RecordingWarning",

@@ -37,7 +37,7 @@ class NotebookView:
         return _html(self) if _html is not None else None
 
 
-class Printable(NotebookView):
+class PrintableView(NotebookView):
     """A value that a terminal shows as text too."""
 
     __slots__ = ()

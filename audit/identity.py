@@ -46,7 +46,7 @@ def check_run_name(name: str | None) -> str | None:
     return name
 
 
-class Nameable(Protocol):
+class NamedRun(Protocol):
     """What `resolve_run` needs to know of a run."""
 
     @property
@@ -57,7 +57,7 @@ class Nameable(Protocol):
     def status(self) -> str: ...
 
 
-def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
+def resolve_run(reference: str | None, runs: Sequence[NamedRun]) -> str:
     """Return the run id that `reference` means among `runs`, which are in the order they were begun.
 
     An id, a unique prefix of one, a name (the newest run of that name), `latest` or `latest~N`
@@ -94,7 +94,7 @@ def resolve_run(reference: str | None, runs: Sequence[Nameable]) -> str:
     raise NotFound(f"There is no run {reference!r} in the store.", hint=hint)
 
 
-def _format_list(runs: Sequence[Nameable], most: int = 5) -> str:
+def _format_list(runs: Sequence[NamedRun], most: int = 5) -> str:
     shown = [f"{run.run_id} ({run.name})" if run.name else run.run_id for run in runs[-most:]]
     more = len(runs) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -33,9 +33,17 @@ def reference() -> str:
     pages += ["## Asking\n", _function("audit.open", audit.open), *_class("Store", audit.Store)]
     pages += [_function("audit.diff_pipelines", audit.diff_pipelines), _function("audit.serve", audit.serve)]
     pages += [_function("audit.doctor", audit.doctor)]
-    for found in (audit.Relation, audit.Trace, audit.Replay, audit.Diff, audit.Report, audit.Baseline, audit.Exported):
+    for found in (
+        audit.Relation,
+        audit.Trace,
+        audit.Replay,
+        audit.Diff,
+        audit.Report,
+        audit.Baseline,
+        audit.ExportResult,
+    ):
         pages += _class(found.__name__, found)
-    for found in (audit.AveragePrecision, audit.StoreStats, audit.Damage, audit.Compacted):
+    for found in (audit.AveragePrecision, audit.StoreStats, audit.Damage, audit.CompactionResult):
         pages += _class(found.__name__, found)
     pages += ["## Errors\n", "`from audit import errors` has all of them; `AuditError` is in `audit` too.\n"]
     pages += [*_errors(errors), _entry("RecordingWarning", "", audit.RecordingWarning)]

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from audit.checks.baseline_changes import BaselineChanges
     from audit.checks.config import Configuration
     from audit.checks.report import Report
-    from audit.integrations.exporters import Exported
+    from audit.integrations.exporters import ExportResult
     from audit.lineage.diff.diff import Diff
     from audit.lineage.embed import Embedding, Epochs, Method
     from audit.lineage.replay.result import Replay
     from audit.lineage.trace import Trace
     from audit.metrics.average_precision import AveragePrecision
-    from audit.store.leftovers import Cleaned
-    from audit.store.maintain.compact import Compacted
+    from audit.store.leftovers import CleanupResult
+    from audit.store.maintain.compact import CompactionResult
     from audit.store.maintain.signatures import RunSignature
     from audit.store.maintain.stats import StoreStats
     from audit.store.maintain.verify import Damage
@@ -252,7 +252,7 @@ class Store(NotebookView):
         where: str | None = None,
         tag: str | None = None,
         indices: Sequence[int] | None = None,
-    ) -> Exported:
+    ) -> ExportResult:
         """Write a run in another tool's format, such as "tensorboard", into the folder `output`.
 
         "fiftyone", "label-studio" and "cvat" take chosen samples: those that meet the SQL condition `where`, have the tag, and
@@ -390,13 +390,13 @@ class Store(NotebookView):
 
         return attest(self.reader, run, key)
 
-    def compact(self, run: str | None = None) -> Compacted:
+    def compact(self, run: str | None = None) -> CompactionResult:
         """Merge a run's small parts and sort their rows by index, while others read."""
         from audit.store.maintain.compact import compact
 
         return compact(self.reader, run)
 
-    def clean(self) -> Cleaned:
+    def clean(self) -> CleanupResult:
         """Delete what killed processes left behind: temporary files, parts that no commit lists, removals that were cut off.
 
         Nothing of a living writer is deleted. A reader that was opened before may have to be refreshed.

@@ -19,7 +19,7 @@ from audit.checks.base import SEVERITIES, Check, Option, Severity
 from audit.checks.narrowing import Narrowing
 from audit.checks.own_checks import own_checks
 from audit.checks.registry import all_checks, require_check
-from audit.checks.shared.allow_list import Allowed, AllowList
+from audit.checks.shared.allow_list import AllowedFinding, AllowList
 from audit.checks.yours.sql import Sql
 from audit.config import Settings
 from audit.errors import UsageError
@@ -198,7 +198,7 @@ def _option(option: Option, key: str, value: Any, at: str) -> Any:
     return value
 
 
-def _read_allow_list(table: Settings, at: str) -> Iterable[Allowed]:
+def _read_allow_list(table: Settings, at: str) -> Iterable[AllowedFinding]:
     for entry in _check_type(table, "allow", list, at) or []:
         here = f"allow in {at}"
         if not isinstance(entry, dict):
@@ -225,7 +225,7 @@ def _read_allow_list(table: Settings, at: str) -> Iterable[Allowed]:
             )
         if expires is not None and not isinstance(expires, date):
             raise _wrong_type("expires", expires, date, here)
-        yield Allowed(source, digest, reason, expires, stage, message)
+        yield AllowedFinding(source, digest, reason, expires, stage, message)
 
 
 _CALLED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",

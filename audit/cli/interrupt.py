@@ -13,7 +13,7 @@ from typing import Protocol
 _PATIENCE = 5.0
 
 
-class Interruptible(Protocol):
+class InterruptibleQuery(Protocol):
     """A query that can be interrupted, and may have a limit of its own."""
 
     timeout: float | None
@@ -21,7 +21,7 @@ class Interruptible(Protocol):
     def interrupt(self) -> None: ...
 
 
-def interruptible(answer: Interruptible, action: Callable[[], None]) -> None:
+def interruptible(answer: InterruptibleQuery, action: Callable[[], None]) -> None:
     """Run an action on an answer in another thread; on KeyboardInterrupt stop the query and raise it here.
 
     The answer stops itself after its timeout. A query that does not obey ends with the process: DuckDB may ignore it.

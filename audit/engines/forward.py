@@ -237,7 +237,7 @@ class Rows:
     ) -> None:
         """Hand all rows of batch `number` to a writer; `output` is None where no model was run."""
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
-        stamp = rows.Stamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
+        stamp = rows.BatchStamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
         tables: dict[str, Any] = {}
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from audit.integrations.exporters import Exported
+    from audit.integrations.exporters import ExportResult
     from audit.store.read.reader import HasReader, Reader
 
 __all__ = ["export"]
@@ -25,7 +25,7 @@ def export(
     where: str | None = None,
     tag: str | None = None,
     indices: Sequence[int] | None = None,
-) -> Exported:
+) -> ExportResult:
     """Write one run, or chosen samples of it, in another tool's format into a folder, as `audit export` does."""
     from audit.integrations.exporters import export as export_run
 

@@ -37,7 +37,7 @@ from audit.store.read.reader import HasReader, Reader, reader_of
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """The result of an export."""
 
     run_id: str
@@ -75,7 +75,7 @@ def export(
     where: str | None = None,
     tag: str | None = None,
     indices: Sequence[int] | None = None,
-) -> Exported:
+) -> ExportResult:
     """Write one run in another tool's format into the folder `output`; create the folder if it is missing.
 
     `where` (an SQL condition over `lineage`), `tag` and `indices` choose samples, for formats that take chosen samples.
@@ -97,7 +97,7 @@ def export(
             folder.mkdir(parents=True, exist_ok=True)
             written = exporter(reader, row, folder, **arguments)
     files = sorted(os.path.relpath(path, folder) for path in written)
-    return Exported(row.run_id, to, os.fspath(folder), files, getattr(written, "left_out", 0))
+    return ExportResult(row.run_id, to, os.fspath(folder), files, getattr(written, "left_out", 0))
 
 
 def takes_samples(exporter: Exporter) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from audit import plainjson, values
-from audit.display import Printable
+from audit.display import PrintableView
 from audit.errors import NeedsTrust, NotFound, StoreDamaged, StoreError, UsageError
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, compare_source, read_recorded_source, source_path
@@ -51,7 +51,7 @@ class TracedStage(StageOutputRow):
 
 
 @dataclass
-class Trace(Printable):
+class Trace(PrintableView):
     """Everything that was recorded of one visit. Made by `Store.trace`."""
 
     reader: Reader

@@ -20,7 +20,7 @@ _BLOCK = 2**20
 _HINT = "Copy it again, or save it again with torch.save."
 
 
-class _Refused(Exception):
+class _ArchiveError(Exception):
     """What is wrong with an archive, and what to do about it."""
 
 
@@ -32,7 +32,7 @@ def check_archive(path: Path, failure: type[AuditError] = ModelError, always_all
             _check_sizes(path, found, always_allowed)
             for member in found:
                 _check_member(path, archive, member)
-    except _Refused as error:
+    except _ArchiveError as error:
         raise failure(error.args[0], hint=error.args[1]) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         raise failure(f"{path} is a damaged archive: {error}.", hint=_HINT) from error
@@ -41,10 +41,10 @@ def check_archive(path: Path, failure: type[AuditError] = ModelError, always_all
 def _check_sizes(path: Path, found: list[zipfile.ZipInfo], always_allowed: int) -> None:
     size = path.stat().st_size
     if sum(member.compress_size for member in found) > size:
-        raise _Refused(f"{path} says that its members are larger than the file, which has {size:,} bytes.", _HINT)
+        raise _ArchiveError(f"{path} says that its members are larger than the file, which has {size:,} bytes.", _HINT)
     unpacked = sum(member.file_size for member in found)
     if unpacked > max(always_allowed, _MOST_TIMES * size):
-        raise _Refused(
+        raise _ArchiveError(
             f"{path} has {size:,} bytes and would unpack to {unpacked:,}.",
             "What PyTorch writes is not compressed. Unpack and look at it before you load it.",
         )
@@ -61,6 +61,6 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
         while block := file.read(_BLOCK):
             left -= len(block)
             if left < 0:
-                raise _Refused(f"{path}: {member.filename} is longer than it says.", _HINT)
+                raise _ArchiveError(f"{path}: {member.filename} is longer than it says.", _HINT)
     if left:
-        raise _Refused(f"{path}: {member.filename} is shorter than it says.", _HINT)
+        raise _ArchiveError(f"{path}: {member.filename} is shorter than it says.", _HINT)

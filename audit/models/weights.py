@@ -70,13 +70,13 @@ def _with_metadata(bare: State, original: State, prefix: str = "") -> State:
     metadata = getattr(original, "_metadata", None)
     if not isinstance(metadata, Mapping):
         return bare
-    kept = _Versioned(bare)
+    kept = _VersionedState(bare)
     kept._metadata = {name[len(prefix) :]: value for name, value in metadata.items() if name.startswith(prefix)}
     kept._metadata.setdefault("", metadata.get(prefix.rstrip("."), {}))
     return kept
 
 
-class _Versioned(dict[str, torch.Tensor]):
+class _VersionedState(dict[str, torch.Tensor]):
     """A dict that, like the OrderedDict of a state dict, can carry `_metadata`."""
 
     _metadata: dict[str, object]
@@ -205,7 +205,7 @@ def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> F
 
 def _load_strictly(module: nn.Module, state: State, *, assign: bool) -> None:
     own = module.state_dict()
-    complete = _Versioned(state)
+    complete = _VersionedState(state)
     # Names and shapes were compared already; only counters may be absent, and a file without versions is a current one.
     complete._metadata = dict(getattr(state, "_metadata", None) or getattr(own, "_metadata", {}))
     for name in own.keys() - state.keys():

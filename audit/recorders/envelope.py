@@ -100,14 +100,14 @@ class RecordedBatch:
         """How many samples failed."""
         return self.count - len(self.ok)
 
-    def stamp_rows(self, stamp: wire.Stamp) -> StampedRows:
+    def stamp_rows(self, stamp: wire.BatchStamp) -> StampedRows:
         """Return the rows with what only the main process knows of them."""
         packed = self.records.numpy() if isinstance(self.records, torch.Tensor) else self.records
         return StampedRows(stamp, self.gathered, packed)
 
     def unstamped_rows(self) -> Mapping[str, Any]:
         """Return the rows as Arrow tables, without what only the main process knows."""
-        return self.stamp_rows(wire.Stamp("", 0, None, [])).unstamped()
+        return self.stamp_rows(wire.BatchStamp("", 0, None, [])).unstamped()
 
     @property
     def row_bytes(self) -> int:

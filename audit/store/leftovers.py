@@ -24,7 +24,7 @@ _OLD_OBJECT = 86_400.0
 
 
 @dataclass(slots=True)
-class Cleaned:
+class CleanupResult:
     """What was deleted."""
 
     files: int = 0
@@ -39,9 +39,9 @@ class Cleaned:
         return asdict(self)
 
 
-def clean(filesystem: Filesystem) -> Cleaned:
+def clean(filesystem: Filesystem) -> CleanupResult:
     """Delete leftovers in the whole store."""
-    cleaned = Cleaned()
+    cleaned = CleanupResult()
     for name in filesystem.list(""):
         _remove_abandoned(filesystem, name, cleaned)
     for name in filesystem.list(RUNS_FOLDER):
@@ -61,12 +61,12 @@ def clean_interrupted(filesystem: Filesystem, run_ids: list[str]) -> None:
     with suppress(StoreError, OSError):
         for name in filesystem.list(RUNS_FOLDER):
             if name.startswith(HIDDEN):
-                _remove_hidden(filesystem, name, Cleaned())
+                _remove_hidden(filesystem, name, CleanupResult())
         for run_id in run_ids:
-            _clean_run(filesystem, run_id, Cleaned(), keep_replaced=True)
+            _clean_run(filesystem, run_id, CleanupResult(), keep_replaced=True)
 
 
-def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned, *, keep_replaced: bool = False) -> None:
+def _clean_run(filesystem: Filesystem, run_id: str, cleaned: CleanupResult, *, keep_replaced: bool = False) -> None:
     held = filesystem.list(run_folder(run_id))
     if not held:
         return
@@ -90,7 +90,9 @@ def _clean_run(filesystem: Filesystem, run_id: str, cleaned: Cleaned, *, keep_re
         cleaned.skipped[run_id] = error.message
 
 
-def remove_leftovers(filesystem: Filesystem, run_id: str, cleaned: Cleaned, *, keep_replaced: bool = False) -> None:
+def remove_leftovers(
+    filesystem: Filesystem, run_id: str, cleaned: CleanupResult, *, keep_replaced: bool = False
+) -> None:
     """Delete files of a run that its manifest does not list. Only who holds the run's lock may do it.
 
     With `keep_replaced`, parts of a run that was merged stay: a reader that was open before still asks for those that a
@@ -128,7 +130,7 @@ def remove_run(filesystem: Filesystem, run_id: str) -> None:
     filesystem.remove(tombstone)
 
 
-def _remove_hidden(filesystem: Filesystem, name: str, cleaned: Cleaned) -> None:
+def _remove_hidden(filesystem: Filesystem, name: str, cleaned: CleanupResult) -> None:
     """Finish a removal, unless the process that began it is still at it."""
     path = f"{RUNS_FOLDER}/{name}"
     if not filesystem.is_locked(f"{path}/{lock_path('x').rpartition('/')[2]}"):
@@ -136,7 +138,7 @@ def _remove_hidden(filesystem: Filesystem, name: str, cleaned: Cleaned) -> None:
         cleaned.folders += 1
 
 
-def _remove_abandoned(filesystem: Filesystem, path: str, cleaned: Cleaned) -> None:
+def _remove_abandoned(filesystem: Filesystem, path: str, cleaned: CleanupResult) -> None:
     """Delete a temporary file that no lock guards, once it is old."""
     if not _is_temporary(path.rpartition("/")[2]) or not isinstance(filesystem, LocalFilesystem):
         return
@@ -145,7 +147,7 @@ def _remove_abandoned(filesystem: Filesystem, path: str, cleaned: Cleaned) -> No
         _remove_file(filesystem, path, cleaned)
 
 
-def _remove_file(filesystem: Filesystem, path: str, cleaned: Cleaned) -> None:
+def _remove_file(filesystem: Filesystem, path: str, cleaned: CleanupResult) -> None:
     age = filesystem.age(path)
     if age is None or (age < _OLD_OBJECT and not isinstance(filesystem, LocalFilesystem)):
         return

@@ -23,7 +23,7 @@ from audit.store import wire
 class StampedRows:
     """The rows of one batch by table: as this process gathered them, or as another one packed them."""
 
-    stamp: wire.Stamp
+    stamp: wire.BatchStamp
     gathered: Mapping[str, Columns] | None = None
     packed: Any = b""
 

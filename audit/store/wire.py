@@ -174,7 +174,7 @@ def _blobs(lengths: pa.Array, joined: pa.Buffer) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class BatchStamp:
     """What only the main process knows of a batch: lists are by place in the batch."""
 
     run_id: str
@@ -193,7 +193,7 @@ class Stamp:
         return {name: stamp_rows(name, table, [self], [table.num_rows]) for name, table in tables.items()}
 
 
-def stamp_rows(name: str, table: pa.Table, stamps: Sequence[Stamp], counts: Sequence[int]) -> pa.Table:
+def stamp_rows(name: str, table: pa.Table, stamps: Sequence[BatchStamp], counts: Sequence[int]) -> pa.Table:
     """Return rows with the columns of a table of the store; so many of them, one behind the other, belong to each stamp."""
     place = _places(table["position"], stamps, counts)
     extra: dict[str, Any] = {
@@ -223,7 +223,7 @@ def stamp_rows(name: str, table: pa.Table, stamps: Sequence[Stamp], counts: Sequ
     return pa.table([extra[f.name] if f.name in extra else table[f.name] for f in schema], schema=schema)
 
 
-def _places(positions: pa.ChunkedArray, stamps: Sequence[Stamp], counts: Sequence[int]) -> pa.Array:
+def _places(positions: pa.ChunkedArray, stamps: Sequence[BatchStamp], counts: Sequence[int]) -> pa.Array:
     """Return where each row's sample is among those of all stamps."""
     place = positions.chunk(0) if positions.num_chunks == 1 else positions.combine_chunks()
     if len(stamps) == 1:

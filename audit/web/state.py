@@ -8,7 +8,7 @@ from typing import TypeVar
 from audit.lineage.queries import overview
 from audit.lineage.queries.overview import Mistakes
 from audit.records import Run
-from audit.store.read.freshness import Current
+from audit.store.read.freshness import NewestReader
 from audit.store.read.reader import Reader
 from audit.store.sandbox.sandbox import Sandbox
 from audit.web.answers import Answers
@@ -30,7 +30,7 @@ class AppState:
     def __init__(
         self, location: str, *, replay: bool = True, trust: bool = False, write: bool = False, seconds: float = 20.0
     ) -> None:
-        self._current = Current(Reader, location)
+        self._current = NewestReader(Reader, location)
         self.sandbox = Sandbox(location, seconds=seconds)
         self.answers = Answers()
         self.neighbours = KnownNeighbours()

@@ -13,7 +13,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_rows import Seen, view, views, write_training
+from training_rows import WrittenVisit, view, views, write_training
 
 import audit
 from audit.store.training_views import VIEWS
@@ -33,9 +33,9 @@ HIGH = math.exp(2) / (math.exp(2) + 2)
 LOW = 1 / (math.exp(2) + 2)
 
 
-def answers(index: int, *right: bool) -> list[tuple[int, str, list[Seen]]]:
+def answers(index: int, *right: bool) -> list[tuple[int, str, list[WrittenVisit]]]:
     """One sample of class 0 over epochs."""
-    return [(epoch, "train", [Seen(index, 0, RIGHT if ok else WRONG)]) for epoch, ok in enumerate(right)]
+    return [(epoch, "train", [WrittenVisit(index, 0, RIGHT if ok else WRONG)]) for epoch, ok in enumerate(right)]
 
 
 def by_index(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -58,8 +58,8 @@ def test_forgetting_by_hand(tmp_path: Path) -> None:
 
 def test_forgetting_within_one_epoch(tmp_path: Path) -> None:
     """A sample drawn three times in an epoch, right, wrong, right, was forgotten once."""
-    visits = [Seen(7, 0, logits, visit) for visit, logits in enumerate((RIGHT, WRONG, RIGHT))]
-    write_training(tmp_path, [(0, "train", visits), (1, "train", [Seen(7, 0, WRONG)])])
+    visits = [WrittenVisit(7, 0, logits, visit) for visit, logits in enumerate((RIGHT, WRONG, RIGHT))]
+    write_training(tmp_path, [(0, "train", visits), (1, "train", [WrittenVisit(7, 0, WRONG)])])
     row = by_index(view(tmp_path, "forgetting"))[7]
     assert (row["forgetting_events"], row["epochs"], row["visits"]) == (2, 2, 4)
 
@@ -76,8 +76,8 @@ def test_cartography_by_hand(tmp_path: Path) -> None:
 
 def test_every_epoch_weighs_the_same(tmp_path: Path) -> None:
     """Three right visits in one epoch and one wrong visit in the next: half right, not three quarters."""
-    visits = [Seen(0, 0, RIGHT, visit) for visit in range(3)]
-    write_training(tmp_path, [(0, "train", visits), (1, "train", [Seen(0, 0, WRONG)])])
+    visits = [WrittenVisit(0, 0, RIGHT, visit) for visit in range(3)]
+    write_training(tmp_path, [(0, "train", visits), (1, "train", [WrittenVisit(0, 0, WRONG)])])
     row = by_index(view(tmp_path, "cartography"))[0]
     assert (row["correctness"], row["epochs"], row["visits"]) == (0.5, 2, 4)
     assert row["confidence"] == pytest.approx((HIGH + LOW) / 2)
@@ -86,20 +86,20 @@ def test_every_epoch_weighs_the_same(tmp_path: Path) -> None:
 
 def test_aum_by_hand(tmp_path: Path) -> None:
     rows = [(0, (1.0, 4.0, 2.5)), (1, (1.0, 4.0, 2.5)), (2, (1.0, 4.0, 2.5))]
-    write_training(tmp_path, [(0, "train", [Seen(label, label, logits) for label, logits in rows])])
+    write_training(tmp_path, [(0, "train", [WrittenVisit(label, label, logits) for label, logits in rows])])
     found = by_index(view(tmp_path, "aum"))
     assert [found[n]["aum"] for n in range(3)] == pytest.approx([-3.0, 1.5, -1.5])
 
 
 def test_aum_of_a_single_logit(tmp_path: Path) -> None:
-    write_training(tmp_path, [(0, "train", [Seen(0, 0, (1.5,)), Seen(1, 1, (1.5,))])])
+    write_training(tmp_path, [(0, "train", [WrittenVisit(0, 0, (1.5,)), WrittenVisit(1, 1, (1.5,))])])
     found = by_index(view(tmp_path, "aum"))
     assert [found[n]["aum"] for n in range(2)] == pytest.approx([-1.5, 1.5])
 
 
 def test_phases_and_splits_are_distinguished(tmp_path: Path) -> None:
     """Item 0 of the training set and item 0 of the validation set are different samples."""
-    write_training(tmp_path, [(0, "train", [Seen(0, 0, WRONG)]), (0, "eval", [Seen(0, 0, RIGHT, 1)])])
+    write_training(tmp_path, [(0, "train", [WrittenVisit(0, 0, WRONG)]), (0, "eval", [WrittenVisit(0, 0, RIGHT, 1)])])
     rows = view(tmp_path, "forgetting", "ORDER BY phase")
     assert [(row["phase"], row["never_learned"], row["forgetting_events"]) for row in rows] == [
         ("eval", False, 0),
@@ -109,7 +109,9 @@ def test_phases_and_splits_are_distinguished(tmp_path: Path) -> None:
 
 def test_what_is_not_finite_is_wrong_and_left_out_of_means(tmp_path: Path) -> None:
     nan = float("nan")
-    write_training(tmp_path, [(0, "train", [Seen(0, 0, RIGHT)]), (1, "train", [Seen(0, 0, (nan, 0.0, 0.0))])])
+    write_training(
+        tmp_path, [(0, "train", [WrittenVisit(0, 0, RIGHT)]), (1, "train", [WrittenVisit(0, 0, (nan, 0.0, 0.0))])]
+    )
     assert by_index(view(tmp_path, "forgetting"))[0]["forgetting_events"] == 1
     row = by_index(view(tmp_path, "cartography"))[0]
     assert row["confidence"] == pytest.approx(HIGH)
@@ -121,7 +123,7 @@ def test_what_is_not_finite_is_wrong_and_left_out_of_means(tmp_path: Path) -> No
 @pytest.mark.parametrize("label", [-2, -1, 3, 99])
 def test_a_label_out_of_range_has_no_margin(tmp_path: Path, label: int) -> None:
     """A negative index would count from the end of a list, and name some other class."""
-    write_training(tmp_path, [(0, "train", [Seen(0, label, RIGHT), Seen(1, 0, RIGHT)])])
+    write_training(tmp_path, [(0, "train", [WrittenVisit(0, label, RIGHT), WrittenVisit(1, 0, RIGHT)])])
     assert by_index(view(tmp_path, "cartography"))[0]["confidence"] is None
     assert by_index(view(tmp_path, "aum"))[0]["aum"] is None
     assert by_index(view(tmp_path, "forgetting"))[0]["never_learned"]
@@ -144,9 +146,9 @@ visited = st.lists(
 def test_against_numpy(drawn: list[tuple[int, int, list[float]]]) -> None:
     """Whatever was answered, over any epochs and any number of visits."""
     counts: dict[tuple[int, int], int] = defaultdict(int)
-    visits: list[tuple[int, Seen]] = []
+    visits: list[tuple[int, WrittenVisit]] = []
     for epoch, index, logits in sorted(drawn, key=lambda row: row[0]):
-        visits.append((epoch, Seen(index, index % 3, tuple(logits), counts[epoch, index])))
+        visits.append((epoch, WrittenVisit(index, index % 3, tuple(logits), counts[epoch, index])))
         counts[epoch, index] += 1
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "lineage"
@@ -164,7 +166,7 @@ def test_against_numpy(drawn: list[tuple[int, int, list[float]]]) -> None:
                 assert row[column] == pytest.approx(value, abs=1e-5), (name, column)
 
 
-def worked_out(mine: list[tuple[int, Seen]]) -> dict[str, dict[str, Any]]:
+def worked_out(mine: list[tuple[int, WrittenVisit]]) -> dict[str, dict[str, Any]]:
     """The three views of one sample by numpy."""
     epochs = np.array([epoch for epoch, _ in mine])
     label = mine[0][1].label
@@ -193,18 +195,18 @@ def worked_out(mine: list[tuple[int, Seen]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def steady(count: int, seed: int = 0) -> list[tuple[int, str, list[Seen]]]:
+def steady(count: int, seed: int = 0) -> list[tuple[int, str, list[WrittenVisit]]]:
     """Steps of two samples each whose loss moves a little around 0.24."""
     noise = np.random.default_rng(seed).normal(0, 0.05, (count, 2))
     return [
-        (n // 20, "train", [Seen(2 * n + k, 0, (2.0 + float(noise[n, k]), 0.0, 0.0)) for k in range(2)])
+        (n // 20, "train", [WrittenVisit(2 * n + k, 0, (2.0 + float(noise[n, k]), 0.0, 0.0)) for k in range(2)])
         for n in range(count)
     ]
 
 
 def test_a_spike_leads_to_its_files(tmp_path: Path) -> None:
     steps = steady(40)
-    steps[25] = (1, "train", [Seen(50, 0, (-9.0, 0.0, 0.0)), Seen(51, 0, RIGHT)])
+    steps[25] = (1, "train", [WrittenVisit(50, 0, (-9.0, 0.0, 0.0)), WrittenVisit(51, 0, RIGHT)])
     write_training(tmp_path, steps)
     rows = view(tmp_path, "spikes")
     assert [(row["step"], row["epoch"], row["reason"], row["source"]) for row in rows] == [
@@ -220,7 +222,9 @@ def test_a_spike_leads_to_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("bad", "reason"), [(float("nan"), "nan"), (float("inf"), "nan"), (-float("inf"), "inf")])
 def test_a_loss_that_is_not_finite_is_a_spike_at_any_step(tmp_path: Path, bad: float, reason: str) -> None:
-    write_training(tmp_path, [(0, "train", [Seen(103, 0, (bad, 0.0, 0.0)), Seen(104, 0, RIGHT)]), *steady(15)])
+    write_training(
+        tmp_path, [(0, "train", [WrittenVisit(103, 0, (bad, 0.0, 0.0)), WrittenVisit(104, 0, RIGHT)]), *steady(15)]
+    )
     rows = view(tmp_path, "spikes")
     assert [(row["step"], row["index"], row["reason"]) for row in rows] == [(0, 103, reason), (0, 104, reason)]
     assert rows[0]["correct"] is False
@@ -229,8 +233,8 @@ def test_a_loss_that_is_not_finite_is_a_spike_at_any_step(tmp_path: Path, bad: f
 def test_one_bad_step_does_not_hide_the_next(tmp_path: Path) -> None:
     nan = float("nan")
     steps = steady(40)
-    steps[20] = (1, "train", [Seen(40, 0, (nan, 0.0, 0.0))])
-    steps[21] = (1, "train", [Seen(42, 0, (-9.0, 0.0, 0.0))])
+    steps[20] = (1, "train", [WrittenVisit(40, 0, (nan, 0.0, 0.0))])
+    steps[21] = (1, "train", [WrittenVisit(42, 0, (-9.0, 0.0, 0.0))])
     write_training(tmp_path, steps)
     assert [(row["step"], row["reason"]) for row in view(tmp_path, "spikes")] == [(20, "nan"), (21, "high")]
 
@@ -246,15 +250,15 @@ def test_a_steady_loss_has_no_spikes(seed: int) -> None:
 
 def test_a_falling_loss_has_no_spikes(tmp_path: Path) -> None:
     """The first steps lie far above the later ones, and are no spikes: only what came before counts."""
-    write_training(tmp_path, [(0, "train", [Seen(n, 0, (n / 10, 0.0, 0.0))]) for n in range(50)])
+    write_training(tmp_path, [(0, "train", [WrittenVisit(n, 0, (n / 10, 0.0, 0.0))]) for n in range(50)])
     assert view(tmp_path, "spikes") == []
 
 
 def test_evaluation_is_compared_with_evaluation(tmp_path: Path) -> None:
     """A validation loss far above the training loss is not a spike."""
-    steps: list[tuple[int, str, list[Seen]]] = []
+    steps: list[tuple[int, str, list[WrittenVisit]]] = []
     for n, step in enumerate(steady(40)):
         steps.append(step)
-        steps.append((n // 20, "eval", [Seen(1000 + n, 0, WRONG)]))
+        steps.append((n // 20, "eval", [WrittenVisit(1000 + n, 0, WRONG)]))
     write_training(tmp_path, steps)
     assert view(tmp_path, "spikes") == []

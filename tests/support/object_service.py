@@ -50,7 +50,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Seen:
+class WrittenVisit:
     """One request as the server saw it."""
 
     method: str
@@ -69,7 +69,7 @@ class Service:
         self._moto.start()
         self.behind = self._moto.get_host_and_port()
         self.faults: list[Fault] = []
-        self.seen: list[Seen] = []
+        self.seen: list[WrittenVisit] = []
         self.lock = threading.Lock()
         self._numbers = itertools.count()
         owner = self
@@ -116,7 +116,7 @@ class Service:
                     return fault
         return None
 
-    def requests(self, method: str, part: str = "") -> list[Seen]:
+    def requests(self, method: str, part: str = "") -> list[WrittenVisit]:
         """What passed so far."""
         with self.lock:
             return [seen for seen in self.seen if seen.method == method and part in seen.path]
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False) -> None:
         with self.service.lock:
-            self.service.seen.append(Seen(self.command, self.path, status, len(data)))
+            self.service.seen.append(WrittenVisit(self.command, self.path, status, len(data)))
         try:
             self.send_response_only(status)
             for name, value in headers:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from audit.store.read.freshness import Current
+from audit.store.read.freshness import NewestReader
 from audit.store.read.reader import Reader
 
 WIDTH = 6
@@ -62,13 +62,13 @@ class Asked:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._current: Current[Reader] | None = None
+        self._current: NewestReader[Reader] | None = None
 
     @property
     def _reader(self) -> Reader:
         """The store as it is now; opened again only if something was committed."""
         if self._current is None:
-            self._current = Current(Reader, str(self.path), interval=0)
+            self._current = NewestReader(Reader, str(self.path), interval=0)
         self._current.expire()
         return self._current.reader()
 

@@ -19,7 +19,7 @@ from audit.store.write.writer import RunWriter
 
 
 @dataclass(frozen=True)
-class Seen:
+class WrittenVisit:
     """One visit."""
 
     index: int
@@ -28,7 +28,9 @@ class Seen:
     visit: int = 0
 
 
-def write_training(store: Path, batches: Iterable[tuple[int, str, Sequence[Seen]]], *, split: str | None = None) -> str:
+def write_training(
+    store: Path, batches: Iterable[tuple[int, str, Sequence[WrittenVisit]]], *, split: str | None = None
+) -> str:
     """One run whose steps are these (epoch, phase, visits); the loss of a step is the mean of its visits'."""
     writer = RunWriter.create(str(store), Run(""))
     for step, (epoch, phase, visits) in enumerate(batches):

@@ -22,7 +22,7 @@ from audit.report.html import charts
 from audit.report.html.environment import style
 from audit.report.html.notebook import run_html, trace_html
 from audit.report.html.report_file import report, write_report
-from audit.store.read.freshness import Current
+from audit.store.read.freshness import NewestReader
 from audit.store.read.reader import Reader
 from audit.web.respond import STATIC
 
@@ -148,7 +148,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
 def test_a_reader_stays_fresh(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
     writer = begin(place, "one")
-    current = Current(Reader, str(place), interval=0.0)
+    current = NewestReader(Reader, str(place), interval=0.0)
     before = current.reader()
     write_samples(writer, [{"source": "a.png"}])
     writer.flush()

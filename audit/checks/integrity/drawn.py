@@ -46,13 +46,13 @@ def missing(context: Context) -> Iterable[Finding]:
     if why := ranks.why_unknown(context, runs):
         context.note(f"{why}, so samples that were not drawn cannot be found")
         return
-    drawn = _Drawn(context, runs)
+    drawn = _RankDraws(context, runs)
     for split, length in sorted(drawn.lengths, key=str):
         yield from drawn.gaps(split, length)
     yield from drawn.find_never_drawn()
 
 
-class _Drawn:
+class _RankDraws:
     """The draws of several runs, one for each rank."""
 
     def __init__(self, context: Context, runs: list[Run]) -> None:

@@ -19,7 +19,7 @@ from audit.store.sql_literal import literal
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedFinding:
     """One exception: a source or a pattern of sources, a content digest, a stage, or a pattern of messages.
 
     With a stage and a message, both must fit.
@@ -50,7 +50,7 @@ class Allowed:
 class AllowList:
     """The exceptions of one check."""
 
-    entries: tuple[Allowed, ...] = ()
+    entries: tuple[AllowedFinding, ...] = ()
 
     def notes(self, check: str) -> list[str]:
         """Return a note for each expired entry."""
@@ -81,7 +81,7 @@ class AllowList:
         return is_accepted
 
 
-def _fits(entry: Allowed, finding: Finding, context: Context) -> bool:
+def _fits(entry: AllowedFinding, finding: Finding, context: Context) -> bool:
     """Return whether the stage and the message of an exception, those that it has, are the finding's."""
     if entry.stage is not None:
         stages = [stage for stage in context.facts.stages if stage.stage == finding.stage]

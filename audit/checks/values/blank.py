@@ -55,13 +55,13 @@ class Blank(Check):
         """Report channels, or rows and columns, that have one value in all samples, while others vary: the first stage where it is so."""
         if not context.facts.counts.get("payloads"):
             return
-        seen: dict[int, _Seen] = {}
+        seen: dict[int, _StageRange] = {}
         visits = set()
         for visit, stage, value in stored_values(context, max(_FEWEST, context.options["samples"])):
             visits.add(visit)
             if value is not None and value.ndim in (2, 3) and value.size:
-                seen.setdefault(stage, _Seen()).add(value)
-        before: _Seen | None = None
+                seen.setdefault(stage, _StageRange()).add(value)
+        before: _StageRange | None = None
         for stage, now in sorted(seen.items()):
             finding = self._channel(context, stage, now) or (
                 # A stage that leaves some samples as they are empties a part of the others at random.
@@ -72,7 +72,7 @@ class Blank(Check):
                 return
             before = now
 
-    def _channel(self, context: Context, stage: int, now: _Seen) -> Finding | None:
+    def _channel(self, context: Context, stage: int, now: _StageRange) -> Finding | None:
         if now.lowest is None or now.highest is None or now.channels < _FEWEST:
             return None
         constant = now.lowest == now.highest
@@ -88,7 +88,7 @@ class Blank(Check):
             severity="warning",
         )
 
-    def _lines(self, context: Context, stage: int, before: _Seen, now: _Seen) -> Finding | None:
+    def _lines(self, context: Context, stage: int, before: _StageRange, now: _StageRange) -> Finding | None:
         """Report rows or columns that a stage emptied in all samples: a picture of the same size lost its part."""
         if before.size is None or before.size != now.size or min(before.count, now.count) < _FEWEST:
             return None
@@ -107,7 +107,7 @@ class Blank(Check):
         return None
 
 
-class _Seen:
+class _StageRange:
     """What the stored outputs of one stage have in common: the range of each channel, and rows and columns of one value."""
 
     def __init__(self) -> None:

@@ -252,7 +252,7 @@ class RayRun(RunExecutor):
             want_inputs=False,
         )
         fetched = recorded.lost(index)
-        stamp = rows.Stamp(self.writer.run.run_id, epoch=0, batch=number, visits=[0])
+        stamp = rows.BatchStamp(self.writer.run.run_id, epoch=0, batch=number, visits=[0])
         self.writer.append({}, fetched.stamp_rows(stamp), fetched.row_bytes)
         del self.left[number]
         self.count(BatchCounts.of(fetched))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from audit.display import Printable
+from audit.display import PrintableView
 from audit.errors import UsageError
 from audit.lineage.diff.alignment import AlignmentStep, align
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
@@ -66,7 +66,7 @@ class LoneSample(TypedDict):
 
 
 @dataclass(slots=True)
-class Diff(Printable):
+class Diff(PrintableView):
     """What differs between two runs. Made by `Store.diff`."""
 
     a: Side

@@ -69,7 +69,7 @@ class BatchIntake:
         if all(label is None for label in envelope.labels):
             envelope.labels = _in_order(_batch_labels(envelope.data, envelope.count), envelope.layout)
         visits = self.visits.next_all(epoch, envelope.indices)
-        stamp = wire.Stamp(
+        stamp = wire.BatchStamp(
             self._run.run_id,
             epoch,
             number,

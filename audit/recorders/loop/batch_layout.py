@@ -101,7 +101,7 @@ class LayoutSearch:
     def find(self, value: Any) -> TensorLayout | None:
         """Return the samples of a tensor or an array; None where nothing proves them."""
         if id(value) not in self.known:
-            found = self.prove(value)
+            found = self.find_by_content(value)
             if found is None and self._keeps_places and isinstance(value, torch.Tensor):
                 found = _by_place(value, self.count)
             self.known[id(value)] = found
@@ -111,7 +111,7 @@ class LayoutSearch:
         """Return whether row n of a tensor is sample n, for all of them."""
         return self.find(value) == TensorLayout(tuple(range(self.count)), 0)
 
-    def prove(self, value: Any) -> TensorLayout | None:
+    def find_by_content(self, value: Any) -> TensorLayout | None:
         """Return the samples that the content alone proves."""
         try:
             return self._find(as_numbers(value))
@@ -248,7 +248,7 @@ def _place_lists(data: Any, search: LayoutSearch) -> None:
         is_list = isinstance(part, (tuple, list)) and len(part) == search.count
         if is_list and all(isinstance(one, torch.Tensor) and one.shape[:1] != (search.count,) for one in part):
             for place, tensor in enumerate(part):
-                search.known[id(tensor)] = search.prove(tensor) or TensorLayout((place,), None)
+                search.known[id(tensor)] = search.find_by_content(tensor) or TensorLayout((place,), None)
 
 
 def _is_object_in_order(data: Any, search: LayoutSearch) -> bool:
@@ -256,7 +256,7 @@ def _is_object_in_order(data: Any, search: LayoutSearch) -> bool:
     for reference in object_references(data):
         held = reference()
         for tensor in () if isinstance(held, Mapping) else tensors_inside(held):
-            found = search.prove(tensor)
+            found = search.find_by_content(tensor)
             if found is not None and found.places == tuple(range(search.count)):
                 return True
     return False

@@ -14,7 +14,7 @@ import torch
 from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.loop.state import RecordingState
-from audit.recorders.model.match import BatchMatcher, Unmatched
+from audit.recorders.model.match import BatchMatcher, UnmatchedCall
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import Place
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
@@ -61,7 +61,7 @@ class BatchStages:
         try:
             with self._state.tracker.paused():
                 return self._matcher.find(tensor, arguments).rows
-        except Unmatched as error:
+        except UnmatchedCall as error:
             self._skip(stage, str(error))
             return []
 
@@ -102,7 +102,7 @@ class BatchStages:
         for place, row in described.items():
             row.write(batch.indices[place], place, ordinal, stage.name, tables["stage_outputs"], tables["payloads"])
             self._state.batches.change_digest(batch, place, row.facts.digest)
-        stamp = wire.Stamp(self._state.run.run_id, batch.epoch, None, batch.visits)
+        stamp = wire.BatchStamp(self._state.run.run_id, batch.epoch, None, batch.visits)
         made = stamp.apply(wire.unpack(wire.pack(tables)))
         self._state.write(self._take_stages())
         if batch.written or "stage_outputs" not in batch.tables:

@@ -34,7 +34,7 @@ class CallReceiver:
         step = None
         with self._problems.guard():
             for channel in self._channels:
-                channel.settle()
+                channel.wait_for_delivery()
             with self._state.lock:
                 step = self._recorder.begin(watched, given, arguments)
                 if step is None:

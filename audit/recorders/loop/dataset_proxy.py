@@ -70,7 +70,7 @@ class Channel:
         """While an item is made, what is done to tensors is not a part of the loop."""
         return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
 
-    def settle(self) -> None:
+    def wait_for_delivery(self) -> None:
         """Wait until everything that was sent so far has been delivered."""
         with self._idle:
             while self._thread is not None and (self._busy or not self._pipe.empty()) and self._thread.is_alive():

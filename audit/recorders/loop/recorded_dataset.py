@@ -31,7 +31,7 @@ _TORCHS_OWN = (default_collate, default_convert)
 
 
 @dataclass(slots=True)
-class Failed:
+class FailedItems:
     """Stands for the items of a batch that the user's dataset could not make."""
 
     error: Any
@@ -97,7 +97,7 @@ class RecordedMap(StandIn):
         try:
             return fetch()
         except Exception as error:
-            return Failed(portable_error(error))
+            return FailedItems(portable_error(error))
 
     def _item(self, index: Any) -> Any:
         return record_item(self._audit_recorder, index)
@@ -185,7 +185,7 @@ class RecordedItems:
         self.source = source
         self._recorder = recorder
         self._number = 0
-        self._failed: Failed | None = None
+        self._failed: FailedItems | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "source":
@@ -209,7 +209,7 @@ class RecordedItems:
             self._recorder.rows.forget_last()
             raise
         except Exception as error:
-            self._failed = Failed(portable_error(error))
+            self._failed = FailedItems(portable_error(error))
             self._recorder.failing = True
             return self._failed
         self._number += 1
@@ -229,9 +229,9 @@ class RecordingCollate:
         self._keeps_places = hasattr(collate, "_audit_stage")
 
     def __call__(self, items: Any) -> RecordedBatch:
-        failed = items if isinstance(items, Failed) else None
+        failed = items if isinstance(items, FailedItems) else None
         if failed is None and isinstance(items, list):
-            failed = next((item for item in items if isinstance(item, Failed)), None)
+            failed = next((item for item in items if isinstance(item, FailedItems)), None)
         if failed is not None:
             return self.recorder.take_batch(None, indexed=self.indexed, error=failed.error)
         # The function may sort the list itself.

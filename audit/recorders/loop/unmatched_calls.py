@@ -34,7 +34,7 @@ class UnmatchedCalls:
                     f"The recorded model {name} was never called: there are no predictions of it. Call it as model(x); model.forward(x) is not recorded."
                 )
             elif watched.layers is not None:
-                for layer in watched.layers.silent():
+                for layer in watched.layers.silent_layers():
                     problems.mark(f"The hook on layer {layer} never fired: nothing of it is recorded.")
             if watched.layers is not None and watched.layers.problem:
                 problems.mark(f"Layer values could not be recorded, the first: {watched.layers.problem}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from audit import values
-from audit.recorders.model.layers import LayerHooks, Seen
+from audit.recorders.model.layers import LayerHooks, LayerReading
 from audit.recorders.model.step import ModelStep
 from audit.store import wire as batch
 
@@ -24,7 +24,7 @@ def activation_table(step: ModelStep) -> Any:
     return batch.table_of("activations", {name: [row.get(name) for row in found] for name in names})
 
 
-def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) -> list[dict[str, Any]]:
+def _rows(step: ModelStep, hooks: LayerHooks, seen: LayerReading, chosen: list[bool]) -> list[dict[str, Any]]:
     found = []
     mixed = step.mixed_rows
     for number, row in enumerate(seen.rows):
@@ -50,7 +50,7 @@ def _rows(step: ModelStep, hooks: LayerHooks, seen: Seen, chosen: list[bool]) ->
     return found
 
 
-def _keep_value(hooks: LayerHooks, seen: Seen, number: int) -> dict[str, Any]:
+def _keep_value(hooks: LayerHooks, seen: LayerReading, number: int) -> dict[str, Any]:
     if seen.values is None:
         return {}
     value = seen.values[number]

@@ -13,7 +13,7 @@ from audit.models.task_outputs import TaskOutput, is_losses
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.graded_targets import GradedTargets, head_targets, sample_targets
-from audit.recorders.model.match import BatchMatch, BatchMatcher, Unmatched
+from audit.recorders.model.match import BatchMatch, BatchMatcher, UnmatchedCall
 from audit.recorders.model.mix_parents import MixRecorder
 from audit.recorders.model.model_calls import ModelCalls
 from audit.recorders.model.optimizers import OptimizerWatch
@@ -87,11 +87,13 @@ class CallRecorder:
         facts["other_mode"] = watched.layers_in_other_mode() or None
         try:
             if torch._C._functorch.peek_interpreter_stack() is not None:
-                raise Unmatched("The model was called inside a function transform, such as torch.func.vmap or grad.")
+                raise UnmatchedCall(
+                    "The model was called inside a function transform, such as torch.func.vmap or grad."
+                )
             # What is computed from the input is not an operation of the loop.
             with self._tracker.paused():
                 match = self._matcher.find(given, arguments)
-        except Unmatched as error:
+        except UnmatchedCall as error:
             self._calls.add(**facts, samples=0, reason=str(error))
             return None
         step = self._make_step(watched, phase, match)

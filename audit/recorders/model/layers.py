@@ -113,7 +113,7 @@ def _no_layer(wish: str | type, named: dict[str, nn.Module]) -> UsageError:
 
 
 @dataclass(slots=True)
-class Seen:
+class LayerReading:
     """One tensor at one port of one layer, described while it was there."""
 
     layer: str
@@ -155,7 +155,7 @@ class LayerHooks:
             handle.remove()
         self._handles.clear()
 
-    def silent(self) -> list[str]:
+    def silent_layers(self) -> list[str]:
         """Layers whose hook never fired."""
         return [name for name, count in self.fired.items() if count == 0]
 
@@ -185,7 +185,7 @@ class LayerHooks:
                     with self._careful(name):
                         rows = describe(parameter.grad.detach(), per_sample=False)
                         kind = type(module).__name__
-                        step.seen.append((self, Seen(name, kind, "backward", f"parameter.{key}", rows, None)))
+                        step.seen.append((self, LayerReading(name, kind, "backward", f"parameter.{key}", rows, None)))
 
     def _before(self, name: str, module: nn.Module) -> Callable[..., None]:
         kind = type(module).__name__
@@ -207,8 +207,8 @@ class LayerHooks:
 
         return hook
 
-    def _careful(self, name: str) -> _Careful:
-        return _Careful(self, name)
+    def _careful(self, name: str) -> _HookGuard:
+        return _HookGuard(self, name)
 
     def _read(self, name: str, kind: str, side: str, value: Any, step: ModelStep) -> None:
         with self._careful(name):
@@ -252,7 +252,12 @@ class LayerHooks:
             value = value[[step.inputs[place] for place in places]]
         rows = [row | {"axis": axis} for row in describe(value, per_sample=per_sample)]
         step.seen.append(
-            (self, Seen(name, kind, direction, port, rows, places, self._values_to_keep(value, len(rows), per_sample)))
+            (
+                self,
+                LayerReading(
+                    name, kind, direction, port, rows, places, self._values_to_keep(value, len(rows), per_sample)
+                ),
+            )
         )
 
     def _values_to_keep(self, value: torch.Tensor, count: int, per_sample: bool) -> list[torch.Tensor] | None:
@@ -264,7 +269,7 @@ class LayerHooks:
         return list(kept) if alone else [kept] * count
 
 
-class _Careful:
+class _HookGuard:
     """Reading a layer draws nothing, builds no graph, and never raises into the model."""
 
     __slots__ = ("_grad", "_hooks", "_name")

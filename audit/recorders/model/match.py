@@ -40,7 +40,7 @@ class BatchMatch:
 PART = "part"
 
 
-class Unmatched(Exception):
+class UnmatchedCall(Exception):
     """Nothing proves which samples a model was called with; says why."""
 
 
@@ -98,21 +98,21 @@ class BatchMatcher:
         self._tracker = tracker
 
     def find(self, given: torch.Tensor | None, arguments: list[Any]) -> BatchMatch:
-        """Return the samples that a model is called with. Raises `Unmatched` when nothing proves which they are."""
+        """Return the samples that a model is called with. Raises `UnmatchedCall` when nothing proves which they are."""
         if given is None:
             return self._match_object(arguments)
         listed = next((one for one in arguments if is_list_of_tensors(one)), None)
         if given.is_nested:
             match = self._match_list(given.unbind())
             if match is None:
-                raise Unmatched("The input is a nested tensor whose parts are not the content of recorded samples.")
+                raise UnmatchedCall("The input is a nested tensor whose parts are not the content of recorded samples.")
             return match
         if listed is not None and (match := self._match_list(listed)) is not None:
             return match
         match = self._match_tensor(given)
         others = [one for one in all_tensors(arguments) if one is not given]
         if any(self._is_foreign(other, given) for other in others):
-            raise Unmatched("Another argument of the call is as large as the batch and is not made of it.")
+            raise UnmatchedCall("Another argument of the call is as large as the batch and is not made of it.")
         return self._with_other_samples(match, others)
 
     def _match_tensor(self, given: torch.Tensor) -> BatchMatch:
@@ -123,11 +123,11 @@ class BatchMatcher:
         if origins is None:
             match = self._match_content(given)
             if match is None:
-                raise Unmatched(self._why_not_known())
+                raise UnmatchedCall(self._why_not_known())
             return match
         rows = self._resolve_rows(origins)
         if rows is None or all(row is None for row in rows):
-            raise Unmatched("The input was made of a tensor that is not a recorded batch.")
+            raise UnmatchedCall("The input was made of a tensor that is not a recorded batch.")
         if origins.operations or origins.axis != 0:
             evidence = evidence if evidence == "view" else "operations"
             return _with_parents(BatchMatch([], evidence, operations=origins.operations), rows)
@@ -184,9 +184,9 @@ class BatchMatcher:
             own = [found for reference in batch.objects if (found := reference()) is not None]
             if any(mine is other for mine in own for other in arguments):
                 if batch.layout is not None and not batch.layout.is_object_in_order:
-                    raise Unmatched(self._why_not_known())
+                    raise UnmatchedCall(self._why_not_known())
                 return BatchMatch([(batch, place) for place in batch.ok], "object")
-        raise Unmatched("The model was given neither a tensor nor an object of a recorded batch.")
+        raise UnmatchedCall("The model was given neither a tensor nor an object of a recorded batch.")
 
     def _why_not_known(self) -> str:
         newest = self._batches.newest

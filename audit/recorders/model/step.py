@@ -11,7 +11,7 @@ from audit.store import wire as tables
 from audit.store.stamped_rows import ColumnRows
 
 if TYPE_CHECKING:
-    from audit.recorders.model.layers import LayerHooks, Seen
+    from audit.recorders.model.layers import LayerHooks, LayerReading
     from audit.recorders.model.unpredicted_batch import UnpredictedBatch
 
 #: The key of a prediction, with which the tables of single tasks begin.
@@ -49,7 +49,7 @@ class ModelStep:
     columns: dict[str, Any] = field(default_factory=dict)
     learning_rate: float | None = None
     gradient_norm: float | None = None
-    seen: list[tuple[LayerHooks, Seen]] = field(default_factory=list)
+    seen: list[tuple[LayerHooks, LayerReading]] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
     #: The same samples were given to a model before: the step is that call's.
     follows: bool = False

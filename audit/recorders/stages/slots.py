@@ -61,7 +61,7 @@ class Slot:
         self.__init__(state["owner"], state["key"], child=state["child"])  # type: ignore[misc]
 
 
-class _Held:
+class _HeldTuple:
     """A tuple of callables that an object holds; remade while any of its places has a stand-in."""
 
     def __init__(self, owner: Any, name: str) -> None:
@@ -78,7 +78,7 @@ class _Held:
 class TupleSlot(Slot):
     """A place in a tuple. When the last stand-in has gone, the owner has the very tuple that it had."""
 
-    def __init__(self, held: _Held, key: int) -> None:
+    def __init__(self, held: _HeldTuple, key: int) -> None:
         super().__init__(held.owner, key)
         self._held = held
 
@@ -170,5 +170,5 @@ def _is_same(now: Any, before: Any, stand_in: Any = None) -> bool:
 
 def tuple_slots(owner: Any, name: str) -> list[Slot]:
     """Return a slot for each place of a tuple that an object holds in an attribute."""
-    held = _Held(owner, name)
+    held = _HeldTuple(owner, name)
     return [TupleSlot(held, place) for place in range(len(held.now()))]

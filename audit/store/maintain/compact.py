@@ -40,7 +40,7 @@ def remove(reader: Reader, reference: str) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """What a merge came to."""
 
     run_id: str
@@ -50,7 +50,7 @@ class Compacted:
     bytes_after: int
 
 
-def compact(reader: Reader, reference: str | None = None) -> Compacted:
+def compact(reader: Reader, reference: str | None = None) -> CompactionResult:
     """Merge a run's small parts and sort their rows by index, in one commit."""
     run_id = reader.run(reference).run_id
     filesystem = reader.filesystem
@@ -72,7 +72,9 @@ def compact(reader: Reader, reference: str | None = None) -> Compacted:
         for path in {*left_behind} - {f"{run_folder(run_id)}/{part.file}" for part in merged}:
             filesystem.remove(path)
     reader.take(manifest)
-    return Compacted(run_id, len(before), len(merged), sum(p.bytes for p in before), sum(p.bytes for p in merged))
+    return CompactionResult(
+        run_id, len(before), len(merged), sum(p.bytes for p in before), sum(p.bytes for p in merged)
+    )
 
 
 def _merge_table(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:

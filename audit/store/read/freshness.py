@@ -19,7 +19,7 @@ from audit.store.read.reader import Reader
 R = TypeVar("R", bound=Reader)
 
 
-class Current(Generic[R]):
+class NewestReader(Generic[R]):
     """The newest reader of one store."""
 
     def __init__(self, kind: type[R], location: str, *, interval: float = 1.0) -> None:

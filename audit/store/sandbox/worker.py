@@ -79,7 +79,7 @@ _IMPORTED_LATE = (
 )
 
 
-class _Absent:
+class _AbsentLibraries:
     """Libraries that are looked for, slow to load and not needed: reported as not installed."""
 
     @staticmethod
@@ -90,7 +90,7 @@ class _Absent:
 
 def _import_what_is_loaded_late(location: str) -> None:
     """A confined child can read no library: what DuckDB and Arrow import on first use is imported here."""
-    sys.meta_path.insert(0, _Absent)
+    sys.meta_path.insert(0, _AbsentLibraries)
     for name in _IMPORTED_LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

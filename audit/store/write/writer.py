@@ -21,7 +21,7 @@ from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
 from audit.store.filesystem import Filesystem, filesystem_for
 from audit.store.index_set import index_set_of
-from audit.store.leftovers import Cleaned, clean_interrupted, remove_leftovers
+from audit.store.leftovers import CleanupResult, clean_interrupted, remove_leftovers
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import (
     Manifest,
@@ -114,7 +114,7 @@ class RunWriter:
             # Read under the lock: another writer may have committed until just now.
             manifest = read_manifest(filesystem, run_id)
             if isinstance(filesystem, LocalFilesystem):
-                remove_leftovers(filesystem, run_id, Cleaned(), keep_replaced=True)
+                remove_leftovers(filesystem, run_id, CleanupResult(), keep_replaced=True)
         except FileNotFoundError:
             locks.close()
             raise missing from None

@@ -76,7 +76,7 @@ def _batch(
     if number % 3 == 0:
         tables["rng"].add(index=number, position=0, generator="torch", state=b"\0")
     indices = [*range(40, 40 + count)] if is_stream else None
-    known = wire.Stamp("r", stamp.pop("epoch", 0), number, visits=[*range(count)], indices=indices, **stamp)
+    known = wire.BatchStamp("r", stamp.pop("epoch", 0), number, visits=[*range(count)], indices=indices, **stamp)
     return StampedRows(known, None, wire.pack(tables)) if is_packed else StampedRows(known, tables)
 
 

@@ -165,7 +165,7 @@ def test_a_packed_batch_unpacks_to_the_same_rows(data: st.DataObject) -> None:
     gathered = batch.columns(table)
     for position, row in enumerate(rows):
         gathered.add(**{**row, "position": position, "index": position})
-    stamp = batch.Stamp(run_id="r", epoch=3, batch=4, visits=list(range(len(rows))), rank=1)
+    stamp = batch.BatchStamp(run_id="r", epoch=3, batch=4, visits=list(range(len(rows))), rank=1)
     stamped = stamp.apply(batch.unpack(batch.pack({table: gathered})))
     found = stamped[table].to_pylist()
     assert stamped[table].schema.equals(SCHEMAS[table])
