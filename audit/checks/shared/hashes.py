@@ -20,6 +20,8 @@ BITS = 64
 _FEW = 64
 #: A band with more hashes than this is split again rather than compared pair by pair.
 _CROWD = 2_000
+#: How many hashes of such a group are compared with all that follow, at a time.
+_TOGETHER = 16
 
 
 def dhash(image: Any) -> int:
@@ -94,8 +96,11 @@ def _small_groups(
 
 def _compare(hashes: Array, positions: Array, distance: int) -> Iterator[tuple[Array, Array]]:
     values = hashes[positions]
-    for place in range(len(positions) - 1):
-        near = np.flatnonzero(np.bitwise_count(values[place + 1 :] ^ values[place]) <= distance)
-        if len(near):
-            others = positions[place + 1 + near]
-            yield np.full(len(others), positions[place]), others
+    for start in range(0, len(positions) - 1, _TOGETHER):
+        few = values[start : start + _TOGETHER]
+        near = np.bitwise_count(few[:, None] ^ values[None, start + 1 :]) <= distance
+        place, other = np.nonzero(near)
+        # The others begin one place later: those before the diagonal are pairs that are there already, or no pairs.
+        later = other >= place
+        if later.any():
+            yield positions[start + place[later]], positions[start + 1 + other[later]]

@@ -25,6 +25,8 @@ _BLURS = (0.6, 0.9, 1.2)
 _STEPS = 4
 _BLOCK = 500
 _AXIS = np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2
+#: Averages one axis to the side that is compared.
+_POOLING = np.repeat(np.eye(COMPARED, dtype=np.float32), SIDE // COMPARED, axis=1) / np.float32(SIDE // COMPARED)
 
 
 def unexplained(first: Array, second: Array) -> Array:
@@ -48,9 +50,19 @@ def _compute_unexplained(first: Array, second: Array) -> Array:
     variants = [(np.where(sharper, blurred, a), np.where(sharper, b, blurred)) for blurred in blurs]
     variants += [(_levels_of(a, b), b), (a, _levels_of(b, a))]
     resampling = _resampling(moved)
-    for one, two in variants:
-        best = np.minimum(best, _align(one, two, moved, 2, resampling)[0])
-    left[promising] = best
+    # Only the variant that explains most where the pictures are is aligned again.
+    tried = np.stack([_left(one, two, resampling) for one, two in variants])
+    chosen = np.argmin(tried, axis=0)
+    one, two = (np.stack(side)[chosen, np.arange(len(chosen))] for side in zip(*variants, strict=True))
+    left[promising] = np.minimum(best, _align(one, two, moved, 2, resampling)[0])
+    return left
+
+
+def _left(a: Array, b: Array, resampling: tuple[Array, Array]) -> Array:
+    """Return what each a, moved and scaled, leaves of b unexplained."""
+    warped = (_POOLING @ resampling[0]) @ a @ (resampling[1] @ _POOLING.T)
+    explained = (unit_vectors(warped) * unit_vectors(pooled(b, COMPARED))).sum(axis=1)
+    left: Array = 1 - np.maximum(explained, 0) ** 2
     return left
 
 
@@ -145,12 +157,16 @@ def _blur(pictures: Array, deviation: float) -> Array:
 def _levels_of(pictures: Array, others: Array) -> Array:
     """Return pictures whose grey levels are mapped, in their order, to those of others (histogram matching)."""
     levels = np.arange(256, dtype=np.float32)
-    mapped = np.empty_like(pictures)
-    for place, (one, other) in enumerate(zip(pictures, others, strict=True)):
-        whole = one.astype(np.uint8)
-        have = np.bincount(whole.ravel(), minlength=256)
-        want = np.bincount(other.astype(np.uint8).ravel(), minlength=256)
-        used = np.flatnonzero(want)
-        middle = np.interp(have.cumsum() - have / 2, want.cumsum()[used] - want[used] / 2, levels[used])
-        mapped[place] = middle[whole]
-    return mapped
+    (whole, have), (_, want) = _histograms(pictures), _histograms(others)
+    have_ranks, want_ranks = (counts.cumsum(axis=1) - counts / 2 for counts in (have, want))
+    mapped = np.empty((len(pictures), 256), np.float32)
+    for place, used in enumerate(want > 0):
+        mapped[place] = np.interp(have_ranks[place], want_ranks[place, used], levels[used])
+    return np.take(mapped.ravel(), whole)
+
+
+def _histograms(pictures: Array) -> tuple[Array, Array]:
+    """Return each pixel's place in a table of 256 levels for each picture, and how many pixels have each place."""
+    count = len(pictures)
+    places = pictures.astype(np.uint8) + 256 * np.arange(count)[:, None, None]
+    return places, np.bincount(places.ravel(), minlength=256 * count).reshape(count, 256)
