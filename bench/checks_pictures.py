@@ -55,9 +55,7 @@ def build(folder: Path, name: str, package: Path) -> None:
             f"    net.load_state_dict(torch.load({str(folder / 'digits.pt')!r}, weights_only=True))\n    return net.eval()\n"
         )
         model = {"model": f"{folder / 'net.py'}:model", "trust": True}
-    audit_run(
-        root, pipeline=folder / "pipeline.py", store=folder / "lineage", capture="full", workers=0, **model
-    )
+    audit_run(root, pipeline=folder / "pipeline.py", store=folder / "lineage", capture="full", workers=0, **model)
 
 
 def judge(place: Path) -> dict[str, Any]:

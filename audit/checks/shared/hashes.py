@@ -20,7 +20,7 @@ BITS = 64
 _FEW = 64
 #: A band with more hashes than this is split again rather than compared pair by pair.
 _CROWD = 2_000
-#: How many hashes of such a group are compared with all that follow, at a time.
+#: How many hashes of a crowded band are compared with all that follow, at a time.
 _TOGETHER = 16
 
 

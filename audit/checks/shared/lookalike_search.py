@@ -88,7 +88,7 @@ class _LookalikeSearch:
         start = 0
         for place, end in enumerate(ends):
             candidates, start = j[start:end], end
-            if len(candidates) > _MOST_ALIGNED:
+            if len(candidates) > _MOST_FITTED:
                 candidates = _choose_best_fits(fit.small[place], tiny, candidates, _LEFT_SEARCHED, _MOST_FITTED)
             if len(candidates):
                 kept = _choose_best_fits(fit.middle[place], units, candidates, _LEFT_COMPARED, _MOST_ALIGNED)

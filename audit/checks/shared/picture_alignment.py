@@ -17,7 +17,7 @@ SIDE, COMPARED = 32, 16
 #: The most that a copy is moved (pixels across and down) and scaled (share, across and down).
 _LIMIT = np.array([2.2, 2.2, 0.12, 0.12], np.float32)
 #: After the first and after the second step, pairs that leave more than this unexplained are given up.
-_HOPELESS = {1: 0.15, 2: 0.06}
+_HOPELESS = {1: 0.09, 2: 0.045}
 #: Pairs that leave at most this unexplained are tried again, blurred and with other levels.
 _PROMISING = 0.035
 #: The standard deviations of the blurs, in pixels.
