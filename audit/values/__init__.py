@@ -19,15 +19,15 @@ from audit.values.dispatch import (
     export,
     fingerprint,
     kind_of,
+    known_kinds,
     load_kinds,
     observe,
     preview,
     row_digests,
-    tensor_kind,
 )
 from audit.values.hashing import following as following_digests
 from audit.values.hashing import version as digest_version
-from audit.values.image import ImageKind
+from audit.values.image import ImageKind, pillow_names
 from audit.values.joint import describe_target
 from audit.values.mapping import MappingKind
 from audit.values.number import NumberKind
@@ -40,8 +40,8 @@ from audit.values.tv import as_form
 
 __all__ = [
     "DIGEST_VERSION", "KINDS", "DecodeOptions", "Encoded", "Facts", "Preview", "ValueKind",
-    "as_form", "decode", "derive", "describe_target", "digest", "digest_version", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "load_kinds",
-    "observe", "preview", "row_digests", "source_digest", "tensor_kind", "torch_names",
+    "as_form", "decode", "derive", "describe_target", "digest", "digest_version", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "known_kinds", "load_kinds",
+    "observe", "pillow_names", "preview", "row_digests", "source_digest", "torch_names",
 ]  # fmt: skip
 
 # In the order in which they are asked; `other` takes what is left.

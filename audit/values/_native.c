@@ -358,17 +358,16 @@ static PyObject *py_rows(PyObject *self, PyObject *args) {
     return made;
 }
 
-/* pixels(source, height, width, kind, dtype, mode, type) -> the facts of an RGB picture; None where they need another way. */
-static PyObject *py_pixels(PyObject *self, PyObject *args) {
-    PyObject *from, *kind, *dtype, *mode, *type;
+/* The facts of an RGB picture with four bytes a pixel; None where they need another way. Does not take references. */
+static PyObject *facts_of_rgb(PyObject *from, Py_ssize_t height, Py_ssize_t width, PyObject *kind, PyObject *dtype, PyObject *mode,
+                              PyObject *type) {
     Source s;
     Hash h;
     Facts f;
-    Py_ssize_t sides[3] = {0, 0, 3};
+    Py_ssize_t sides[3] = {height, width, 3};
     char header[HEADER_MOST];
     int good;
-    if (!PyArg_ParseTuple(args, "OnnUUUO:pixels", &from, &sides[0], &sides[1], &kind, &dtype, &mode, &type) || borrow(from, &s) < 0)
-        return NULL;
+    if (borrow(from, &s) < 0) return NULL;
     size_t head = write_header(header, "image", "RGB", sides, 3);
     if (!head || s.size < DIGEST_LEAST || sides[0] < 1 || sides[1] < 1 || s.size / 4 / sides[0] != sides[1] ||
         s.size != 4 * sides[0] * sides[1])
@@ -382,6 +381,54 @@ static PyObject *py_pixels(PyObject *self, PyObject *args) {
     if (!good) Py_RETURN_NONE;
     PyObject *shape = Py_BuildValue("nnn", sides[0], sides[1], sides[2]);
     return facts_tuple(type, kind, dtype, shape, mode, &f, 3 * sides[0] * sides[1]);
+}
+
+/* pixels(source, height, width, kind, dtype, mode, type) -> the facts of an RGB picture; None where they need another way. */
+static PyObject *py_pixels(PyObject *self, PyObject *args) {
+    PyObject *from, *kind, *dtype, *mode, *type;
+    Py_ssize_t height, width;
+    if (!PyArg_ParseTuple(args, "OnnUUUO:pixels", &from, &height, &width, &kind, &dtype, &mode, &type)) return NULL;
+    return facts_of_rgb(from, height, width, kind, dtype, mode, type);
+}
+
+/* What the caller knows of Pillow: see values/image.py. */
+enum { PICTURE, CORE, PICTURE_FACTS, PICTURE_KIND, PICTURE_DTYPE, RGB_MODE, P_SIZE, P_CORE, P_MODE, P_PALETTE, P_INFO, P_TRANSPARENCY, P_ARROW,
+       PICTURE_KNOWN };
+
+/* The pixels of a plain RGB picture that Pillow has in memory; NULL for every other one, perhaps with an error. */
+static PyObject *pixels_of_picture(PyObject *value, PyObject *known, Py_ssize_t *height, Py_ssize_t *width) {
+    PyObject *k[PICTURE_KNOWN], *made = NULL;
+    for (int i = 0; i < PICTURE_KNOWN; i++) k[i] = PyTuple_GetItem(known, i);
+    if ((PyObject *)Py_TYPE(value) != k[PICTURE]) return NULL;
+    PyObject *core = PyObject_GetAttr(value, k[P_CORE]), *mode = PyObject_GetAttr(value, k[P_MODE]);
+    PyObject *size = PyObject_GetAttr(value, k[P_SIZE]), *info = PyObject_GetAttr(value, k[P_INFO]);
+    int good = core && mode && size && info && (PyObject *)Py_TYPE(core) == k[CORE] && PyUnicode_Check(mode) &&
+               PyUnicode_CompareWithASCIIString(mode, "RGB") == 0 && PyTuple_Check(size) && PyTuple_Size(size) == 2 &&
+               PyDict_Check(info) && PyDict_Contains(info, k[P_TRANSPARENCY]) == 0 && attribute_is(value, k[P_PALETTE], Py_None) == 1;
+    if (good) {
+        *width = PyLong_AsSsize_t(PyTuple_GetItem(size, 0));
+        *height = PyLong_AsSsize_t(PyTuple_GetItem(size, 1));
+        if (*width > 0 && *height > 0) made = PyObject_CallMethodObjArgs(core, k[P_ARROW], NULL);
+    }
+    Py_XDECREF(info);
+    Py_XDECREF(size);
+    Py_XDECREF(mode);
+    Py_XDECREF(core);
+    return made;
+}
+
+/* The facts of such a picture, or None for every other value. */
+static PyObject *facts_of_picture(PyObject *value, PyObject *known) {
+    Py_ssize_t height, width;
+    if (!PyTuple_Check(known) || PyTuple_Size(known) != PICTURE_KNOWN) Py_RETURN_NONE;
+    PyObject *pixels = pixels_of_picture(value, known, &height, &width);
+    PyObject *found = !pixels ? NULL : facts_of_rgb(pixels, height, width, PyTuple_GetItem(known, PICTURE_KIND),
+                                                    PyTuple_GetItem(known, PICTURE_DTYPE), PyTuple_GetItem(known, RGB_MODE),
+                                                    PyTuple_GetItem(known, PICTURE_FACTS));
+    Py_XDECREF(pixels);
+    if (found) return found;
+    PyErr_Clear(); /* the slower way decides */
+    Py_RETURN_NONE;
 }
 
 /* Divides rather than multiplies, so that no number given by a caller overflows. */
@@ -776,6 +823,7 @@ static PyObject *py_loops(PyObject *self, PyObject *args) {
 }
 
 #include "_stage.h"
+#include "_load.h"
 
 static PyMethodDef methods[] = {
     {"rgbx", py_rgbx, METH_VARARGS, "Copy pixels with padding 255; (min, max, sum, sum of squares, zeros)."},
@@ -803,6 +851,7 @@ static PyMethodDef methods[] = {
     {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
     {"run_stage", (PyCFunction)(void (*)(void))py_run_stage, METH_FASTCALL, "Call a stage of a visit, and note what it returned."},
+    {"run_load", (PyCFunction)(void (*)(void))py_run_load, METH_FASTCALL, "Read a visit's file, decode it, and note both."},
     {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},
     {"loops", py_loops, METH_VARARGS, "How wide the loops in use are; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},
@@ -814,7 +863,7 @@ static int prepare(PyObject *module) {
 #endif
     wide_loops = widest_loops();
     fill_crc_tables();
-    return prepare_stages();
+    return prepare_stages() | prepare_loads();
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};

@@ -100,6 +100,17 @@ def note_opened(files: list[str] | None, thread: int, /) -> bool:
 def run_stage(plan: tuple[Any, ...], visit: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
     """Call a stage of a visit, note what it returned, and return it; what a plan is: recorders/visit/planned_stage.py."""
 
+def run_load(
+    plan: tuple[Any, ...],
+    loader: tuple[Any, ...],
+    visit: Any,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    /,
+) -> Any:
+    """Read the file of a visit, decode and note it, and return the picture; plan and loader: recorders/visit/file_load.py."""
+
 def column(
     values: list[Any], start: int, step: int, kind: str, /
 ) -> tuple[int, bytes | None, bytes | None, bytes | None] | None:

@@ -5,14 +5,14 @@
 #include <time.h>
 
 /* What is the same for every call of a stage, a tuple; see recorders/visit/planned_stage.py. */
-enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, PLANNED };
+enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, IMAGE_KIND, PILLOW, PLANNED };
 
 /* Attributes of a visit, its rows and its notes. */
 enum { A_VALUE, A_DIGEST, A_LAST, A_ROWS, A_LEVEL, A_FOLLOWER, A_HAS_CALLS, A_CHANGES, A_ACTIVITY, A_OVERHEAD, A_PASSED, A_RAN, A_PLACE,
-       A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_NOTE, A_KEEP, A_CHECK_NONE, A_COUNT };
+       A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_FAIL_LOAD, A_NOTE, A_KEEP, A_CHECK_NONE, A_COUNT };
 static const char *const attribute_texts[A_COUNT] = {
     "_value", "_digest", "_last", "rows", "_level", "follower", "has_calls", "changes_in_place", "activity", "_overhead", "_passed", "_ran",
-    "place", "version", "_version", "is_inference", "fail", "_note", "_keep", "check_none"};
+    "place", "version", "_version", "is_inference", "fail", "fail_load", "_note", "_keep", "check_none"};
 static PyObject *attribute_names[A_COUNT], *verify_level, *digest_level, *number_zero;
 
 static int prepare_stages(void) {
@@ -125,36 +125,47 @@ static void note_end(Noted *n) {
     PyBuffer_Release(&n->view);
 }
 
-/* Tell the visit of the exception that is set, which stays set. */
-static void note_failure(PyObject *plan, PyObject *visit) {
+/* Tell the visit of the exception that is set, which stays set: `method` is given the stage and the exception. */
+static void note_failure(PyObject *visit, int method, PyObject *stage) {
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
     PyErr_NormalizeException(&kind, &error, &trace);
     if (trace && error) PyException_SetTraceback(error, trace);
-    Py_XDECREF(PyObject_CallMethodObjArgs(visit, attribute_names[A_FAIL], PyTuple_GetItem(plan, NAME), error, NULL));
+    Py_XDECREF(PyObject_CallMethodObjArgs(visit, attribute_names[method], stage, error, NULL));
     PyErr_Clear();
     PyErr_Restore(kind, error, trace);
 }
 
-/* The facts of an output, where these loops are what describes tensors; None for every other value, NULL for an error. */
+/* The facts of an output, where these loops are what describes its kind; None for every other value, NULL for an error. */
 static PyObject *facts_of_output(PyObject *plan, PyObject *output) {
     PyObject *kind = PyDict_GetItemWithError(PyTuple_GetItem(plan, BY_TYPE), (PyObject *)Py_TYPE(output));
-    if (!kind && PyErr_Occurred()) return NULL;
-    return kind && kind == PyTuple_GetItem(plan, TENSOR_KIND) ? facts_of_tensor(output, PyTuple_GetItem(plan, TORCH)) : new_ref(Py_None);
+    if (!kind) return PyErr_Occurred() ? NULL : new_ref(Py_None);
+    if (kind == PyTuple_GetItem(plan, TENSOR_KIND)) return facts_of_tensor(output, PyTuple_GetItem(plan, TORCH));
+    return kind == PyTuple_GetItem(plan, IMAGE_KIND) ? facts_of_picture(output, PyTuple_GetItem(plan, PILLOW)) : new_ref(Py_None);
 }
 
-/* Make the row of a tensor, and make it the visit's last output; 0, or -1 for an error. */
-static int note_tensor(PyObject *plan, PyObject *visit, Before *b, PyObject *output, PyObject *facts, long long spent) {
+/* Note how often a tensor was changed in place; pictures, and tensors of inference mode, do not count that. */
+static int note_version(PyObject *plan, PyObject *output, PyObject *row) {
+    PyObject *torch = PyTuple_GetItem(plan, TORCH);
+    if (PyTuple_Size(torch) != KNOWN || (PyObject *)Py_TYPE(output) != PyTuple_GetItem(torch, TENSOR)) return 0;
+    int is_counted = method_gives(output, attribute_names[A_IS_INFERENCE], Py_False);
+    if (is_counted != 1) return is_counted;
+    PyObject *version = get(output, A_COUNTED);
+    int good = version ? PyObject_SetAttr(row, attribute_names[A_VERSION], version) : -1;
+    Py_XDECREF(version);
+    return good;
+}
+
+/* Make the row of an output, and make it the visit's last one; `came_in` is the digest that it may share, or None.
+ * 0, or -1 for an error. */
+static int note_facts(PyObject *plan, PyObject *visit, PyObject *rows, PyObject *came_in, PyObject *output, PyObject *facts, long long spent) {
     PyObject *digest = PyTuple_GetItem(facts, 4), *time = PyFloat_FromDouble(spent / 1000.0), *row = NULL;
-    int good = -1, is_same = PyObject_RichCompareBool(digest, b->came_in, Py_EQ);
+    int good = -1, is_same = PyObject_RichCompareBool(digest, came_in, Py_EQ);
     if (time && is_same >= 0)
         row = PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, ROW), facts, is_same ? Py_False : Py_True, Py_None, time, NULL);
     Py_XDECREF(time);
     if (!row) return -1;
-    /* How often it was changed in place; tensors of inference mode do not count that. */
-    int is_counted = method_gives(output, attribute_names[A_IS_INFERENCE], Py_False);
-    PyObject *version = is_counted == 1 ? get(output, A_COUNTED) : NULL;
-    if (is_counted < 0 || (is_counted && (!version || PyObject_SetAttr(row, attribute_names[A_VERSION], version) < 0))) goto done;
+    if (note_version(plan, output, row) < 0) goto done;
     int is_digest = is_at(visit, A_LEVEL, digest_level);
     if (is_digest < 0) goto done;
     if (!is_digest || is_same) {
@@ -162,11 +173,10 @@ static int note_tensor(PyObject *plan, PyObject *visit, Before *b, PyObject *out
         if (!kept) goto done;
         Py_DECREF(kept);
     }
-    if (PyDict_SetItem(b->rows, PyTuple_GetItem(plan, ORDINAL), row) < 0) goto done;
+    if (PyDict_SetItem(rows, PyTuple_GetItem(plan, ORDINAL), row) < 0) goto done;
     good = PyObject_SetAttr(visit, attribute_names[A_VALUE], output) | PyObject_SetAttr(visit, attribute_names[A_DIGEST], digest) |
            PyObject_SetAttr(visit, attribute_names[A_LAST], row);
 done:
-    Py_XDECREF(version);
     Py_DECREF(row);
     return good;
 }
@@ -183,9 +193,9 @@ static int note_passed(PyObject *plan, PyObject *visit, PyObject *value, PyObjec
 }
 
 /* Describe what a stage returned. A problem of describing is not one of the user's: `Visit._note` notes it. */
-static int note_output(PyObject *plan, PyObject *visit, Before *b, PyObject *output, long long spent, long long ended) {
+static int note_output(PyObject *plan, PyObject *visit, PyObject *rows, PyObject *came_in, PyObject *output, long long spent, long long ended) {
     PyObject *facts = facts_of_output(plan, output);
-    if (facts && facts != Py_None && note_tensor(plan, visit, b, output, facts, spent) == 0) {
+    if (facts && facts != Py_None && note_facts(plan, visit, rows, came_in, output, facts, spent) == 0) {
         Py_DECREF(facts);
         PyObject *total = PyLong_FromLongLong(overhead_of(visit) + nanoseconds() - ended);
         int good = total ? PyObject_SetAttr(visit, attribute_names[A_OVERHEAD], total) : -1;
@@ -196,8 +206,8 @@ static int note_output(PyObject *plan, PyObject *visit, Before *b, PyObject *out
     Py_XDECREF(facts);
     PyObject *time = PyLong_FromLongLong(spent), *made = NULL;
     if (time)
-        made = PyObject_CallMethodObjArgs(visit, attribute_names[A_NOTE], PyTuple_GetItem(plan, ORDINAL), output, b->came_in, time,
-                                          Py_None, NULL);
+        made = PyObject_CallMethodObjArgs(visit, attribute_names[A_NOTE], PyTuple_GetItem(plan, ORDINAL), output, came_in, time, Py_None,
+                                          NULL);
     Py_XDECREF(time);
     Py_XDECREF(made);
     return made ? 0 : -1;
@@ -225,7 +235,7 @@ static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t 
     long long ended = nanoseconds();
     note_end(&noted);
     if (!output) {
-        note_failure(plan, visit);
+        note_failure(visit, A_FAIL, PyTuple_GetItem(plan, NAME));
         forget(&b);
         return NULL;
     }
@@ -238,7 +248,7 @@ static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t 
             return NULL;
         }
     }
-    int good = note_output(plan, visit, &b, output, ended - begun - (overhead_of(visit) - overhead), ended);
+    int good = note_output(plan, visit, b.rows, b.came_in, output, ended - begun - (overhead_of(visit) - overhead), ended);
     if (good == 0) good = note_passed(plan, visit, PyTuple_GetItem(given, 0), output);
     if (good != 0) PyErr_Clear(); /* recording never raises into the user's code */
     forget(&b);

@@ -50,9 +50,9 @@ def observe(value: object) -> Facts:
         return KINDS.get("other").observe(value)
 
 
-def tensor_kind() -> tuple[dict[type, ValueKind], ValueKind]:
-    """Return the kinds of types that are known, and the kind for tensors: where it is a tensor's, compiled loops describe it."""
-    return _by_type, KINDS.get("tensor")
+def known_kinds() -> dict[type, ValueKind]:
+    """Return the kinds of types that are known: where it is `tensor` or `image`, compiled loops describe values of the type."""
+    return _by_type
 
 
 def fingerprint(value: object) -> tuple[str | None, int]:

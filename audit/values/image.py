@@ -39,6 +39,12 @@ def _plain_pixels(image: Any) -> Any:
     return None if 0 in size or own.get("palette") is not None else pixels.__arrow_c_array__()
 
 
+def pillow_names() -> tuple[Any, ...]:
+    """Return what the compiled loops must know of Pillow, in their order."""
+    fields = ("_size", "_im", "_mode", "palette", "info", "transparency", "__arrow_c_array__")
+    return (Image.Image, _CORE, Facts, "image", "uint8", "RGB", *fields)
+
+
 class ImageKind(ValueKind):
     """PIL.Image.Image and its subclasses; decodes to PIL.Image.Image."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import io
-import os
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_visit
+from audit.recorders.visit.file_load import path_loader
 from audit.recorders.visit.file_readers import Reader, observe_readers
 from audit.recorders.visit.opened_files import NOBODY, Before, note_opened_files, stop_noting_files
 from audit.recorders.visit.planned_stage import PlannedStage
@@ -61,8 +59,9 @@ class Instrument:
         for step, slot in walk(self.pipeline):
             pairs.append((slot, StageStandIn(slot.get(), _runner(step))))
         pairs += [(slot, StageStandIn(slot.get(), Visit.read)) for slot in self.pipeline.reads]
-        loads = Visit.load if self.pipeline.reads else _load_path
-        pairs += [(slot, StageStandIn(slot.get(), loads)) for slot in self.pipeline.loads]
+        for slot in self.pipeline.loads:
+            target = slot.get()
+            pairs.append((slot, StageStandIn(target, Visit.load if self.pipeline.reads else path_loader(target))))
         return pairs
 
     def keep_stand_ins(self) -> None:
@@ -186,50 +185,3 @@ def _runner(step: PipelineStep) -> Any:
     slow = functools.partial(Visit.run, stage=stage)
     plan = stage.compile(slow, SINGLE) if loops.native is not None else None
     return slow if plan is None else functools.partial(loops.native.run_stage, plan)  # type: ignore[union-attr]
-
-
-def _load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
-    """Call a loader that is given a path: torchvision's own decodes the very buffer that is hashed."""
-    path = args[0] if args else None
-    if isinstance(path, str):
-        try:
-            data = read_whole(path)
-        except OSError as error:
-            visit.fail("load", error)
-            raise
-        visit.hash_source(data, path)
-        if getattr(target, "__module__", "") == "torchvision.datasets.folder":
-            backend, decode = _torchvision_loader()
-            if backend() == "PIL":
-                return visit.load(decode, (data,), {})
-    return visit.load(target, args, kwargs)
-
-
-def read_whole(path: str) -> bytes:
-    """Return the content of a file, with as few calls of the system as possible."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(file).st_size
-        data = os.read(file, size + 1)
-        # Where it grew meanwhile, is not a plain file, or is larger than one call reads.
-        while len(data) != size and (more := os.read(file, 1 << 20)):
-            data += more
-        return data
-    except OSError as error:
-        # As `open` says it, of a folder for example.
-        error.filename = path
-        raise
-    finally:
-        os.close(file)
-
-
-@functools.cache
-def _torchvision_loader() -> tuple[Callable[[], str], Callable[[bytes], Any]]:
-    """Return what says how torchvision loads pictures, and what loads them so from memory with Pillow."""
-    import torchvision
-    from PIL import Image
-
-    def decode_rgb(data: bytes) -> Any:
-        return Image.open(io.BytesIO(data)).convert("RGB")
-
-    return torchvision.get_image_backend, decode_rgb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from audit import values
@@ -36,4 +36,13 @@ class PlannedStage:
         """
         if self.is_target or self.is_container or self.draws:
             return None
-        return (slow, self.ordinal, self.name, self.note, Row, single, *values.tensor_kind(), values.torch_names())
+        return stage_plan(slow, self.ordinal, self.name, self.note, single)
+
+
+def stage_plan(
+    slow: Callable[..., Any], ordinal: int, name: str, note: bytes = b"", single: Set[type] = frozenset()
+) -> tuple[Any, ...]:
+    """Return what is the same for every call of a stage, in the order of values/_stage.h."""
+    tensor, image = values.KINDS.get("tensor"), values.KINDS.get("image")
+    kinds = (values.known_kinds(), tensor, values.torch_names(), image, values.pillow_names())
+    return (slow, ordinal, name, note, Row, single, *kinds)

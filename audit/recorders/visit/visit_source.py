@@ -11,7 +11,7 @@ from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
 
 #: A file of at most so many bytes is hashed after its visit.
-_HASHED_LATER = 16_384
+HASHED_LATER = 16_384
 
 
 class VisitSource(VisitOutputs):
@@ -57,7 +57,7 @@ class VisitSource(VisitOutputs):
             return
         size = self.source_bytes = len(data)
         self.source_path = path
-        if size <= _HASHED_LATER and type(data) is bytes:
+        if size <= HASHED_LATER and type(data) is bytes:
             self._source_digest, self._source_data = None, data
         else:
             self.source_digest = hashlib.sha256(data).hexdigest()
@@ -79,10 +79,7 @@ class VisitSource(VisitOutputs):
         try:
             value = target(*args, **kwargs)
         except BaseException as error:
-            self.fail("load", error)
-            if self.source_path is not None:
-                # The dataset may read another file instead.
-                self.source_digest = self.source_bytes = self.source_path = None
+            self.fail_load("load", error)
             raise
         if 0 in self.rows:
             self.note_loaded_again(value, perf_counter_ns() - begun)
@@ -118,6 +115,13 @@ class VisitSource(VisitOutputs):
         if self.error is None:
             self.failed_stage = stage
             self.error = describe_error(error)
+
+    def fail_load(self, stage: str, error: BaseException) -> None:
+        """Note that the source could not be decoded."""
+        self.fail(stage, error)
+        if self.source_path is not None:
+            # The dataset may read another file instead.
+            self.source_digest = self.source_bytes = self.source_path = None
 
     def recover(self) -> None:
         """Forget an error that the dataset's own code has caught: it gave an item all the same."""

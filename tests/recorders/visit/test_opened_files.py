@@ -16,7 +16,7 @@ from torchvision.datasets import CocoDetection, OxfordIIITPet, VOCSegmentation
 from torchvision.transforms.functional import to_tensor
 
 import audit
-from audit.recorders.visit.instrument import read_whole
+from audit.recorders.visit.file_load import read_whole
 from audit.recorders.visit.opened_files import note_opened_files, stop_noting_files
 
 
