@@ -275,6 +275,18 @@ class Columns:
         self._waiting += row
         self.rows += 1
 
+    def values_of(self, names: tuple[str, ...]) -> list[Any]:
+        """Return the list to append rows to, value behind value in the order of `names`; then call `count_rows`."""
+        if names is not self._given:
+            self._lay_out()
+            self._given = names
+        return self._waiting
+
+    def count_rows(self) -> None:
+        """Count the rows that were appended to the list of `values_of`."""
+        laid_out = len(next(iter(self._columns.values()))) if self._columns else 0
+        self.rows = laid_out + len(self._waiting) // len(self._given)
+
     def add(self, **values: Any) -> None:
         """Append one row; a name left out is NULL."""
         self.append(tuple(values), tuple(values.values()))

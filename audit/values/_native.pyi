@@ -111,6 +111,14 @@ def run_load(
 ) -> Any:
     """Read the file of a visit, decode and note it, and return the picture; plan and loader: recorders/visit/file_load.py."""
 
+def add_visits(
+    waiting: list[tuple[Any, ...]], start: int, plan: tuple[Any, ...], lists: tuple[list[Any], ...], /
+) -> int:
+    """Append the rows of visits to lists, from `start` on until one is unusual; return how many were added.
+
+    What a plan and the lists are: recorders/visit/gathered_rows.py.
+    """
+
 def column(
     values: list[Any], start: int, step: int, kind: str, /
 ) -> tuple[int, bytes | None, bytes | None, bytes | None] | None:

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
+
+from torch.utils.data import get_worker_info
 
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.batch_row import batch_row
 from audit.recorders.visit.collated_values import LEFT_OUT
+from audit.recorders.visit.make import MadeVisit
+from audit.recorders.visit.origin import ListedFile, absolute_folder
+from audit.recorders.visit.sample_row import SAMPLE_COLUMNS, SOURCE_COLUMNS
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
-from audit.recorders.visit.stage_row import Row
+from audit.recorders.visit.stage_row import OUTPUT_COLUMNS, PAYLOAD_COLUMNS, Row
 from audit.recorders.visit.targets import Target
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Level, Stage
 from audit.store import wire
+from audit.values import native as loops
 
 _MOST_SENT = 256
 _TABLES = ("samples", "sample_sources", "stage_outputs", "payloads", "rng")
+
+
+#: The tables of visits of files that a list names, with the columns of their rows, in the order of values/_rows.h.
+_LISTED = {
+    "samples": SAMPLE_COLUMNS,
+    "sample_sources": SOURCE_COLUMNS,
+    "stage_outputs": OUTPUT_COLUMNS,
+    "payloads": PAYLOAD_COLUMNS,
+}
+
+
+def listed_plan(pipeline: Pipeline, classes: list[str] | None) -> tuple[Any, ...] | None:
+    """Return what the compiled loops must know to add many visits at once; None where they cannot."""
+    if loops.native is None or pipeline.has_targets:
+        return None
+    worker = get_worker_info()
+    names = tuple(step.stage.name for step in pipeline.steps)
+    return names, classes, worker.id if worker else None, hashlib.sha256, absolute_folder
 
 
 class SentStates:
@@ -91,12 +116,38 @@ class GatheredRows:
         if visit.error is None:
             self.ok.append(position)
             self.last_kind = last.kind if last is not None else None
+        self.add_states(index, position, states, sent)
+
+    def add_states(self, index: int, position: int, states: States, sent: SentStates) -> None:
+        """Add the generators that a visit drew from."""
         for name, state in states:
             digest = state.block_digest
             block = state.block if digest is not None and sent.is_new(digest) else None
-            tables["rng"].add(
+            self.tables["rng"].add(
                 index=index, position=position, generator=name, state=state.small, block_digest=digest, block=block
             )
+
+    def add_listed(
+        self, waiting: list[tuple[int, MadeVisit, ListedFile]], start: int, plan: tuple[Any, ...], sent: SentStates
+    ) -> int:
+        """Add many visits of files that a list names, from `start` on until one is unusual; return how many were added.
+
+        Only the compiled loops can do so. `plan` is what `listed_plan` returned.
+        """
+        tables = [self.tables[name] for name in _LISTED]
+        lists = [table.values_of(names) for table, names in zip(tables, _LISTED.values(), strict=True)]
+        known = (self.indices, self.digests, self._last_rows, self.labels, self.targets, self._routes, self.ok)
+        position = len(self.indices)
+        count: int = loops.native.add_visits(waiting, start, plan, (*lists, *known))  # type: ignore[union-attr]
+        for table in tables:
+            table.count_rows()
+        for place, (index, made, _) in enumerate(waiting[start : start + count]):
+            if made.states:
+                self.add_states(index, position + place, made.states, sent)
+        if count:
+            last = self._last_rows[-1]
+            self.last_kind = last.kind if last is not None else None
+        return count
 
     def add_collated(self, stage: Stage, ids: StageIds, rows: Sequence[Any], level: Level) -> None:
         """Add what a collate function made of each sample."""

@@ -17,7 +17,7 @@ from audit.recorders.envelope import BatchLayout, Packed, RecordedBatch, Weights
 from audit.recorders.randomness.visit_randomness import VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.error_text import describe_error
-from audit.recorders.visit.gathered_rows import GatheredRows, SentStates
+from audit.recorders.visit.gathered_rows import GatheredRows, SentStates, listed_plan
 from audit.recorders.visit.hugging_face import describe_batches, is_mapped
 from audit.recorders.visit.item_label import ItemLabel, LabelFinder
 from audit.recorders.visit.item_source import ItemSource, SourceFinder
@@ -191,9 +191,16 @@ class ItemRecorder:
         return True
 
     def _add_waiting(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for index, made, file in waiting:
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        plan = listed_plan(self.instrument.pipeline, self.classes)
+        done = 0
+        while done < len(waiting):
+            if plan is not None:
+                done += self.rows.add_listed(waiting, done, plan, self._sent)
+            for index, made, file in waiting[done : done + 1 if plan is not None else None]:
+                done += 1
                 try:
                     self._add_listed(index, made, file)
                 except Exception as error:

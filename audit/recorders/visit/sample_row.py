@@ -12,7 +12,7 @@ from audit.recorders.visit.visit import Visit
 from audit.records import Columns
 
 #: The columns that a row gives, in the order of its values.
-_SAMPLE = (
+SAMPLE_COLUMNS = (
     "index",
     "position",
     "split",
@@ -28,7 +28,7 @@ _SAMPLE = (
     "error",
     "worker",
 )
-_SOURCE = ("index", "position", "ordinal", "role", "source", "root", "digest", "bytes", "source_raw")
+SOURCE_COLUMNS = ("index", "position", "ordinal", "role", "source", "root", "digest", "bytes", "source_raw")
 
 
 def add_sample(
@@ -52,7 +52,7 @@ def add_sample(
         visit.source_digest, visit.source_bytes = origin.digest, origin.size
     worker = get_worker_info()
     tables["samples"].append(
-        _SAMPLE,
+        SAMPLE_COLUMNS,
         (
             index,
             position,
@@ -98,15 +98,15 @@ def add_listed_sample(
     worker = get_worker_info()
     number = worker.id if worker else None
     first = (index, position, file.split, source, folder, None, digest, size)
-    tables["samples"].append(_SAMPLE, (*first, label, name, "ok", None, None, number))
-    tables["sample_sources"].append(_SOURCE, (index, position, 0, None, source, folder, digest, size, None))
+    tables["samples"].append(SAMPLE_COLUMNS, (*first, label, name, "ok", None, None, number))
+    tables["sample_sources"].append(SOURCE_COLUMNS, (index, position, 0, None, source, folder, digest, size, None))
     return True
 
 
 def _add_sources(sources: Columns, index: int, position: int, visit: Visit, origin: Origin) -> None:
     if not origin.further and origin.root is not None:
         first_row = (index, position, 0, origin.role, origin.source, origin.root)
-        sources.append(_SOURCE, (*first_row, visit.source_digest, visit.source_bytes, origin.raw))
+        sources.append(SOURCE_COLUMNS, (*first_row, visit.source_digest, visit.source_bytes, origin.raw))
         return
     files = list(origin.further)
     if origin.root is not None or not origin.source.startswith("dataset://"):
@@ -119,4 +119,6 @@ def _add_sources(sources: Columns, index: int, position: int, visit: Visit, orig
         if digest is None and file.path is not None:
             content = content_of(file.path)
             digest, size = content.digest, content.bytes
-        sources.append(_SOURCE, (index, position, ordinal, file.role, file.source, file.root, digest, size, file.raw))
+        sources.append(
+            SOURCE_COLUMNS, (index, position, ordinal, file.role, file.source, file.root, digest, size, file.raw)
+        )

@@ -7,11 +7,11 @@ from audit.records import Columns
 from audit.values.base import Facts
 
 #: The columns that a row gives, in the order of its values.
-_OUTPUT = (
+OUTPUT_COLUMNS = (
     *("index", "position", "stage", "name", "changed", "params", "microseconds", "payload", "target"),
     *Facts._fields,  # each has the name of its column
 )
-_PAYLOAD = ("index", "position", "stage", "form", "kind", "encoding", "data")
+PAYLOAD_COLUMNS = ("index", "position", "stage", "form", "kind", "encoding", "data")
 
 
 class Row:
@@ -45,17 +45,19 @@ class Row:
         facts = self.facts
         level = "full" if self.full is not None else "preview" if self.preview is not None else "none"
         outputs.append(
-            _OUTPUT,
+            OUTPUT_COLUMNS,
             (index, position, stage, name, self.changed, self.params, self.microseconds, level, self.target) + facts,  # noqa: RUF005  (half the time)
         )
         if self.shared or level == "none":
             return
         if self.preview is not None:
             made = self.preview
-            payloads.append(_PAYLOAD, (index, position, stage, "preview", facts.kind, made.media_type, made.data))
+            payloads.append(
+                PAYLOAD_COLUMNS, (index, position, stage, "preview", facts.kind, made.media_type, made.data)
+            )
         if self.full is not None:
             kind, exact = self.full
-            payloads.append(_PAYLOAD, (index, position, stage, "full", kind, exact.encoding, exact.data))
+            payloads.append(PAYLOAD_COLUMNS, (index, position, stage, "full", kind, exact.encoding, exact.data))
 
 
 def unseen_row() -> Row:

@@ -11,10 +11,17 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import Compose, Lambda, ToTensor
+from torchvision.transforms import Compose, Lambda, RandomApply, ToTensor
 
 import audit
+from audit.recorders.stages.discover import find_pipeline
+from audit.recorders.visit.make import MadeVisit, lost_visit
+from audit.recorders.visit.origin import ListedFile, absolute_folder
+from audit.recorders.visit.stage_row import Row
+from audit.records import LEVELS, Level
 from audit.sources import open_dataset
+from audit.values import native as loops
+from audit.values.base import Facts
 
 _SAMPLES = "SELECT index, source, source_digest, label, label_name, status, failed_stage FROM samples ORDER BY ALL"
 _STAGES = "SELECT index, stage, name, digest, changed, mean FROM stage_outputs ORDER BY ALL"
@@ -115,3 +122,63 @@ def test_audit_run_names_files_as_its_dataset_does(pictures: Path, tmp_path: Pat
         assert store.sql(columns.format("split, source_digest", "samples")).fetchall() == expected
         files = store.sql(columns.format("ordinal, digest", "sample_sources")).fetchall()
         assert files == [(*row[:4], 0, row[5]) for row in expected]
+
+
+def _draw(value: torch.Tensor) -> torch.Tensor:
+    return value + torch.rand(1)
+
+
+def _all_rows(pictures: Path, store: Path, level: Level) -> dict[str, list[tuple[Any, ...]]]:
+    """Record files in detours, with names that are not ASCII, and every third sample drawing random numbers."""
+    torch.manual_seed(3)
+    dataset = ImageFolder(str(pictures), Compose([ToTensor(), lambda value: value, torch.neg, RandomApply([_draw])]))
+    for place in range(0, 40, 7):
+        path, label = dataset.samples[place]
+        dataset.samples[place] = (f"{Path(path).parent}/./{Path(path).name}", label)
+    with audit.record(store, capture=level, strict=True) as run:
+        for _ in run.loader(DataLoader(dataset, batch_size=40)):
+            pass
+    opened = audit.open(store)
+    left_out = {"stage_outputs": "run_id, microseconds"}
+    tables = ("samples", "sample_sources", "stage_outputs", "payloads", "rng")
+    return {
+        table: opened.sql(f"SELECT * EXCLUDE ({left_out.get(table, 'run_id')}) FROM {table} ORDER BY ALL").fetchall()
+        for table in tables
+    }
+
+
+@pytest.mark.skipif(loops.native is None, reason="the extension is not compiled")
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_compiled_loops_add_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch, pictures: Path, tmp_path: Path, level: Level
+) -> None:
+    compiled = _all_rows(pictures, tmp_path / "compiled", level)
+    monkeypatch.setattr("audit.recorders.visit.item_recorder.listed_plan", lambda *_: None)
+    assert _all_rows(pictures, tmp_path / "plain", level) == compiled
+    assert len(compiled["samples"]) == 40
+    assert compiled["rng"]
+
+
+@pytest.mark.skipif(loops.native is None, reason="the extension is not compiled")
+def test_a_visit_that_is_unusual_leaves_nothing_behind() -> None:
+    file = ListedFile("/folder/a.png", "/folder", 1)
+    row = Row(Facts("tensor", digest="0" * 32), True, None, 1.0)
+    made = MadeVisit(lost_visit(find_pipeline(None)), label=1)
+    visit = made.visit
+    visit.error, visit.opened, visit.source_bytes = None, [file.path], 3
+    visit.source_digest = "1" * 64
+    plan = (("load", "stage"), ["cat", "dog"], None, hashlib.sha256, absolute_folder)
+    lists: tuple[list[Any], ...] = tuple([] for _ in range(11))
+
+    def add(rows: dict[int, Any]) -> int:
+        visit.rows = rows
+        added: int = loops.native.add_visits([(5, made, file)], 0, plan, lists)  # type: ignore[union-attr]
+        return added
+
+    unseen = Row(None, True, None, 1.0)  # type: ignore[arg-type]
+    for rows in ({}, {1: row, 0: row}, {0: row, 2: row}, {0: row, 1: None}, {0: row, 1: unseen}):
+        assert add(rows) == 0
+        assert not any(lists)
+    assert add({0: row, 1: row}) == 1
+    assert [len(one) for one in lists] == [14, 9, 42, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert lists[0][:10] == [5, 0, None, "a.png", "/folder", None, "1" * 64, 3, 1, "dog"]

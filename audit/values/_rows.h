@@ -1,0 +1,208 @@
+/* The rows of visits of a dataset with a list of files, nearly all as each other: one call for many visits.
+ *
+ * It appends what `_add_listed` of recorders/visit/item_recorder.py appends, value behind value, to the lists that it is given. A visit
+ * that is unusual is left to `_add_listed`, with nothing of it appended. */
+
+/* What is the same for all visits, a tuple, and the lists that grow; see recorders/visit/gathered_rows.py. */
+enum { STAGE_NAMES, CLASSES, WORKER, SHA256, FOLDER_OF, GATHERING };
+enum { TO_SAMPLES, TO_SOURCES, TO_OUTPUTS, TO_PAYLOADS, TO_INDICES, TO_DIGESTS, TO_LAST_ROWS, TO_LABELS, TO_TARGETS, TO_ROUTES, TO_OK, LISTS };
+
+enum { R_VISIT, R_LABEL, R_ERROR, R_OPENED, R_ROWS, R_BYTES, R_DATA, R_DIGEST, R_LAST, R_ROUTE, R_FACTS, R_CHANGED, R_PARAMS, R_TIME, R_TARGET,
+       R_PREVIEW, R_FULL, R_SHARED, R_MEDIA, R_CONTENT, R_ENCODING, R_HEX, R_COUNT };
+static const char *const row_texts[R_COUNT] = {
+    "visit", "label", "error", "opened", "rows", "source_bytes", "_source_data", "source_digest", "_digest", "route", "facts", "changed",
+    "params", "microseconds", "target", "preview", "full", "shared", "media_type", "data", "encoding", "hexdigest"};
+enum { TEXT_OK, TEXT_NONE, TEXT_PREVIEW, TEXT_FULL, TEXT_COUNT };
+static const char *const word_texts[TEXT_COUNT] = {"ok", "none", "preview", "full"};
+static PyObject *row_names[R_COUNT], *row_words[TEXT_COUNT];
+
+static int prepare_rows(void) {
+    for (int i = 0; i < R_COUNT; i++)
+        if (!(row_names[i] = PyUnicode_InternFromString(row_texts[i]))) return -1;
+    for (int i = 0; i < TEXT_COUNT; i++)
+        if (!(row_words[i] = PyUnicode_InternFromString(word_texts[i]))) return -1;
+    return 0;
+}
+
+/* Append values to a list; 0, or -1 for an error, also where one of them is NULL. */
+static int append_all(PyObject *list, PyObject *const *values, int count) {
+    for (int i = 0; i < count; i++)
+        if (!values[i] || PyList_Append(list, values[i]) < 0) return -1;
+    return 0;
+}
+
+static void drop_all(PyObject **values, int count) {
+    for (int i = 0; i < count; i++) Py_CLEAR(values[i]);
+}
+
+/* The text of an ASCII string, and its length; NULL for every other object. */
+static const char *ascii_text(PyObject *o, Py_ssize_t *length) {
+    const char *text = PyUnicode_CheckExact(o) ? PyUnicode_AsUTF8AndSize(o, length) : NULL;
+    for (Py_ssize_t i = 0; text && i < *length; i++)
+        if (text[i] & 0x80) return NULL;
+    return text;
+}
+
+/* A path as seen from the folder that it lies below, as `relative_path` gives it; NULL where it has detours, or is not ASCII. */
+static PyObject *path_below(PyObject *path, PyObject *folder) {
+    Py_ssize_t length, above;
+    const char *text = ascii_text(path, &length), *root = ascii_text(folder, &above);
+    if (!text || !root || !above || length < above + 2 || memcmp(text, root, (size_t)above) || text[above] != '/') return NULL;
+    const char *below = text + above;
+    if (strstr(below, "//") || strstr(below, "/.") || text[length - 1] == '/') return NULL;
+    return PyUnicode_FromStringAndSize(below + 1, length - above - 1);
+}
+
+/* The name of a stored file; NULL where it is unusual, perhaps with an error. */
+static PyObject *source_name(PyObject *path, PyObject *name, PyObject *folder) {
+    Py_ssize_t length;
+    if (name == Py_None) return path_below(path, folder);
+    return ascii_text(name, &length) && length ? new_ref(name) : NULL;
+}
+
+/* The SHA-256 of a visit's file. Small files are not hashed yet. */
+static PyObject *digest_of_source(PyObject *visit, PyObject *sha256) {
+    PyObject *data = PyObject_GetAttr(visit, row_names[R_DATA]), *made = NULL;
+    if (data && !PyBytes_CheckExact(data)) made = PyObject_GetAttr(visit, row_names[R_DIGEST]);
+    else if (data) {
+        PyObject *hash = PyObject_CallFunctionObjArgs(sha256, data, NULL);
+        if (hash) made = PyObject_CallMethodObjArgs(hash, row_names[R_HEX], NULL);
+        Py_XDECREF(hash);
+    }
+    Py_XDECREF(data);
+    return made;
+}
+
+/* The name of a label, or None; NULL for an error. `label` is a whole number. */
+static PyObject *name_of_label(PyObject *classes, PyObject *label) {
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(label, &overflow);
+    int is_named = PyList_Check(classes) && !overflow && number >= 0 && number < PyList_Size(classes);
+    return is_named ? new_ref(PyList_GetItem(classes, (Py_ssize_t)number)) : PyErr_Occurred() ? NULL : new_ref(Py_None);
+}
+
+/* The payloads of one stage of a visit; 0, or -1 for an error. */
+static int add_payloads(PyObject *to, PyObject *const *key, PyObject *kind, PyObject *preview, PyObject *full) {
+    int good = 0;
+    if (preview != Py_None) {
+        PyObject *made[2] = {PyObject_GetAttr(preview, row_names[R_MEDIA]), PyObject_GetAttr(preview, row_names[R_CONTENT])};
+        PyObject *row[7] = {key[0], key[1], key[2], row_words[TEXT_PREVIEW], kind, made[0], made[1]};
+        good = append_all(to, row, 7);
+        drop_all(made, 2);
+    }
+    if (good == 0 && full != Py_None) {
+        if (!PyTuple_Check(full) || PyTuple_Size(full) != 2) return -1;
+        PyObject *exact = PyTuple_GetItem(full, 1);
+        PyObject *made[2] = {PyObject_GetAttr(exact, row_names[R_ENCODING]), PyObject_GetAttr(exact, row_names[R_CONTENT])};
+        PyObject *row[7] = {key[0], key[1], key[2], row_words[TEXT_FULL], PyTuple_GetItem(full, 0), made[0], made[1]};
+        good = append_all(to, row, 7);
+        drop_all(made, 2);
+    }
+    return good;
+}
+
+/* The row of one stage of a visit, and its payloads, as `Row.write` does; 0, or -1 for an error. */
+static int add_output(PyObject *lists, PyObject *const *key, PyObject *name, PyObject *row) {
+    static const int wanted[] = {R_FACTS, R_CHANGED, R_PARAMS, R_TIME, R_TARGET, R_PREVIEW, R_FULL, R_SHARED};
+    PyObject *found[8], *to = PyTuple_GetItem(lists, TO_OUTPUTS);
+    int good = 0;
+    for (int i = 0; i < 8; i++) good |= !(found[i] = PyObject_GetAttr(row, row_names[wanted[i]]));
+    if (good == 0 && PyTuple_Check(found[0]) && PyTuple_Size(found[0]) == 12) {
+        PyObject *level = row_words[found[6] != Py_None ? TEXT_FULL : found[5] != Py_None ? TEXT_PREVIEW : TEXT_NONE];
+        PyObject *first[9] = {key[0], key[1], key[2], name, found[1], found[2], found[3], level, found[4]};
+        good = append_all(to, first, 9);
+        for (int i = 0; good == 0 && i < 12; i++) good = PyList_Append(to, PyTuple_GetItem(found[0], i));
+        if (good == 0 && found[7] == Py_False)
+            good = add_payloads(PyTuple_GetItem(lists, TO_PAYLOADS), key, PyTuple_GetItem(found[0], 0), found[5], found[6]);
+    } else good = -1;
+    for (int i = 0; i < 8; i++) Py_XDECREF(found[i]);
+    return good ? -1 : 0;
+}
+
+/* The rows of all stages; they must be in the order of their numbers. `*last` is borrowed. 0, or -1 where they are not. */
+static int add_outputs(PyObject *lists, PyObject *index, PyObject *position, PyObject *names, PyObject *rows, PyObject **last) {
+    Py_ssize_t at = 0, before = -1;
+    PyObject *ordinal, *row;
+    if (!PyDict_Check(rows)) return -1;
+    while (PyDict_Next(rows, &at, &ordinal, &row)) {
+        Py_ssize_t number = PyLong_CheckExact(ordinal) ? PyLong_AsSsize_t(ordinal) : -1;
+        if (number <= before || number >= PyTuple_Size(names)) return -1;
+        PyObject *const key[3] = {index, position, ordinal};
+        if (add_output(lists, key, PyTuple_GetItem(names, number), row) < 0) return -1;
+        before = number, *last = row;
+    }
+    return before < 0 ? -1 : 0;
+}
+
+/* Append the rows of one visit: (index, made visit, listed file). 0, or -1 where it is unusual, perhaps with an error. */
+static int add_visit(PyObject *plan, PyObject *lists, PyObject *waiting, PyObject *folder) {
+    PyObject *index = PyTuple_GetItem(waiting, 0), *made = PyTuple_GetItem(waiting, 1), *file = PyTuple_GetItem(waiting, 2), *last = NULL;
+    PyObject *path = PyTuple_GetItem(file, 0), *list[LISTS], *v[9];
+    for (int i = 0; i < LISTS; i++) list[i] = PyTuple_GetItem(lists, i);
+    memset(v, 0, sizeof v);
+    enum { VISIT, LABEL, OPENED, VISIT_ROWS, SIZE, DIGEST_NOW, ROUTE, SOURCE, POSITION };
+    int good = -1;
+    if (!(v[VISIT] = PyObject_GetAttr(made, row_names[R_VISIT])) || !(v[LABEL] = PyObject_GetAttr(made, row_names[R_LABEL]))) goto done;
+    if (attribute_is(v[VISIT], row_names[R_ERROR], Py_None) != 1 || !PyLong_CheckExact(v[LABEL])) goto done;
+    v[OPENED] = PyObject_GetAttr(v[VISIT], row_names[R_OPENED]);
+    if (!v[OPENED] || !PyList_Check(v[OPENED]) || PyList_Size(v[OPENED]) != 1) goto done;
+    if (PyObject_RichCompareBool(PyList_GetItem(v[OPENED], 0), path, Py_EQ) != 1) goto done;
+    if (!(v[SOURCE] = source_name(path, PyTuple_GetItem(file, 3), folder))) goto done;
+    v[VISIT_ROWS] = PyObject_GetAttr(v[VISIT], row_names[R_ROWS]);
+    v[SIZE] = PyObject_GetAttr(v[VISIT], row_names[R_BYTES]);
+    v[DIGEST_NOW] = PyObject_GetAttr(v[VISIT], row_names[R_LAST]);
+    v[ROUTE] = PyObject_GetAttr(v[VISIT], row_names[R_ROUTE]);
+    v[POSITION] = PyLong_FromSsize_t(PyList_Size(list[TO_INDICES]));
+    if (!v[VISIT_ROWS] || !v[SIZE] || !v[DIGEST_NOW] || !v[ROUTE] || !v[POSITION]) goto done;
+    PyObject *digest = digest_of_source(v[VISIT], PyTuple_GetItem(plan, SHA256)), *name = name_of_label(PyTuple_GetItem(plan, CLASSES), v[LABEL]);
+    PyObject *sample[14] = {index, v[POSITION], PyTuple_GetItem(file, 4), v[SOURCE], folder, Py_None, digest, v[SIZE],
+                            v[LABEL], name, row_words[TEXT_OK], Py_None, Py_None, PyTuple_GetItem(plan, WORKER)};
+    PyObject *source[9] = {index, v[POSITION], number_zero, Py_None, v[SOURCE], folder, digest, v[SIZE], Py_None};
+    if (append_all(list[TO_SAMPLES], sample, 14) == 0 && append_all(list[TO_SOURCES], source, 9) == 0 &&
+        add_outputs(lists, index, v[POSITION], PyTuple_GetItem(plan, STAGE_NAMES), v[VISIT_ROWS], &last) == 0) {
+        PyObject *known[7] = {index, v[DIGEST_NOW], last, v[LABEL], Py_None, v[ROUTE], v[POSITION]};
+        good = 0;
+        for (int i = 0; good == 0 && i < 7; i++) good = PyList_Append(list[TO_INDICES + i], known[i]);
+    }
+    Py_XDECREF(digest);
+    Py_XDECREF(name);
+done:
+    drop_all(v, 9);
+    return good;
+}
+
+/* Take back what was appended to the lists behind these lengths. */
+static void shorten(PyObject *lists, const Py_ssize_t *lengths) {
+    for (int i = 0; i < LISTS; i++) {
+        PyObject *list = PyTuple_GetItem(lists, i);
+        if (PyList_SetSlice(list, lengths[i], PyList_Size(list), NULL) < 0) PyErr_Clear();
+    }
+}
+
+/* add_visits(waiting, start, plan, lists) -> how many visits were added, from `start` on until one is unusual. */
+static PyObject *py_add_visits(PyObject *self, PyObject *args) {
+    PyObject *waiting, *plan, *lists, *root = NULL, *folder = NULL;
+    Py_ssize_t start, at, lengths[LISTS];
+    if (!PyArg_ParseTuple(args, "O!nO!O!:add_visits", &PyList_Type, &waiting, &start, &PyTuple_Type, &plan, &PyTuple_Type, &lists)) return NULL;
+    int good = start >= 0 && PyTuple_Size(plan) == GATHERING && PyTuple_Size(lists) == LISTS && PyTuple_Check(PyTuple_GetItem(plan, STAGE_NAMES));
+    for (int i = 0; good && i < LISTS; i++) good = PyList_Check(PyTuple_GetItem(lists, i));
+    if (!good) return PyErr_SetString(PyExc_TypeError, "add_visits takes visits, a start, a plan and lists"), NULL;
+    for (at = start; at < PyList_Size(waiting); at++) {
+        PyObject *one = PyList_GetItem(waiting, at), *file = PyTuple_Check(one) && PyTuple_Size(one) == 3 ? PyTuple_GetItem(one, 2) : NULL;
+        if (!file || !PyTuple_Check(file) || PyTuple_Size(file) != 5) break;
+        if (!folder || PyTuple_GetItem(file, 1) != root) { /* one root for all, as a rule */
+            Py_XDECREF(folder);
+            root = PyTuple_GetItem(file, 1);
+            folder = root == Py_None ? NULL : PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, FOLDER_OF), root, NULL);
+            if (!folder) break;
+        }
+        for (int i = 0; i < LISTS; i++) lengths[i] = PyList_Size(PyTuple_GetItem(lists, i));
+        if (add_visit(plan, lists, one, folder) == 0) continue;
+        PyErr_Clear(); /* the slower way meets it too, and says so */
+        shorten(lists, lengths);
+        break;
+    }
+    PyErr_Clear();
+    Py_XDECREF(folder);
+    return PyLong_FromSsize_t(at - start);
+}
