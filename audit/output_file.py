@@ -14,7 +14,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @contextlib.contextmanager
-def writing(place: str | os.PathLike[str], hint: str = "Choose another place.") -> Iterator[None]:
+def explain_write_errors(place: str | os.PathLike[str], hint: str = "Choose another place.") -> Iterator[None]:
     """Say in a sentence why a file or folder that the user named could not be written; UsageError."""
     try:
         yield
@@ -32,7 +32,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     folder, name = os.path.split(target)
     part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part") if plain else target
     try:
-        with writing(path, "Choose another file with -o."):
+        with explain_write_errors(path, "Choose another file with -o."):
             yield part
             if plain:
                 os.replace(part, target)

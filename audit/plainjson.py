@@ -19,22 +19,22 @@ JsonObject = dict[str, Any]
 _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def plain(value: Any) -> Any:
+def as_plain_json(value: Any) -> Any:
     """`value` made of what JSON knows alone."""
     if value is None or isinstance(value, (bool, int, str)):
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return [as_plain_json(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return plain(float(value))
+        return as_plain_json(float(value))
     if isinstance(value, (timedelta, UUID)):
         return str(value)
     return str(value)
@@ -42,5 +42,5 @@ def plain(value: Any) -> Any:
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return one JSON text. What a terminal would obey is written as an escape, as JSON itself does below U+0020."""
-    text = json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(as_plain_json(value), indent=indent, allow_nan=False, ensure_ascii=False)
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

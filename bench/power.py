@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from audit.checks.data.missing_classes import _chance_to_miss
-from audit.checks.data.outliers import outlying
+from audit.checks.data.outliers import measure_distance
 from audit.checks.model.calibration import best_temperature
 from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.model.label_issues import _count_listed
@@ -152,7 +152,7 @@ def outliers(rng: np.random.Generator, n: int, fault: bool) -> bool:
     facts = rng.normal(size=(n, 13))
     if fault:
         facts[:3, :3] += 12
-    found = np.flatnonzero(outlying(facts)[1] > 1)
+    found = np.flatnonzero(measure_distance(facts)[1] > 1)
     return int((found < 3).sum()) >= 2 if fault else len(found) > 0
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from audit.checks.baseline import Baseline, Item, export_baseline, of_run, read_baseline
-from audit.checks.shared.matched import pairs
+from audit.checks.shared.source_pairs import pairs
 from audit.class_names import identify_class
 from audit.lineage.diff.mcnemar import p_value
 from audit.records import Stage

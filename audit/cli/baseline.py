@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from audit.cli.groups import CommandGroup
-from audit.cli.options import common
+from audit.cli.options import add_common_options
 
 
 @click.group(cls=CommandGroup)
@@ -18,7 +18,7 @@ def baseline() -> None:
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), default="baseline.json", show_default=True
 )
-@common
+@add_common_options
 def export(run: str | None, output: str, store: str | None) -> None:
     """Write a run's sources, labels, predictions, pipeline and statistics, for `audit check --baseline FILE`."""
     import os
@@ -36,7 +36,7 @@ def export(run: str | None, output: str, store: str | None) -> None:
     "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), default="baseline.json", show_default=True
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
-@common
+@add_common_options
 def update(run: str | None, output: str, dry_run: bool, store: str | None) -> None:
     """Replace a baseline file by a run, and print what changes as Markdown, for the pull request."""
     from audit.api import open as open_store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from audit.cli.options import common, trust_option
+from audit.cli.options import add_common_options, trust_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,7 +64,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed, and why others were skipped.")
 @trust_option
-@common
+@add_common_options
 def check(
     run: str | None,
     config: str | None,

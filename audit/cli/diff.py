@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from audit.cli.options import common, console, json_option, trust_option, verdict
+from audit.cli.options import add_common_options, console, json_option, trust_option, verdict
 
 if TYPE_CHECKING:
     from audit.lineage.diff.diff import Diff
@@ -43,7 +43,7 @@ _FROM_0 = click.IntRange(0)
 @trust_option
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a comment on a pull request.")
 @json_option
-@common
+@add_common_options
 def diff(
     a: str | None,
     b: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.cli.options import common, json_option, trust_option
+from audit.cli.options import add_common_options, json_option, trust_option
 
 
 @click.command()
@@ -32,7 +32,7 @@ from audit.cli.options import common, json_option, trust_option
 )
 @trust_option
 @json_option
-@common
+@add_common_options
 def embed(run: str | None, layer: str, method: str, epochs: str, trust: bool, as_json: bool, store: str | None) -> None:
     """Compute a map of a run's samples, and which samples are similar. `audit ui` shows both.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.cli.options import common, json_option
+from audit.cli.options import add_common_options, json_option
 
 
 @click.command()
@@ -25,7 +25,7 @@ from audit.cli.options import common, json_option
 )
 @click.option("--tag", metavar="TEXT", help="Only samples with this tag (fiftyone, label-studio, cvat).")
 @json_option
-@common
+@add_common_options
 def export(
     run: str | None, to: str, output: str, where: str | None, tag: str | None, as_json: bool, store: str | None
 ) -> None:

@@ -64,7 +64,7 @@ verify_option = click.option(
 )
 
 
-def common(command: F) -> F:
+def add_common_options(command: F) -> F:
     """Add --store, --allow-damaged, --verify-reads and --debug, which every command has."""
     return store_option(damaged_option(verify_option(debug_option(command))))
 

@@ -25,7 +25,7 @@ _PER_THREAD = 192 * 2**20
 
 
 @contextlib.contextmanager
-def limited(memory_limit: str | None, timeout: float | None) -> Iterator[None]:
+def limit_process(memory_limit: str | None, timeout: float | None) -> Iterator[None]:
     """Limit the memory and the time of this process for the length of the block; QueryError where memory is not enough."""
     memory = parse_bytes(memory_limit) if memory_limit is not None else half_of_memory()
     with _ending(timeout), _limited_memory(memory):

@@ -7,7 +7,7 @@ import os
 import click
 
 from audit.cli.bar import ProgressBar
-from audit.cli.options import common, console, json_option, trust_option, verdict
+from audit.cli.options import add_common_options, console, json_option, trust_option, verdict
 
 
 @click.command()
@@ -43,7 +43,7 @@ from audit.cli.options import common, console, json_option, trust_option, verdic
 )
 @trust_option
 @json_option
-@common
+@add_common_options
 def replay(
     what: tuple[str, ...],
     everything: bool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.cli.options import common
+from audit.cli.options import add_common_options
 
 
 @click.command()
@@ -18,7 +18,7 @@ from audit.cli.options import common
     type=click.IntRange(0),
     help="Show this many of the worst mistakes with every stage. [default: as many as keep the file below 2 MB]",
 )
-@common
+@add_common_options
 def report(run: str | None, output: str, baseline: str | None, mistakes: int | None, store: str | None) -> None:
     """Write one self-contained HTML file about a run: it opens from disk, with no network and no script."""
     from audit.api import open as open_store

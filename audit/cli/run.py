@@ -14,7 +14,7 @@ import click
 from audit.cli.bar import ProgressBar
 from audit.cli.boundary import INTERRUPTED
 from audit.cli.model_outputs import OutputKind, parse_output, parse_target
-from audit.cli.options import common, console, json_option, parse_tags
+from audit.cli.options import add_common_options, console, json_option, parse_tags
 from audit.config import store_location
 from audit.records import LEVELS, OUTPUT_TASKS, Run, Stage
 
@@ -176,7 +176,7 @@ class Size(click.ParamType[int]):
 @click.option("--resume", metavar="RUN", help="Continue an interrupted run (`last` for the newest).")
 @click.option("--check", "judge", is_flag=True, help="Run the checks after recording, as `audit check` does.")
 @json_option
-@common
+@add_common_options
 def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data: str | None, **options: Any) -> int:
     """Record a dataset through its pipeline, and through a model if given.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from audit.cli.groups import CommandGroup
-from audit.cli.options import common, console, json_option, parse_tags
+from audit.cli.options import add_common_options, console, json_option, parse_tags
 from audit.display import visible
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--where", metavar="SQL", help='Only runs that meet this condition, such as "accuracy > 0.9".')
 @json_option
-@common
+@add_common_options
 @click.pass_context
 def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None) -> None:
     """List the runs, newest last; rename or tag one.
@@ -52,7 +52,7 @@ def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None
 @click.argument("run")
 @click.argument("tags", nargs=-1, metavar="KEY=VALUE…", callback=parse_tags)
 @click.option("--remove", metavar="KEY", multiple=True, help="Remove this tag; repeatable.")
-@common
+@add_common_options
 @click.pass_obj
 def tag(given: str | None, run: str, tags: dict[str, str], remove: tuple[str, ...], store: str | None) -> None:
     """Add tags to a run, or replace or remove them."""
@@ -69,7 +69,7 @@ def tag(given: str | None, run: str, tags: dict[str, str], remove: tuple[str, ..
 @runs.command()
 @click.argument("run")
 @click.argument("name")
-@common
+@add_common_options
 @click.pass_obj
 def rename(given: str | None, run: str, name: str, store: str | None) -> None:
     """Give a run another name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.cli.options import common
+from audit.cli.options import add_common_options
 
 
 @click.command()
@@ -18,7 +18,7 @@ from audit.cli.options import common
     required=True,
     help="FILE.csv, FILE.jsonl, or a new folder for links to the files.",
 )
-@common
+@add_common_options
 def select(run: str | None, where: str | None, tag: str | None, output: str, store: str | None) -> None:
     """Write selected samples of a run as a list, or as a folder of links. Your files are not changed.
 

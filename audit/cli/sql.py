@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from audit.cli.options import common
+from audit.cli.options import add_common_options
 from audit.display import visible
 
 
@@ -35,7 +35,7 @@ from audit.display import visible
 @click.option(
     "--memory-limit", metavar="BYTES", help="The most memory of a query, such as 4GB. [default: half of the machine's]"
 )
-@common
+@add_common_options
 def sql(
     query: tuple[str, ...],
     runs: tuple[str, ...],
@@ -58,7 +58,7 @@ def sql(
         )
     from audit.api import open as open_store
     from audit.cli.interrupt import interruptible
-    from audit.cli.query_limits import limited
+    from audit.cli.query_limits import limit_process
     from audit.report.results import write_file, write_stream
 
     with open_store(store) as opened:
@@ -80,6 +80,6 @@ def sql(
             else:
                 write_stream(answer, sys.stdout, chosen)
 
-        with limited(memory_limit, timeout):
+        with limit_process(memory_limit, timeout):
             answer = opened.sql(text, run=runs or None, timeout=timeout, memory_limit=memory_limit)
             interruptible(answer, write)

@@ -8,7 +8,7 @@ import click
 
 from audit.cli.bar import ProgressBar
 from audit.cli.groups import CommandGroup
-from audit.cli.options import common, console, debug_option, json_option
+from audit.cli.options import add_common_options, console, debug_option, json_option
 from audit.display import visible
 
 
@@ -20,7 +20,7 @@ def store() -> None:
 @store.command()
 @click.argument("run", required=False)
 @json_option
-@common
+@add_common_options
 def stats(run: str | None, store: str | None, as_json: bool) -> None:
     """Show how much the store, or one run, holds: runs, parts, rows and bytes of each table."""
     from audit.api import open as open_store
@@ -40,7 +40,7 @@ def stats(run: str | None, store: str | None, as_json: bool) -> None:
 @click.argument("run", required=False)
 @click.option("--key", metavar="FILE.pub", help="Also require that every run is as the owner of this key signed it.")
 @json_option
-@common
+@add_common_options
 def verify(run: str | None, key: str | None, store: str | None, as_json: bool) -> int:
     """Check every part against its manifest (digest, size, rows, range of indices), and every manifest against its parts
     (its own digest, counts, accuracy). Exit code 1 if something is damaged."""
@@ -66,7 +66,7 @@ def verify(run: str | None, key: str | None, store: str | None, as_json: bool) -
 @store.command()
 @click.argument("run", required=False)
 @json_option
-@common
+@add_common_options
 def compact(run: str | None, store: str | None, as_json: bool) -> int:
     """Merge the small parts of a run (every run, unless one is named) and sort its rows by index. Exit code 1 if a run
     could not be merged; the others are."""
@@ -113,7 +113,7 @@ def keygen(file: str) -> None:
 @click.argument("run", required=False)
 @click.option("--key", metavar="FILE", required=True, help="The private Ed25519 key, a PEM file.")
 @json_option
-@common
+@add_common_options
 def sign(run: str | None, key: str, store: str | None, as_json: bool) -> None:
     """Sign a run as it is committed now, so that `audit store verify --key FILE.pub` finds every later change."""
     from audit import plainjson
@@ -133,7 +133,7 @@ def sign(run: str | None, key: str, store: str | None, as_json: bool) -> None:
 @click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it to a file. [default: print it]"
 )
-@common
+@add_common_options
 def attest(run: str | None, key: str | None, output: str | None, store: str | None) -> None:
     """Write an in-toto statement of a run: its data, code, model, results and environment, as JSON."""
     from audit import plainjson
@@ -150,7 +150,7 @@ def attest(run: str | None, key: str | None, output: str | None, store: str | No
 
 @store.command()
 @json_option
-@common
+@add_common_options
 def clean(store: str | None, as_json: bool) -> None:
     """Delete what killed processes left behind: temporary files, parts that no commit lists, unfinished removals.
     Nothing of a running writer is deleted; in a bucket, nothing that is younger than a day."""
@@ -170,7 +170,7 @@ def clean(store: str | None, as_json: bool) -> None:
 @store.command()
 @click.argument("run")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-@common
+@add_common_options
 def remove(run: str, yes: bool, store: str | None) -> None:
     """Delete one run."""
     from audit.api import open as open_store

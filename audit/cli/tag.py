@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.cli.options import common
+from audit.cli.options import add_common_options
 
 
 @click.command()
@@ -14,7 +14,7 @@ from audit.cli.options import common
 @click.option("--where", metavar="SQL", help='Tag the samples that meet this condition, such as "NOT correct".')
 @click.option("--note", metavar="TEXT", help="A note that is kept with the tag.")
 @click.option("--remove", is_flag=True, help="Remove the tag.")
-@common
+@add_common_options
 def tag(
     run: str, tag: str, indices: tuple[int, ...], where: str | None, note: str | None, remove: bool, store: str | None
 ) -> None:

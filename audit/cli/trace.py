@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from audit.cli.options import common, console, json_option, trust_option
+from audit.cli.options import add_common_options, console, json_option, trust_option
 from audit.records import Run
 
 
@@ -26,7 +26,7 @@ from audit.records import Run
 )
 @trust_option
 @json_option
-@common
+@add_common_options
 def trace(
     what: tuple[str, ...],
     epoch: int | None,

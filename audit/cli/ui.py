@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from audit.cli.options import common
+from audit.cli.options import add_common_options
 from audit.config import store_location
 
 
@@ -29,7 +29,7 @@ from audit.config import store_location
 @click.option("--trust", is_flag=True, help="Also allow replay of runs that this machine did not record.")
 @click.option("--write", is_flag=True, help="Allow pages to tag samples, and to rename and tag runs.")
 @click.option("--open/--no-open", "browser", default=None, help="Open a browser. [default: when there is a display]")
-@common
+@add_common_options
 def ui(
     store: str | None,
     host: str,

@@ -243,7 +243,9 @@ class Rows:
             tables["stages"] = stages
         if output is not None:
             made = [self._predictions(fetched, number, one, digests) for one in output.graded]
-            tables |= {name: rows.joined([one[name] for one in made if name in one]) for one in made for name in one}
+            tables |= {
+                name: rows.join_tables([one[name] for one in made if name in one]) for one in made for name in one
+            }
             keys = self._keys(fetched, output.graded[0].call if made else _UNGRADED)
             numbered = {place: key | {"number": number} for place, key in keys.items()}
             whole = {"run_id": self._run_id, "epoch": 0, "model": self.model, "number": number}

@@ -31,7 +31,7 @@ from audit.integrations import (
     wandb,
 )
 from audit.integrations import run_facts as facts
-from audit.output_file import writing
+from audit.output_file import explain_write_errors
 from audit.registry import Registry
 from audit.store.read.reader import HasReader, Reader, reader_of
 
@@ -93,7 +93,7 @@ def export(
                 hint=f"Leave out the choice, or use one of {', '.join(selection_forms())}.",
             )
         folder = Path(output)
-        with writing(output, "Choose another folder with -o."):
+        with explain_write_errors(output, "Choose another folder with -o."):
             folder.mkdir(parents=True, exist_ok=True)
             written = exporter(reader, row, folder, **arguments)
     files = sorted(os.path.relpath(path, folder) for path in written)

@@ -46,7 +46,7 @@ def export(reader: Reader, run: Run, folder: Path, samples: list[dict[str, Any]]
 
 
 def _task(run: Run, picture: LabelledPicture, root: str, detection: bool) -> dict[str, Any]:
-    known = {name: plainjson.plain(picture.row[name]) for name in _FACTS if picture.row[name] is not None}
+    known = {name: plainjson.as_plain_json(picture.row[name]) for name in _FACTS if picture.row[name] is not None}
     return {
         "data": {"image": _address(picture, root), "label": picture.label or ""},
         "meta": {"audit.run_id": run.run_id, **known},

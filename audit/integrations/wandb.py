@@ -39,14 +39,14 @@ def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
         raise MissingExtra("wandb", "audit export --to wandb", "wandb") from None
     links = {"audit.run_id": run.run_id, "audit.store": reader.location, "audit.run_name": run.name}
     config = {**facts.parameters(reader, run), **links, "tags": run.tags}
-    with _run_offline(wandb, run, plainjson.plain(config), folder) as made:
+    with _run_offline(wandb, run, plainjson.as_plain_json(config), folder) as made:
         _history(made, reader, run)
         predictions = _table(wandb, _PREDICTIONS, _choose_worst(reader, run))
         confusion = _table(wandb, _CONFUSION, reader.sql("FROM confusion", run=run.run_id).dicts())
         made.log({"predictions": predictions, "confusion": confusion})
         if pictures := _pictures(wandb, reader, run):
             made.log({"mistakes": pictures})
-        made.summary.update(plainjson.plain({**facts.totals(run), "status": run.status}))
+        made.summary.update(plainjson.as_plain_json({**facts.totals(run), "status": run.status}))
     return [path for path in Path(made.dir).parent.rglob("*") if path.is_file()]
 
 
@@ -112,7 +112,7 @@ def _table(wandb: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> 
     # A column may hold nothing but None, or names beside numbers.
     return wandb.Table(
         columns=list(columns),
-        data=[[plainjson.plain(row[name]) for name in columns] for row in rows],
+        data=[[plainjson.as_plain_json(row[name]) for name in columns] for row in rows],
         allow_mixed_types=True,
     )
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 from audit import plainjson
 from audit.errors import NotFound, UsageError
 from audit.lineage.queries.overview import last_epoch
-from audit.output_file import FORMULA, replace_file, writing
+from audit.output_file import FORMULA, explain_write_errors, replace_file
 from audit.records import Run
 from audit.store.read.condition import require_condition
 from audit.store.read.reader import Reader
@@ -108,7 +108,7 @@ def _as_json(row: SelectedSample) -> str:
     if row["path"] is None or row["path"].isprintable():
         return plainjson.dumps(row)
     # A path that is not UTF-8 is written with escapes, which give the same bytes back.
-    return json.dumps({**plainjson.plain(row), "path": row["path"]}, allow_nan=False)
+    return json.dumps({**plainjson.as_plain_json(row), "path": row["path"]}, allow_nan=False)
 
 
 def _defuse(name: str, cell: Any) -> Any:
@@ -135,7 +135,7 @@ def write_selection(rows: Sequence[SelectedSample], target: str) -> int:
         raise UsageError(f"{target} exists and is not empty.", hint="Name a new folder, or a .csv or .jsonl file.")
     linked = 0
     links = _links(rows)
-    with writing(target, "Choose another folder with -o."):
+    with explain_write_errors(target, "Choose another folder with -o."):
         for name, path in links:
             link = folder / name
             link.parent.mkdir(parents=True, exist_ok=True)

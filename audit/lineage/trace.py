@@ -16,7 +16,7 @@ from audit.errors import NeedsTrust, NotFound, StoreDamaged, StoreError, UsageEr
 from audit.lineage.replay.recorded_visits import RecordedVisits
 from audit.lineage.source_state import SourceState, SourceStates, compare_source, read_recorded_source, source_path
 from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
-from audit.output_file import writing
+from audit.output_file import explain_write_errors
 from audit.plainjson import JsonObject
 from audit.records import Run, Stage, is_batch_stage
 from audit.sources.contact import allow_sources
@@ -271,7 +271,7 @@ class Trace(PrintableView):
 
         Return the files. A folder that holds anything but an earlier export is refused.
         """
-        with writing(directory, "Choose another folder with --export."):
+        with explain_write_errors(directory, "Choose another folder with --export."):
             return self._export(Path(directory))
 
     def _export(self, target: Path) -> list[Path]:

@@ -91,7 +91,7 @@ def build(architecture: Architecture, num_classes: int) -> nn.Module:
         return _construct(architecture, num_classes)
 
 
-def hollow(architecture: Architecture, num_classes: int) -> nn.Module:
+def build_hollow(architecture: Architecture, num_classes: int) -> nn.Module:
     """Return a model without memory for its weights; with weights if that is not possible."""
     with _without_warnings():
         try:

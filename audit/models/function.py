@@ -19,7 +19,7 @@ from torch import nn
 from audit.errors import ModelError
 from audit.models.complete import complete_model, identify
 from audit.models.loaded import LoadedModel, LoadOptions
-from audit.usercode import import_named, is_code_name, load_module, reporting
+from audit.usercode import explain_user_errors, import_named, is_code_name, load_module
 
 kind = "a function"
 executes_code = False  # only the code that the user named
@@ -93,7 +93,7 @@ def build_module(builder: Callable[..., Any], state: Mapping[str, torch.Tensor] 
         return builder
     name = getattr(builder, "__qualname__", type(builder).__name__)
     arguments = _class_argument(builder, state)
-    with reporting(f"Calling {name}({', '.join(f'{k}={v}' for k, v in arguments.items())})", ModelError):
+    with explain_user_errors(f"Calling {name}({', '.join(f'{k}={v}' for k, v in arguments.items())})", ModelError):
         module = builder(**arguments)
     if not isinstance(module, nn.Module):
         raise ModelError(

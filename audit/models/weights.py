@@ -16,7 +16,7 @@ from torch import nn
 
 from audit.errors import ModelError, UnknownArchitecture
 from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, misfits, recognise
-from audit.models.building import Architecture, build, expected_shapes, has_timm, hollow, shapes_of
+from audit.models.building import Architecture, build, build_hollow, expected_shapes, has_timm, shapes_of
 from audit.models.signatures import names_digest, shapes_digest, table
 
 State = dict[str, torch.Tensor]
@@ -171,7 +171,7 @@ def _fill_module(match: ArchitectureMatch, state: State, notes: list[str]) -> Fi
             "ImageNet ones expect True, which the file does not store. If these weights were fine-tuned so, build the model with --arch FILE.py:function.",
         ]
     state = _with_metadata({name: _align_memory(tensor) for name, tensor in state.items()}, state)
-    module = hollow(match.architecture, match.num_classes)
+    module = build_hollow(match.architecture, match.num_classes)
     _load_strictly(module, state, assign=True)
     if any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
         module = build(match.architecture, match.num_classes)  # a buffer that no state dict holds: build it for real

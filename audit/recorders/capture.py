@@ -27,9 +27,12 @@ def decide(asked: str, bytes_per_sample: float | None, samples: int, budget: int
         return Decision("preview", "no sample could be read to estimate from")
     estimate = int(bytes_per_sample * samples)
     if estimate <= budget:
-        return Decision("full", f"auto: about {human(estimate)} for {samples:,} samples fit {human(budget)}")
+        return Decision(
+            "full", f"auto: about {format_bytes(estimate)} for {samples:,} samples fit {format_bytes(budget)}"
+        )
     return Decision(
-        "preview", f"auto: full would take about {human(estimate)} for {samples:,} samples, over {human(budget)}"
+        "preview",
+        f"auto: full would take about {format_bytes(estimate)} for {samples:,} samples, over {format_bytes(budget)}",
     )
 
 
@@ -56,7 +59,7 @@ class Budget:
         return self._limit is not None and before <= self._limit < self._used
 
 
-def human(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes in a unit that is easy to read."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:

@@ -185,7 +185,7 @@ def _text(cell: Any) -> str:
 def _scalar(cell: Any) -> str:
     if isinstance(cell, (list, dict, tuple, bytes)):
         return plainjson.dumps(cell)
-    return repr(cell) if isinstance(cell, float) else str(plainjson.plain(cell))
+    return repr(cell) if isinstance(cell, float) else str(plainjson.as_plain_json(cell))
 
 
 def _shorten(cell: Any, most: int = _WIDEST_CELL) -> str:

@@ -72,7 +72,7 @@ def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
     return splits
 
 
-def built(builders: Sequence[Mapping[str, Any]], split: str | None) -> Any:
+def build_dataset(builders: Sequence[Mapping[str, Any]], split: str | None) -> Any:
     """Return the newly built dataset of a split, or the only dataset of the run."""
     return open_source(str(_choose_builder(builders, split)["builder"]), Options())
 

@@ -18,7 +18,7 @@ from typing import Any
 from audit.errors import DatasetError
 from audit.sources.base import Options
 from audit.sources.files import missing_path, printable
-from audit.usercode import import_named, load_module, reporting
+from audit.usercode import explain_user_errors, import_named, load_module
 
 description = "a .py file or module:function that builds a Dataset"
 
@@ -64,7 +64,7 @@ def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
             f"{shown} is a {type(found).__name__}, neither a Dataset nor a function that builds one.",
             hint="Pass a function that returns an object with __getitem__ and __len__.",
         )
-    with reporting(f"Building the dataset {shown}", DatasetError):
+    with explain_user_errors(f"Building the dataset {shown}", DatasetError):
         dataset = found(**_arguments(found, shown, options, arguments))
     if not is_dataset(dataset):
         raise DatasetError(

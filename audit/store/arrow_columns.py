@@ -38,7 +38,7 @@ def _from_buffers(
     kind: pa.DataType, length: int, nulls: int, valid: bytes | None, first: bytes | None, second: bytes | None
 ) -> pa.Array:
     if first is None:
-        return nothing(kind, length)
+        return null_column(kind, length)
     buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(first)]
     if second is None:
         return pa.Array.from_buffers(kind, length, buffers, nulls)
@@ -49,7 +49,7 @@ def _from_buffers(
 
 
 @functools.lru_cache(256)
-def nothing(kind: pa.DataType, length: int) -> pa.Array:
+def null_column(kind: pa.DataType, length: int) -> pa.Array:
     """Return a column of NULL."""
     return pa.nulls(length, kind)
 

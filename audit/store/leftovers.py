@@ -15,7 +15,7 @@ from audit.errors import StoreBusy, StoreError
 from audit.store.commits import LOG_FOLDER, RUNS_FOLDER, manifest_path, remove_old_records, run_folder
 from audit.store.filesystem import Filesystem
 from audit.store.local_filesystem import LocalFilesystem
-from audit.store.manifest import HIDDEN, MERGED, TOMBSTONE, has_lost_manifest, lock_path, read_manifest, unlisted
+from audit.store.manifest import HIDDEN, MERGED, TOMBSTONE, find_unlisted, has_lost_manifest, lock_path, read_manifest
 
 #: A temporary file outside of any run belongs to nobody once it is this old, in seconds.
 _ABANDONED = 3600.0
@@ -101,7 +101,7 @@ def remove_leftovers(
     manifest = read_manifest(filesystem, run_id)
     folder = run_folder(run_id)
     is_merged = any(part.file.rpartition("/")[2].startswith(MERGED) for part in manifest.parts)
-    paths = [] if keep_replaced and is_merged else unlisted(filesystem, manifest)
+    paths = [] if keep_replaced and is_merged else find_unlisted(filesystem, manifest)
     for place in (folder, f"{folder}/{LOG_FOLDER}"):
         paths += [f"{place}/{name}" for name in filesystem.list(place) if _is_temporary(name)]
     if isinstance(filesystem, LocalFilesystem):

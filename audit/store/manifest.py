@@ -300,7 +300,7 @@ def withdraw(filesystem: Filesystem, run_id: str, parts: Iterable[Part]) -> None
                 filesystem.remove(f"{run_folder(run_id)}/{part.file}")
 
 
-def unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> list[str]:
+def find_unlisted(filesystem: Filesystem, manifest: Manifest, prefix: str = "") -> list[str]:
     """Return files whose name begins so and that the manifest does not list: parts that a merge replaced, or that a killed
     writer or a lost attempt left behind. Only who holds the run's lock may delete them."""
     folder = run_folder(manifest.run.run_id)

@@ -94,7 +94,7 @@ def _join(several: Sequence[Rows]) -> pa.Table:
     for form, group in itertools.groupby(several, lambda rows: rows.form if isinstance(rows, ColumnRows) else None):
         rows = list(group)
         made += rows if form is None else [_join_columns(rows).table()]
-    return made[0] if len(made) == 1 else wire.joined(made)
+    return made[0] if len(made) == 1 else wire.join_tables(made)
 
 
 def _join_columns(several: Sequence[ColumnRows]) -> ColumnRows:

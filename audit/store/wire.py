@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit.records import Columns
-from audit.store.arrow_columns import array_of, constant, nothing
+from audit.store.arrow_columns import array_of, constant, null_column
 from audit.store.schema import SCHEMAS
 
 _STAMPED = {"run_id", "epoch", "visit", "batch"}
@@ -120,7 +120,7 @@ def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
 
 def _column(rows: Columns, field: pa.Field) -> pa.Array:
     found = rows.strided(field.name)
-    return nothing(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
+    return null_column(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
 
 
 def _lengths(blobs: Sequence[bytes | None]) -> list[int | None]:
@@ -255,7 +255,7 @@ def table_of(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """Return a table of the store from Python lists or numpy arrays; a column left out is NULL."""
     schema = SCHEMAS[name]
     length = len(next(iter(columns.values()))) if columns else 0
-    arrays = [_array(columns[f.name], f.type) if f.name in columns else nothing(f.type, length) for f in schema]
+    arrays = [_array(columns[f.name], f.type) if f.name in columns else null_column(f.type, length) for f in schema]
     return pa.table(arrays, schema=schema)
 
 
@@ -267,12 +267,12 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     return array_of(values, kind)
 
 
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
+def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     """Return several tables of one schema as one."""
     return pa.concat_tables(tables)
 
 
-def placed(samples: pa.Table, batches: Sequence[int | None], positions: Sequence[int | None]) -> pa.Table:
+def place_rows(samples: pa.Table, batches: Sequence[int | None], positions: Sequence[int | None]) -> pa.Table:
     """Return rows of `samples` with the batch, and the place in it, that each turned out to have; None for one in no batch."""
     columns = {"batch": pa.array(batches, pa.int64()), "position": pa.array(positions, pa.int32())}
     for name, column in columns.items():

@@ -33,7 +33,11 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
     path = os.path.abspath(path)
     stem = os.path.splitext(os.path.basename(path))[0]
     free = stem.isidentifier() and _is_free(stem, path)
-    with importable(os.path.dirname(path)), reporting(f"Importing {_printable_path(path)}", failure), FINDER.lock:
+    with (
+        importable(os.path.dirname(path)),
+        explain_user_errors(f"Importing {_printable_path(path)}", failure),
+        FINDER.lock,
+    ):
         name = stem if free else f"{stem}@{path}"
         _given.add(name)
         return _load(find_code(name, path))
@@ -41,7 +45,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
 
 def import_named(name: str, failure: type[AuditError] = AuditError) -> ModuleType:
     """Import the module of that dotted name, which may lie in the current directory; a local one as `load_module` does."""
-    with importable(os.getcwd()), reporting(f"Importing {name}", failure), FINDER.lock:
+    with importable(os.getcwd()), explain_user_errors(f"Importing {name}", failure), FINDER.lock:
         code = find_named_code(name)
         if code is None and _has_no_module(name):
             hint = "Install the package that has it, run the command from the folder that holds it, or pass FILE.py:function."
@@ -83,7 +87,7 @@ def _load(code: CodeFiles, name: str | None = None) -> ModuleType:
 
 
 @contextmanager
-def reporting(doing: str, failure: type[AuditError] = AuditError) -> Iterator[None]:
+def explain_user_errors(doing: str, failure: type[AuditError] = AuditError) -> Iterator[None]:
     """Turn whatever the user's code raises, an exit included, into one sentence with file and line."""
     try:
         yield

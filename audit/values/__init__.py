@@ -25,7 +25,7 @@ from audit.values.dispatch import (
     preview,
     row_digests,
 )
-from audit.values.hashing import following as following_digests
+from audit.values.hashing import follow_recipe as following_digests
 from audit.values.hashing import version as digest_version
 from audit.values.image import ImageKind, pillow_names
 from audit.values.joint import describe_target

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics, thumbnail
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, pack, unpack
 
 
 class ArrayKind(ValueKind):
@@ -27,7 +27,7 @@ class ArrayKind(ValueKind):
         return type(value) in (np.ndarray, np.memmap) and storable(value.dtype)  # type: ignore[attr-defined]
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
-        digest = hashing.of(self.name, dtype_text(value.dtype), value.shape, raw_bytes(value))
+        digest = hashing.digest_parts(self.name, dtype_text(value.dtype), value.shape, raw_bytes(value))
         return digest, int(value.nbytes)
 
     def observe(self, value: Any) -> Facts:
@@ -43,9 +43,9 @@ class ArrayKind(ValueKind):
         width = value.dtype.itemsize
         if width in (2, 4, 8) and value.dtype.kind in "fiu" and body:
             split = compression.split_bytes(np.frombuffer(body, np.uint8), width)
-            encoding, frame = compression.smallest(body, len(body), "npy+bytes+zstd", split)
+            encoding, frame = compression.compress_smallest(body, len(body), "npy+bytes+zstd", split)
         else:
-            encoding, frame = compression.smallest(body, len(body), "npy+zstd", body)
+            encoding, frame = compression.compress_smallest(body, len(body), "npy+zstd", body)
         if encoding == "raw":
             return Encoded("npy", head + body)
         return Encoded(encoding, pack({"npy": len(head), "bytes": len(body), "width": width}, head + frame))
@@ -54,7 +54,7 @@ class ArrayKind(ValueKind):
         if encoded.encoding == "npy":
             return from_npy(encoded.data)
         if encoded.encoding not in ("npy+zstd", "npy+bytes+zstd"):
-            raise damaged(f"an array has no encoding {encoded.encoding!r}")
+            raise damage_error(f"an array has no encoding {encoded.encoding!r}")
         header, block = unpack(encoded.data)
         head = header["npy"]
         body = compression.decompress(block[head:], header["bytes"])
@@ -102,11 +102,11 @@ def from_npy(data: bytes) -> Any:
     shape, fortran = described["shape"], described["fortran_order"]
     dtype = np.lib.format.descr_to_dtype(described["descr"])
     if not storable(dtype):
-        raise damaged(f"an array of {dtype} is not plain memory")
+        raise damage_error(f"an array of {dtype} is not plain memory")
     body = bytearray(data[start:])
     count = int(np.prod(shape, dtype=np.int64))
     if len(body) != count * dtype.itemsize:
-        raise damaged(f"an array of {count * dtype.itemsize} bytes has {len(body)}")
+        raise damage_error(f"an array of {count * dtype.itemsize} bytes has {len(body)}")
     flat = np.frombuffer(body, dtype) if body else np.zeros(count, dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 

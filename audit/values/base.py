@@ -137,11 +137,11 @@ def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
         if not isinstance(header, dict):
             raise ValueError("header is not an object")
     except (struct.error, ValueError) as error:
-        raise damaged(str(error)) from error
+        raise damage_error(str(error)) from error
     return header, memoryview(data)[4 + length :]
 
 
-def damaged(reason: str) -> StoreDamaged:
+def damage_error(reason: str) -> StoreDamaged:
     """The error for stored bytes that are not what their encoding says."""
     return StoreDamaged(
         f"A stored value cannot be decoded: {reason}.", hint="Run `audit store verify` to find the damaged part."

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from audit.values import native as loops
-from audit.values.base import damaged
+from audit.values.base import damage_error
 from audit.values.pixels import raw_rgb, scratch
 
 _BLOCK = 32
@@ -59,4 +59,4 @@ def unpack_rgb(body: Any, width: int, height: int) -> Any:
 
 
 def _wrong_length() -> Exception:
-    return damaged("a picture's bits do not have the length that their widths say")
+    return damage_error("a picture's bits do not have the length that their widths say")

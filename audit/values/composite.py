@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from audit.values import dispatch, hashing
-from audit.values.base import DecodeOptions, Encoded, Facts, damaged, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, damage_error, pack, unpack
 
 #: A value that is nested more deeply, as one that contains itself is, has no digest.
 _DEEPEST = 100
@@ -45,7 +45,7 @@ def digest_over(kind: str, mode: str, length: int, marks: list[str | None], attr
     known = [mark.encode() for mark in marks if mark is not None]
     if len(known) < len(marks):
         return None
-    return hashing.of(kind, mode, (length,), b"".join(known), _attribute_bytes(attributes))
+    return hashing.digest_parts(kind, mode, (length,), b"".join(known), _attribute_bytes(attributes))
 
 
 def _attribute_bytes(attributes: str) -> bytes:
@@ -76,7 +76,7 @@ def encoded_digests(encoded: Encoded, options: DecodeOptions) -> list[str | None
 
 def _blocks(encoded: Encoded) -> tuple[dict[str, Any], list[tuple[str, Encoded]]]:
     if encoded.encoding != "children":
-        raise damaged(f"a composite value has no encoding {encoded.encoding!r}")
+        raise damage_error(f"a composite value has no encoding {encoded.encoding!r}")
     header, body = unpack(encoded.data)
     blocks: list[tuple[str, Encoded]] = []
     at = 0

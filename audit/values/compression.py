@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from audit.values.base import damaged
+from audit.values.base import damage_error
 
 LEVEL = 1  # the fastest level that entropy-codes; negative levels leave filtered pixels uncompressed
 Bytes = npt.NDArray[np.uint8]
@@ -41,13 +41,13 @@ def decompress(data: Any, size: int) -> bytes:
         return b""
     # A store may come from anybody: memory is not reserved for more than such a frame can hold.
     if not 0 < size <= min(_LARGEST, 4096 + _MOST_TIMES * len(data)):
-        raise damaged(f"{len(data)} bytes cannot hold a value of {size}")
+        raise damage_error(f"{len(data)} bytes cannot hold a value of {size}")
     try:
         out: bytes = _codec().decompress(data, decompressed_size=size, asbytes=True)
     except OSError as error:
-        raise damaged(str(error)) from error
+        raise damage_error(str(error)) from error
     if len(out) != size:
-        raise damaged(f"{len(out)} bytes where {size} were written")
+        raise damage_error(f"{len(out)} bytes where {size} were written")
     return out
 
 
@@ -79,7 +79,7 @@ def join_bytes(flat: Bytes, width: int) -> Bytes:
     return np.ascontiguousarray(flat.reshape(width, -1).T).reshape(-1)
 
 
-def smallest(plain: Any, size: int, encoding: str, filtered: Any) -> tuple[str, bytes]:
+def compress_smallest(plain: Any, size: int, encoding: str, filtered: Any) -> tuple[str, bytes]:
     """`encoding` and its frame when that is smaller than the plain bytes, else `raw` and those.
 
     `plain` may be a function that makes them, since they are seldom wanted.

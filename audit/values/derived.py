@@ -13,7 +13,7 @@ import numpy as np
 
 from audit.values import native as loops
 from audit.values import tensor
-from audit.values.base import Encoded, damaged, pack, unpack
+from audit.values.base import Encoded, damage_error, pack, unpack
 from audit.values.image import ImageKind
 from audit.values.pixels import raw_rgb
 
@@ -92,9 +92,9 @@ def expand(encoded: Encoded, picture: Any) -> Encoded:
     elif len(body) == 3 * 256 * 4:
         tables = np.frombuffer(body, "<f4").reshape(3, 256)
     else:
-        raise damaged(f"a derived tensor has tables of {len(body)} bytes")
+        raise damage_error(f"a derived tensor has tables of {len(body)} bytes")
     if list(pixels.shape) != [*header["shape"][1:], 3]:
-        raise damaged(f"a derived tensor of shape {header['shape']} has a picture of shape {list(pixels.shape)}")
+        raise damage_error(f"a derived tensor of shape {header['shape']} has a picture of shape {list(pixels.shape)}")
     planes = np.stack([tables[band][pixels[..., band]] for band in range(3)])
     kept = {name: header[name] for name in ("dtype", "shape", "tv")}
     return Encoded("raw", pack(kept, planes.astype("<f4").tobytes()))

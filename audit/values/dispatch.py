@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.registry import Registry
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error
 
 KINDS: Registry[ValueKind] = Registry("value kind", "audit.values")
 
@@ -107,7 +107,7 @@ def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickl
     except AuditError:
         raise
     except Exception as error:  # stored bytes are outside data: whatever they break is damage, not a traceback
-        raise damaged(f"{type(error).__name__}: {error}") from error
+        raise damage_error(f"{type(error).__name__}: {error}") from error
 
 
 def encoded_digest(kind: str, encoded: Encoded) -> str | None:
@@ -119,7 +119,7 @@ def encoded_digest(kind: str, encoded: Encoded) -> str | None:
     except AuditError:
         raise
     except Exception as error:
-        raise damaged(f"{type(error).__name__}: {error}") from error
+        raise damage_error(f"{type(error).__name__}: {error}") from error
 
 
 def export(value: object, stem: Path) -> list[Path]:

@@ -25,7 +25,7 @@ def version() -> int:
 
 
 @contextmanager
-def following(number: int) -> Iterator[None]:
+def follow_recipe(number: int) -> Iterator[None]:
     """Meanwhile, in this thread, digests follow another version of the recipe."""
     before = _version.set(number)
     try:
@@ -40,7 +40,7 @@ def header(kind: str, dtype: str, shape: tuple[int, ...]) -> bytes:
     return f"{kind}|{dtype}|{','.join(map(str, shape))}|".encode("utf-8", "surrogatepass")
 
 
-def of(kind: str, dtype: str, shape: tuple[int, ...], *parts: Any) -> str:
+def digest_parts(kind: str, dtype: str, shape: tuple[int, ...], *parts: Any) -> str:
     """The digest of the parts, one after the other, below their header."""
     state = xxhash.xxh3_128(header(kind, dtype, shape))
     for part in parts:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, pack, unpack
 from audit.values.bits import pack_rgb, unpack_rgb
 from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
 
@@ -80,7 +80,7 @@ class ImageKind(ValueKind):
                     return found
             shape, size = (height, width, 3), _size(value)
             words, sums = summed_rgb(value)
-            digest = hashing.of(self.name, "RGB", shape, words, *_transparency(value))
+            digest = hashing.digest_parts(self.name, "RGB", shape, words, *_transparency(value))
             stats = statistics.of_sums(3 * width * height, sums) if sums is not None else _statistics(value)
             return Facts(self.name, "uint8", shape, "RGB", digest, *stats, size)
         digest, stats = self._digest(value), _statistics(value)
@@ -117,9 +117,9 @@ class ImageKind(ValueKind):
         row = len(raw) // value.height if value.height else 0
         if value.mode in _BYTE_MODES and row:
             filtered: Any = compression.subtract_rows(np.frombuffer(raw, np.uint8), row)
-            encoding, body = compression.smallest(raw, len(raw), "rows+zstd", filtered)
+            encoding, body = compression.compress_smallest(raw, len(raw), "rows+zstd", filtered)
         else:
-            encoding, body = compression.smallest(raw, len(raw), "zstd", raw)
+            encoding, body = compression.compress_smallest(raw, len(raw), "zstd", raw)
         return Encoded(encoding, pack(header, body))
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Image.Image:  # noqa: B008
@@ -151,12 +151,14 @@ class ImageKind(ValueKind):
     def _digest(self, image: Image.Image) -> str:
         shape = _shape(image)
         if image.mode == "RGB":
-            return hashing.of(self.name, "RGB", shape, padded_rgb(image), *_transparency(image))
+            return hashing.digest_parts(self.name, "RGB", shape, padded_rgb(image), *_transparency(image))
         raw = image.tobytes()
         palette = _palette(image)
         if palette is None:
-            return hashing.of(self.name, image.mode, shape, raw, *_transparency(image))
-        return hashing.of(self.name, image.mode, shape, raw, palette[0].encode(), palette[1], *_transparency(image))
+            return hashing.digest_parts(self.name, image.mode, shape, raw, *_transparency(image))
+        return hashing.digest_parts(
+            self.name, image.mode, shape, raw, palette[0].encode(), palette[1], *_transparency(image)
+        )
 
 
 def decode_pixels(encoded: Encoded) -> Any:
@@ -184,9 +186,9 @@ def _unpack(encoded: Encoded) -> tuple[dict[str, Any], Any]:
     elif encoded.encoding == "rows+zstd":
         raw = compression.add_rows(np.frombuffer(compression.decompress(body, size), np.uint8), size // height)
     else:
-        raise damaged(f"an image has no encoding {encoded.encoding!r}")
+        raise damage_error(f"an image has no encoding {encoded.encoding!r}")
     if len(raw) != size:
-        raise damaged(f"a picture of {size} bytes has {len(raw)}")
+        raise damage_error(f"a picture of {size} bytes has {len(raw)}")
     return header, raw
 
 

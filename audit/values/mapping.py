@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint, loaded
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 
 _DATACLASS = "dataclass "
 #: What a defaultdict may make by itself without running anybody's code.
@@ -57,7 +57,7 @@ class MappingKind(ValueKind):
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, children = composite.decode(encoded, options)
         if len(children) % 2:
-            raise damaged("a mapping has a key without a value")
+            raise damage_error("a mapping has a key without a value")
         found = dict(zip(children[::2], children[1::2], strict=True))
         if header["type"] == "collections.OrderedDict":
             return OrderedDict(found)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import array, hashing, statistics
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt
 
 _PYTHON: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
 _LONG = 10_000  # bits; beyond this decimal digits take quadratic time, and Python refuses
@@ -33,7 +33,7 @@ class NumberKind(ValueKind):
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
         raw = _raw(value)
-        return hashing.of(self.name, _dtype(value), (), raw), len(raw)
+        return hashing.digest_parts(self.name, _dtype(value), (), raw), len(raw)
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
@@ -61,8 +61,8 @@ class NumberKind(ValueKind):
             if encoded.encoding == "complex":
                 return complex(*struct.unpack("<dd", data))
         except (struct.error, ValueError) as error:
-            raise damaged(str(error)) from error
-        raise damaged(f"a number has no encoding {encoded.encoding!r}")
+            raise damage_error(str(error)) from error
+        raise damage_error(f"a number has no encoding {encoded.encoding!r}")
 
     def export(self, value: Any, stem: Path) -> list[Path]:
         path = stem.with_name(stem.name + ".json")

@@ -18,7 +18,7 @@ from typing import Any
 
 from audit.errors import NeedsTrust, NotFound
 from audit.values import hashing
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt
 
 #: Pickled as a name alone, whatever their code is.
 _BY_NAME = (FunctionType, MethodType)
@@ -49,7 +49,7 @@ class OtherKind(ValueKind):
         if raw is None and hashing.version() >= 2:
             return None, 0
         data = b"" if value is None else raw if raw is not None else _show(value).encode("utf-8", "surrogatepass")
-        return hashing.of(self.name, _type(value), (), data), len(data)
+        return hashing.digest_parts(self.name, _type(value), (), data), len(data)
 
     def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         # The class is inside the pickle, which is not opened to look.
@@ -79,7 +79,7 @@ class OtherKind(ValueKind):
                 hint="Call the pipeline for this sample yourself to have the value again.",
             )
         if encoded.encoding != "pickle":
-            raise damaged(f"a value of kind other has no encoding {encoded.encoding!r}")
+            raise damage_error(f"a value of kind other has no encoding {encoded.encoding!r}")
         if not options.allow_pickle:
             raise NeedsTrust(
                 "This stage output is stored as a pickle, and reading a pickle executes code that it contains.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 from audit.values.loaded import find_class
 from audit.values.mapping import export_children
 
@@ -50,7 +50,7 @@ class SequenceKind(ValueKind):
             result: object = made(children)
             return result
         if header["type"] != "namedtuple":
-            raise damaged(f"a sequence of unknown type {header['type']!r}")
+            raise damage_error(f"a sequence of unknown type {header['type']!r}")
         found = _load(header["class"], tuple(header["fields"]))
         # tuple.__new__ and not the class's own: reading a store runs nobody's code.
         return tuple.__new__(found, children)

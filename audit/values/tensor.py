@@ -16,7 +16,7 @@ import numpy as np
 
 from audit.values import array, compression, hashing, palette, statistics, tensor_parts, thumbnail, tv
 from audit.values import native as loops
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, pack, unpack
 
 # What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
 _NUMPY = {
@@ -61,8 +61,8 @@ class TensorKind(ValueKind):
         own_class: dict[str, Any] | None,
     ) -> str:
         if metadata is None and own_class is None:
-            return hashing.of(self.name, dtype, shape, raw)
-        return hashing.of(self.name, dtype, shape, raw, tv.meaning(metadata), tv.meaning(own_class, 3))
+            return hashing.digest_parts(self.name, dtype, shape, raw)
+        return hashing.digest_parts(self.name, dtype, shape, raw, tv.meaning(metadata), tv.meaning(own_class, 3))
 
     def observe(self, value: Any) -> Facts:
         if _is_in_parts(value):
@@ -141,7 +141,7 @@ class TensorKind(ValueKind):
 
         kind = getattr(torch, dtype, None)
         if not isinstance(kind, torch.dtype):
-            raise damaged(f"this torch has no dtype {dtype!r}")
+            raise damage_error(f"this torch has no dtype {dtype!r}")
         tensor = torch.from_numpy(raw.copy()).view(kind).reshape(shape) if raw.size else torch.empty(shape, dtype=kind)
         return tv.rebuild(tensor, header.get("tv"))
 
@@ -265,10 +265,10 @@ def _compress(dtype: str, shape: list[int], raw: Any, header: dict[str, Any]) ->
             return found
     width = raw.size // max(1, int(np.prod(shape, dtype=np.int64)))
     if dtype in ("uint8", "int8") and picture and raw.size > row:
-        return compression.smallest(raw, raw.size, "rows+zstd", compression.subtract_rows(raw, row))
+        return compression.compress_smallest(raw, raw.size, "rows+zstd", compression.subtract_rows(raw, row))
     if width in (2, 4, 8) and raw.size:
-        return compression.smallest(raw, raw.size, "bytes+zstd", compression.split_bytes(raw, width))
-    return compression.smallest(raw, raw.size, "zstd", raw)
+        return compression.compress_smallest(raw, raw.size, "bytes+zstd", compression.split_bytes(raw, width))
+    return compression.compress_smallest(raw, raw.size, "zstd", raw)
 
 
 def _float_picture(shape: list[int], flat: Any, row: int, header: dict[str, Any]) -> tuple[str, bytes] | None:
@@ -307,7 +307,7 @@ def _expand(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
     if encoding == "palette+rows+zstd":
         return _from_palette(header, body, count)
     if encoding not in ("rows+zstd", "bytes+zstd", "zstd"):
-        raise damaged(f"a tensor has no encoding {encoding!r} of its own")
+        raise damage_error(f"a tensor has no encoding {encoding!r} of its own")
     size = count * _width(header["dtype"])
     flat = np.frombuffer(compression.decompress(body, size), np.uint8)
     if encoding == "rows+zstd":

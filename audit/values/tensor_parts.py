@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import composite, hashing
-from audit.values.base import DecodeOptions, Encoded, damaged, unpack
+from audit.values.base import DecodeOptions, Encoded, damage_error, unpack
 
 #: Names of the parts of each compressed sparse layout.
 _COMPRESSED = {"sparse_csr": "row", "sparse_bsr": "row", "sparse_csc": "col", "sparse_bsc": "col"}
@@ -57,7 +57,9 @@ def fingerprint(head: dict[str, Any], marks: list[str | None], size: int) -> tup
         return None, size
     described = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
     shape = tuple(head.get("shape", (len(marks),)))
-    return hashing.of("tensor", f"{head['dtype']} {head['layout']}", shape, described, *map(_text, marks)), size
+    return hashing.digest_parts(
+        "tensor", f"{head['dtype']} {head['layout']}", shape, described, *map(_text, marks)
+    ), size
 
 
 def encode(head: dict[str, Any], parts: list[Any]) -> Encoded:
@@ -97,7 +99,7 @@ def _put_together(head: dict[str, Any], parts: list[Any]) -> Any:
         made = torch.sparse_coo_tensor(*parts, head["shape"], check_invariants=True)
         return made._coalesced_(True) if head["coalesced"] else made
     if layout not in _COMPRESSED:
-        raise damaged(f"a tensor has no layout {layout!r}")
+        raise damage_error(f"a tensor has no layout {layout!r}")
     return torch.sparse_compressed_tensor(*parts, head["shape"], layout=getattr(torch, layout), check_invariants=True)
 
 

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import compression, hashing
-from audit.values.base import EXCERPT, DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import (
+    EXCERPT,
+    DecodeOptions,
+    Encoded,
+    Facts,
+    Preview,
+    ValueKind,
+    damage_error,
+    excerpt,
+    pack,
+    unpack,
+)
 
 _TYPES: dict[str, type] = {"str": str, "bytes": bytes, "bytearray": bytearray}
 
@@ -26,7 +37,7 @@ class TextKind(ValueKind):
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
         raw = _raw(value)
-        return hashing.of(self.name, type(value).__name__, (len(value),), raw), len(raw)
+        return hashing.digest_parts(self.name, type(value).__name__, (len(value),), raw), len(raw)
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
@@ -39,17 +50,17 @@ class TextKind(ValueKind):
 
     def encode(self, value: Any) -> Encoded:
         raw = _raw(value)
-        encoding, body = compression.smallest(raw, len(raw), "zstd", raw)
+        encoding, body = compression.compress_smallest(raw, len(raw), "zstd", raw)
         return Encoded(encoding, pack({"type": type(value).__name__, "bytes": len(raw)}, body))
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, body = unpack(encoded.data)
         if encoded.encoding not in ("raw", "zstd"):
-            raise damaged(f"text has no encoding {encoded.encoding!r}")
+            raise damage_error(f"text has no encoding {encoded.encoding!r}")
         raw = bytes(body) if encoded.encoding == "raw" else compression.decompress(body, header["bytes"])
         made = _TYPES.get(header["type"])
         if made is None:
-            raise damaged(f"text of unknown type {header['type']!r}")
+            raise damage_error(f"text of unknown type {header['type']!r}")
         return raw.decode("utf-8", "surrogatepass") if made is str else made(raw)
 
     def export(self, value: Any, stem: Path) -> list[Path]:

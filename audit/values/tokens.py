@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damaged, excerpt, pack, unpack
+from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, pack, unpack
 
 
 class TokensKind(ValueKind):
@@ -29,12 +29,12 @@ class TokensKind(ValueKind):
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
         dtype, raw = _raw(value)
-        return hashing.of(self.name, f"{type(value).__name__}[{dtype}]", (len(value),), raw), len(raw)
+        return hashing.digest_parts(self.name, f"{type(value).__name__}[{dtype}]", (len(value),), raw), len(raw)
 
     def observe(self, value: Any) -> Facts:
         mode = type(value).__name__
         dtype, raw = _raw(value)
-        digest = hashing.of(self.name, f"{mode}[{dtype}]", (len(value),), raw)
+        digest = hashing.digest_parts(self.name, f"{mode}[{dtype}]", (len(value),), raw)
         stats = statistics.of_array(np.frombuffer(raw, "<i8")) if dtype == "int64" else statistics.NOTHING
         return Facts(self.name, dtype, (len(value),), mode, digest, *stats, len(raw))
 
@@ -48,7 +48,7 @@ class TokensKind(ValueKind):
         name = "zstd"
         if dtype == "int64":
             filtered, name = compression.split_bytes(np.frombuffer(raw, np.uint8), 8), "bytes+zstd"
-        encoding, body = compression.smallest(raw, len(raw), name, filtered)
+        encoding, body = compression.compress_smallest(raw, len(raw), name, filtered)
         return Encoded(encoding, pack({"type": type(value).__name__, "dtype": dtype, "bytes": len(raw)}, body))
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
@@ -60,7 +60,7 @@ class TokensKind(ValueKind):
             if encoded.encoding == "bytes+zstd":
                 raw = compression.join_bytes(np.frombuffer(raw, np.uint8), 8).tobytes()
         else:
-            raise damaged(f"tokens have no encoding {encoded.encoding!r}")
+            raise damage_error(f"tokens have no encoding {encoded.encoding!r}")
         items = _items(header["dtype"], raw)
         return tuple(items) if header["type"] == "tuple" else items
 

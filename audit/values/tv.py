@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from audit.values import hashing
-from audit.values.base import damaged
+from audit.values.base import damage_error
 
 _KEPT = ("canvas_size", "clamping_mode", "format")
 _MODULE = "torchvision.tv_tensors"
@@ -78,7 +78,7 @@ def rebuild(tensor: Any, kept: dict[str, Any] | None) -> Any:
 
     made = getattr(tv_tensors, str(kept["type"]), None)
     if made is None:
-        raise damaged(f"this torchvision has no tv_tensor {kept['type']!r}")
+        raise damage_error(f"this torchvision has no tv_tensor {kept['type']!r}")
     extra = {key: kept[key] for key in _KEPT if key in kept}
     if "canvas_size" in extra:
         extra["canvas_size"] = tuple(extra["canvas_size"])

@@ -146,7 +146,7 @@ def asset(name: str) -> str:
     return f"/static/{name}?{hashlib.sha256(data).hexdigest()[:10]}"
 
 
-def whole(request: Request, name: str, default: int | None = None) -> int | None:
+def whole_number(request: Request, name: str, default: int | None = None) -> int | None:
     """Return a whole number from the address, or the default."""
     text = request.query_params.get(name, "")
     if not text:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from audit.checks.context import Context
 from audit.checks.integrity import alignment
-from audit.checks.shared.fingerprint import same
+from audit.checks.shared.fingerprint import have_same_rows
 from audit.checks.shared_facts import RunFacts
 from audit.store.read.reader import Reader
 
@@ -37,10 +37,10 @@ def _relation(rows: Rows) -> str:
 def test_the_same_rows_and_no_others_have_the_same_fingerprint(
     context: Context, first: Rows, second: Rows, shuffled: Random
 ) -> None:
-    assert same(context, "a, b", _relation(first), _relation(second)) == (Counter(first) == Counter(second))
+    assert have_same_rows(context, "a, b", _relation(first), _relation(second)) == (Counter(first) == Counter(second))
     again = list(first)
     shuffled.shuffle(again)
-    assert same(context, "a, b", _relation(first), _relation(again))
+    assert have_same_rows(context, "a, b", _relation(first), _relation(again))
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.text("ab", max_size=3)), min_size=2, max_size=12))
@@ -48,7 +48,7 @@ def test_values_exchanged_between_two_rows_are_reported(context: Context, rows: 
     """A hash that joins columns by exclusive or would not see it."""
     (a, first), (b, second), *rest = rows
     exchanged = [(a, second), (b, first), *rest]
-    assert same(context, "a, b", _relation(list(rows)), _relation(list(exchanged))) == (
+    assert have_same_rows(context, "a, b", _relation(list(rows)), _relation(list(exchanged))) == (
         Counter(rows) == Counter(exchanged)
     )
 

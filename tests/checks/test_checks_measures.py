@@ -16,12 +16,12 @@ from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, ra
 from audit.checks.shared.lookalike_search import candidate_pairs
 from audit.checks.shared.lookalikes import find_lookalikes, thumbnail
 from audit.checks.shared.picture_grids import spread
-from audit.checks.shared.picture_measures import Measures, measured
+from audit.checks.shared.picture_measures import Measures, measure_pictures
 from audit.checks.shared.pictures import Picture
 
 
 def _measured(images: list[Image.Image]) -> list[Measures]:
-    found = measured(Picture(n, f"{n}.png", None, image) for n, image in enumerate(images))
+    found = measure_pictures(Picture(n, f"{n}.png", None, image) for n, image in enumerate(images))
     return sorted(found, key=lambda one: one.picture.index)
 
 
@@ -54,7 +54,8 @@ def test_arrays_are_measured_as_pictures_are(size: tuple[int, int]) -> None:
     for shape in (size, (*size, 3)):
         pixels = rng.integers(0, 256, (3, *shape), dtype=np.uint8)
         as_arrays = sorted(
-            measured(Picture(n, f"{n}.png", None, one) for n, one in enumerate(pixels)), key=lambda m: m.picture.index
+            measure_pictures(Picture(n, f"{n}.png", None, one) for n, one in enumerate(pixels)),
+            key=lambda m: m.picture.index,
         )
         for one, other in zip(as_arrays, _measured([Image.fromarray(array) for array in pixels]), strict=True):
             assert (one.thumbnail == other.thumbnail).all()

@@ -8,7 +8,7 @@ import numpy as np
 from checks_contracts import outcome_of
 from checks_pictures import picture
 
-from audit.checks.data.outliers import measures, outlying
+from audit.checks.data.outliers import measure_distance, measures
 
 
 def test_a_mark_in_the_corner_of_one_class_is_found(tmp_path: Path) -> None:
@@ -41,6 +41,6 @@ def test_noise_and_drawings_among_smooth_pictures_lie_outside() -> None:
     noise = rng.uniform(0, 255, (3, 32, 32))
     lines = np.full((3, 32, 32), 250.0)
     lines[:, 4::7] = 20
-    _, far = outlying(measures(np.concatenate([smooth, noise, lines]).clip(0, 255).astype(np.uint8)))
+    _, far = measure_distance(measures(np.concatenate([smooth, noise, lines]).clip(0, 255).astype(np.uint8)))
     assert (far[400:] > 1).all()
     assert not (far[:400] > 1).any()

@@ -10,7 +10,15 @@ from torchvision import models
 
 from audit.errors import UnknownArchitecture
 from audit.models.architectures import find_architecture, misfits, recognise
-from audit.models.building import Architecture, build, expected_shapes, hollow, shapes_of, timm_names, torchvision_names
+from audit.models.building import (
+    Architecture,
+    build,
+    build_hollow,
+    expected_shapes,
+    shapes_of,
+    timm_names,
+    torchvision_names,
+)
 from audit.models.signatures import compute, is_current, known_architectures, table
 
 VARIANTS = [
@@ -155,5 +163,5 @@ def test_building_leaves_the_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     build(Architecture("torchvision", "squeezenet1_1"), 3)
-    hollow(Architecture("torchvision", "swin_t"), 3)
+    build_hollow(Architecture("torchvision", "swin_t"), 3)
     assert torch.equal(before, torch.get_rng_state())

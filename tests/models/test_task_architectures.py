@@ -11,7 +11,7 @@ from torchvision import models
 
 from audit.errors import UnknownArchitecture
 from audit.models import load
-from audit.models.building import Architecture, hollow
+from audit.models.building import Architecture, build_hollow
 from audit.models.presets import flatten_preset
 from audit.models.task_architectures import task_names
 
@@ -30,7 +30,7 @@ _CASES = {
 
 def _save(tmp_path: Path, name: str, classes: int, **more: object) -> Path:
     # Without drawing tens of millions of random weights.
-    state = hollow(Architecture("torchvision", name, more), classes).state_dict()
+    state = build_hollow(Architecture("torchvision", name, more), classes).state_dict()
     path = tmp_path / "weights.pt"
     torch.save({key: torch.zeros(value.shape) if value.is_meta else value for key, value in state.items()}, path)
     return path

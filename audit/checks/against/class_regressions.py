@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.matched import matched
+from audit.checks.shared.source_pairs import pair_by_source
 from audit.checks.shared.statistics import holm
 from audit.lineage.diff.mcnemar import p_value
 from audit.store.sql_literal import literal
@@ -36,7 +36,7 @@ class ClassRegressions(Check):
         baseline = context.facts.baseline
         assert baseline is not None
         classes: dict[int, _Class] = {}
-        for before, now in matched(context, baseline):
+        for before, now in pair_by_source(context, baseline):
             if before is None or now is None or before.label is None or before.label != now.label:
                 continue
             if before.predicted is None or now.predicted is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.matched import lookup, matched
+from audit.checks.shared.source_pairs import lookup, pair_by_source
 from audit.store.sql_literal import literal
 
 
@@ -25,7 +25,7 @@ class DatasetChanged(Check):
         baseline = context.facts.baseline
         assert baseline is not None
         found: list[tuple[str, str, float | None, float | None]] = []
-        for before, now in matched(context, baseline):
+        for before, now in pair_by_source(context, baseline):
             change: tuple[str, str, float | None, float | None] | None = None
             if before is None and now is not None and context.options["added"]:
                 change = (now.source, "is new", None, None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.baseline import Baseline, Item
 from audit.checks.context import Context
-from audit.checks.shared.matched import lookup, matched
+from audit.checks.shared.source_pairs import lookup, pair_by_source
 from audit.class_names import identify_class
 from audit.store.sql_literal import literal
 
@@ -31,7 +31,7 @@ class PredictionFlips(Check):
             raise Skip("the run has no predictions; record it with --model")
         flips: list[tuple[Item, Item]] = []
         total = compared = predicted = 0
-        for before, now in matched(context, baseline):
+        for before, now in pair_by_source(context, baseline):
             predicted += before is not None and before.predicted is not None
             if before is None or now is None or before.predicted is None or (now.predicted is None and not now.failed):
                 continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
+from audit.checks.shared.files import Opened, SourceFile, chosen_files, open_files
 from audit.checks.shared.headers import headers
 from audit.picture_formats import open_picture
 
@@ -69,7 +69,7 @@ class AlphaDropped(Check):
         files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
         hiding = [file for file, header in headers(context, files) if header is None or header.transparent]
         loaded = self._find_loaded(context, hiding)
-        for file, found in opened(hiding):
+        for file, found in open_files(hiding):
             if (file.index, file.source) not in reported and (mode := _find_dropped(found, loaded.get(file.index))):
                 yield _finding(context, file.index, file.source, 0, mode)
 
@@ -88,7 +88,7 @@ class AlphaDropped(Check):
             f"WHERE mode_before IN {_ALPHA} AND mode NOT IN {_ALPHA} GROUP BY ALL"
         )
         losses = [AlphaLoss(**row) for row in context.offenders(query)]
-        for loss, (_, found) in zip(losses, opened(losses), strict=True):
+        for loss, (_, found) in zip(losses, open_files(losses), strict=True):
             # The file can show that nothing was hidden; if the file is missing, the recorded mode decides.
             if isinstance(found, OSError) or _find_dropped(found, [loss.made] if loss.made["before"] == 0 else None):
                 yield loss

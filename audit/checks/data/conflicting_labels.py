@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import Context
-from audit.checks.shared.content import alike
+from audit.checks.shared.content import select_alike
 
 _SEVERAL = "min(label) <> max(label)"
 
@@ -20,7 +20,7 @@ class ConflictingLabels(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         query = (
             "SELECT * REPLACE (coalesce(label_name, label::VARCHAR) AS label_name) "
-            f"FROM {alike(context, _SEVERAL)} WHERE label IS NOT NULL"
+            f"FROM {select_alike(context, _SEVERAL)} WHERE label IS NOT NULL"
         )
         rows = context.offenders(query)
         labels: dict[str, set[str]] = {}

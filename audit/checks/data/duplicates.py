@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import Context
-from audit.checks.shared.content import alike
+from audit.checks.shared.content import select_alike
 
 
 class Duplicates(Check):
@@ -16,7 +16,7 @@ class Duplicates(Check):
     severity = "warning"
 
     def run(self, context: Context) -> Iterable[Finding]:
-        for row in context.offenders(f"FROM {alike(context, 'count(*) > 1')} WHERE place > 1"):
+        for row in context.offenders(f"FROM {select_alike(context, 'count(*) > 1')} WHERE place > 1"):
             yield Finding(
                 f"{row['source']} (index {row['index']}) has the same content as {row['first_source']} "
                 f"(index {row['first']}).",

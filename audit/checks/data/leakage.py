@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import EVALUATION, Context
 from audit.checks.data.near_duplicates import splits_of
-from audit.checks.shared.content import contents, contents_of, recurring
+from audit.checks.shared.content import contents, contents_of, select_recurring
 from audit.checks.shared.copies import Copy, copies, copies_of
 from audit.checks.shared_facts import RunFacts
 
@@ -88,11 +88,11 @@ def _copies_of_another_run(context: Context, found: list[Copy], other: str) -> I
 def _splits(context: Context) -> Iterable[Finding]:
     shared = (
         f"SELECT content, list_sort(list(DISTINCT split)) AS splits, arg_min(source, split) AS first, "
-        f"min(split) AS home FROM {recurring(context)} "
+        f"min(split) AS home FROM {select_recurring(context)} "
         "WHERE split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1"
     )
     query = (
-        f"SELECT s.index, s.source, s.split, d.splits, d.first FROM {recurring(context)} s "
+        f"SELECT s.index, s.source, s.split, d.splits, d.first FROM {select_recurring(context)} s "
         f"JOIN ({shared}) d USING (content) WHERE s.split <> d.home"
     )
     for row in context.offenders(query):

@@ -47,7 +47,7 @@ class Outliers(Check):
         if count < needed:
             raise Skip(f"the run has {count} pictures with enough detail; at least {needed} are needed")
         share, counts = context.options["share"], (context.options["noted"], context.options["expected"])
-        far, sure = outlying(measures(given.thumbnails), counts)
+        far, sure = measure_distance(measures(given.thumbnails), counts)
         embedded = _measure_embedding(context, [picture.index for picture in given.pictures], counts)
         if embedded is not None:
             far, sure = np.maximum(far, embedded[0]), np.maximum(sure, embedded[1])
@@ -149,7 +149,7 @@ def _measure_embedding(context: Context, indices: list[int], counts: tuple[float
     return _relate_to_limits(np.sqrt(np.maximum(distances, 0)), counts)
 
 
-def outlying(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> tuple[Array, Array]:
+def measure_distance(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> tuple[Array, Array]:
     """Return each row's distance from the centre, relative to the limit of a note and to that of a warning.
 
     `counts` are the numbers of notes and warnings that are expected by chance.

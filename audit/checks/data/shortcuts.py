@@ -14,7 +14,7 @@ import numpy as np
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.added_marks import find_mark
-from audit.checks.shared.files import chosen_files, evenly
+from audit.checks.shared.files import chosen_files, spread_evenly
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.headers import headers
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, separate_common_values
@@ -316,7 +316,7 @@ class Shortcuts(Check):
         usable = "status = 'ok' AND label IS NOT NULL"
         total = context.value(f"SELECT count(*) FROM {context.items} WHERE {usable}")
         most = context.options["looked_at"]
-        chosen = f" AND {evenly(most, total)}" if most and total > most else ""
+        chosen = f" AND {spread_evenly(most, total)}" if most and total > most else ""
         return (
             f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
             f"JOIN (FROM {context.load_outputs} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"

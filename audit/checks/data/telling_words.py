@@ -10,7 +10,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import evenly
+from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.label_guess import betrayed_class
 from audit.class_names import show_class
@@ -63,7 +63,7 @@ class TellingWords(Check):
         usable = "status = 'ok' AND label IS NOT NULL"
         total = context.value(f"SELECT count(*) FROM {context.items} WHERE {usable}")
         most = context.options["texts"]
-        chosen = f" AND {evenly(most, total)}" if most and total > most else ""
+        chosen = f" AND {spread_evenly(most, total)}" if most and total > most else ""
         query = (
             f"SELECT index, label, data FROM (FROM {context.items} WHERE {usable}{chosen}) JOIN payloads USING (run_id, epoch, index, visit) "
             "WHERE stage = 0 AND payloads.kind = 'text' AND form = 'preview'"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.fingerprint import VISIT, same
+from audit.checks.shared.fingerprint import VISIT, have_same_rows
 
 #: How many predictions are searched for a shift, and how many batches each block has if there are more.
 _ENOUGH, _STRETCH = 1_000_000, 16
@@ -44,7 +44,7 @@ def _inputs(context: Context) -> Iterable[Finding]:
         # If the loop changed the batch, the row lists the operations, and the digests differ.
         given = f"(FROM {context.all_predictions} WHERE input_digest IS NOT NULL AND operations IS NULL)"
         returned = f"(FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {last})"
-        if same(context, f"{VISIT}, input_digest", given, returned, f"{VISIT}, digest"):
+        if have_same_rows(context, f"{VISIT}, input_digest", given, returned, f"{VISIT}, digest"):
             continue
         query = (
             f"SELECT epoch, index, visit FROM {given} p JOIN {returned} o USING (epoch, index, visit) "
@@ -64,7 +64,7 @@ def _inputs(context: Context) -> Iterable[Finding]:
 def _labels(context: Context) -> Iterable[Finding]:
     graded = f"(FROM {context.all_predictions} WHERE label IS NOT NULL)"
     labelled = f"(FROM {context.samples} WHERE label IS NOT NULL)"
-    if same(context, f"{VISIT}, label", graded, f"(FROM {labelled} WHERE status = 'ok')"):
+    if have_same_rows(context, f"{VISIT}, label", graded, f"(FROM {labelled} WHERE status = 'ok')"):
         return
     query = (
         f"SELECT p.index, s.source, s.label AS label, p.label AS graded FROM {graded} p "

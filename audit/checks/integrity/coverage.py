@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.integrity import drawn, ranks
-from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprints, same, unique_visits
+from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprints, have_same_rows, unique_visits
 
 
 class Coverage(Check):
@@ -33,7 +33,7 @@ class Coverage(Check):
 def _find_missing(context: Context) -> Iterable[Finding]:
     expected = context.run.expected
     if expected is None:
-        yield from drawn.missing(context)
+        yield from drawn.find_missing(context)
         return
     recorded = f"FROM samples WHERE run_id = {context.run_literal}"
     if context.value(f"SELECT {distinct_indices(expected)} {recorded}") == expected:
@@ -135,7 +135,7 @@ def _without_stages(context: Context) -> Iterable[Finding]:
 def _predictions(context: Context) -> Iterable[Finding]:
     """Check that in an epoch and split with predictions exactly the samples that did not fail have one."""
     predictions = f"(FROM graded_predictions WHERE run_id = {context.run_literal})"
-    if same(context, VISIT, _select_succeeded(context), predictions):
+    if have_same_rows(context, VISIT, _select_succeeded(context), predictions):
         return
     # Of an input that was mixed from several samples there are predictions, and none that is graded.
     any_of_them = f"(FROM predictions WHERE run_id = {context.run_literal})"

@@ -33,13 +33,13 @@ class PlannedDraws:
         return self.dropped + max(0, self.length - self.asked)
 
 
-def missing(context: Context) -> Iterable[Finding]:
+def find_missing(context: Context) -> Iterable[Finding]:
     """Report samples that should have been drawn in an epoch, but were not."""
     runs = ranks.ranks_of(context)
     if not any("loaders" in run.recipe for run in runs):
         # Recorded by a version that did not store what loaders should draw.
-        if ranks.distributed(context):
-            yield from ranks.missing(context)
+        if ranks.is_distributed(context):
+            yield from ranks.find_missing(context)
         else:
             context.note("the run does not say how many samples were requested, so missing samples cannot be found")
         return
@@ -109,7 +109,7 @@ class _RankDraws:
             f"CROSS JOIN (SELECT unnest(range({length})) AS index) i "
             f"ANTI JOIN (FROM {rows}) s ON s.epoch = e.epoch AND s.index = i.index"
         )
-        said = "drawn by no rank" if ranks.distributed(self._context) else "not drawn"
+        said = "drawn by no rank" if ranks.is_distributed(self._context) else "not drawn"
         for row in self._context.offenders(query, "epoch, index", runs=self._names):
             yield Finding(
                 f"Sample {row['index']} was {said} in epoch {row['epoch']}, although the loader ran to its end.",

@@ -13,7 +13,7 @@ from audit.store.sql_literal import literal
 _GROUP = "distributed"
 
 
-def distributed(context: Context) -> bool:
+def is_distributed(context: Context) -> bool:
     """Return whether this run belongs to one of several ranks."""
     return _GROUP in context.run.tags
 
@@ -57,7 +57,7 @@ def padding(context: Context) -> Iterable[Finding]:
 
 def why_unknown(context: Context, runs: list[Run]) -> str | None:
     """Return why it is unknown what these runs drew together, or None."""
-    several = distributed(context)
+    several = is_distributed(context)
     here = {int(run.tags.get("rank", -1)) for run in runs}
     absent = set(range(int(context.run.tags.get("world_size", 1)))) - here if several else set()
     if absent:
@@ -67,7 +67,7 @@ def why_unknown(context: Context, runs: list[Run]) -> str | None:
     return None
 
 
-def missing(context: Context) -> Iterable[Finding]:
+def find_missing(context: Context) -> Iterable[Finding]:
     """Report samples that no rank drew in an epoch, although another epoch drew them or a greater index: for runs that
     do not store what their loaders should draw."""
     runs = ranks_of(context)

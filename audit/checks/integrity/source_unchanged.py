@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, SourceFile, chosen_files, opened
+from audit.checks.shared.files import Opened, SourceFile, chosen_files, open_files
 
 
 class SourceUnchanged(Check):
@@ -22,7 +22,7 @@ class SourceUnchanged(Check):
         files = chosen_files(context, context.options["files"], "source_digest IS NOT NULL")
         if not files:
             raise Skip("no sample was read from a file")
-        for file, found in opened(files):
+        for file, found in open_files(files):
             if said := _differs(file, found):
                 yield Finding(
                     f"{file.source} (index {file.index}) {said}.",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, chosen_files, opened
+from audit.checks.shared.files import Opened, chosen_files, open_files
 from audit.picture_formats import open_picture
 from audit.store.bucket.location import is_remote
 
@@ -34,7 +34,7 @@ class Truncated(Check):
         files = chosen_files(context, most, may)
         if not files:
             raise Skip("no file is a JPEG, PNG or WebP")
-        for file, found in opened(files):
+        for file, found in open_files(files):
             if isinstance(found, OSError):
                 continue
             with found:

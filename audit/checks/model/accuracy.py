@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import Baseline
 from audit.checks.context import Context
-from audit.checks.shared.matched import matched
+from audit.checks.shared.source_pairs import pair_by_source
 from audit.checks.shared.statistics import two_rates, wilson
 from audit.lineage.diff.mcnemar import p_value
 
@@ -57,7 +57,7 @@ class Accuracy(Check):
     def _is_certain(self, context: Context, baseline: Baseline, graded: int, accuracy: float) -> bool:
         """Return whether chance does not explain the drop: on the same samples, or else of two independent rates."""
         lost = gained = shared = 0
-        for before, now in matched(context, baseline):
+        for before, now in pair_by_source(context, baseline):
             if before is None or now is None or before.label is None or before.label != now.label:
                 continue
             if before.predicted is not None and now.predicted is not None:

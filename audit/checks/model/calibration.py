@@ -10,7 +10,7 @@ import numpy as np
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import evenly
+from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.statistics import holm, normal_tails
 from audit.store.plain_arrays import numbers_of
 from audit.store.read.rows import QueryRow
@@ -110,7 +110,7 @@ class Calibration(Check):
         if wrong < _FEWEST_WRONG:
             return None
         if total > _MOST_SCALED:
-            query += f" WHERE {evenly(_MOST_SCALED, total)}"
+            query += f" WHERE {spread_evenly(_MOST_SCALED, total)}"
         batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
         widths = {width for batch in batches for width in batch["logits"].value_lengths().unique().to_pylist()}
         if len(widths) != 1:

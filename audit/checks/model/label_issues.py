@@ -14,7 +14,7 @@ import numpy as np
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import EVALUATION, Context
-from audit.checks.shared.files import evenly
+from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training import is_trained
 from audit.class_names import show_class
@@ -125,7 +125,7 @@ def _fit(context: Context, judged: str) -> LabelNoise:
     if rows["total"] < _FEWEST or rows["most"] != rows["least"]:
         raise Skip(f"the run has {rows['total']:,} predictions with probabilities; at least {_FEWEST} are needed")
     most = max(_FEWEST, min(_MOST_SAMPLES, _MOST_PROBABILITIES // rows["most"]))
-    chosen = evenly(most, rows["total"]) if rows["total"] > most else "true"
+    chosen = spread_evenly(most, rows["total"]) if rows["total"] > most else "true"
     query = f"SELECT label, probabilities FROM {judged} WHERE {chosen}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
     labels = np.concatenate([numbers_of(batch["label"]) for batch in batches])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import EVALUATION, Context
-from audit.checks.shared.files import evenly
+from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.statistics import holm, wilson
 from audit.errors import DatasetError, ModelError, PipelineError, UsageError
 from audit.lineage.diff.mcnemar import p_value
@@ -72,7 +72,7 @@ class ProbeCheck(Check):
             graded = f"(FROM {graded} SEMI JOIN (FROM {context.samples} WHERE split = '{split}') USING (epoch, index, visit))"
         total = context.value(f"SELECT count(*) FROM {graded}")
         most = max(_FEWEST, context.options["samples"])
-        chosen = f" WHERE {evenly(most, total)}" if total > most else ""
+        chosen = f" WHERE {spread_evenly(most, total)}" if total > most else ""
         columns = ", ".join(GradedVisit.__annotations__)
         return context.facts.typed_rows(
             GradedVisit, f"SELECT {columns} FROM {graded}{chosen} ORDER BY ALL LIMIT {most}"

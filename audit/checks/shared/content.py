@@ -26,7 +26,7 @@ def contents(context: Context) -> str:
     return found
 
 
-def recurring(context: Context) -> str:
+def select_recurring(context: Context) -> str:
     """Return SQL for the items whose content is repeated; for all items if too many are."""
     items = contents(context)
     hashes = context.facts.cache.get((items, "recurring"))
@@ -37,9 +37,9 @@ def recurring(context: Context) -> str:
     return f"(FROM {items} WHERE hash(content) IN ({', '.join(map(str, hashes.tolist())) or 'NULL'}))"
 
 
-def alike(context: Context, having: str) -> str:
+def select_alike(context: Context, having: str) -> str:
     """Return SQL for the items with shared content that meets `having`, each with the first such item and its rank."""
-    items = recurring(context)
+    items = select_recurring(context)
     # Only shared digests are joined back; the others stay in the first aggregate.
     shared = f"SELECT content, count(*) AS copies FROM {items} GROUP BY content HAVING {having}"
     return (

@@ -46,7 +46,7 @@ class SourceFile:
         return io.BytesIO(self.read())
 
 
-def evenly(most: int, total: int) -> str:
+def spread_evenly(most: int, total: int) -> str:
     """Return an SQL condition that selects about `most` of `total` indices, evenly spread and always the same."""
     return f"(index * {most}) % {total} < {most}"
 
@@ -57,14 +57,14 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
     total = context.value(f"SELECT count(*) FROM {context.items} WHERE {condition}")
     if most and total > most:
         context.note(f"checked {most:,} of {total:,} files")
-        condition += f" AND {evenly(most, total)}"
+        condition += f" AND {spread_evenly(most, total)}"
     columns = ", ".join(field_names(SourceFile))
     return context.facts.typed_rows(
         SourceFile, f"SELECT {columns} FROM {context.items} WHERE {condition} ORDER BY index"
     )
 
 
-def opened(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
+def open_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
     """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
     if not any(is_remote(file.root or "") for file in files):
         opener = FolderOpener()

@@ -27,7 +27,7 @@ def fingerprints(context: Context, columns: str, rows: str, group: str = "true")
     return [row["found"] for row in found]
 
 
-def same(context: Context, columns: str, rows: str, others: str, other_columns: str | None = None) -> bool:
+def have_same_rows(context: Context, columns: str, rows: str, others: str, other_columns: str | None = None) -> bool:
     """Return whether two relations hold the same rows, each the same number of times."""
     return fingerprints(context, columns, rows) == fingerprints(context, other_columns or columns, others)
 

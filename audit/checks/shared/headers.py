@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, SourceFile, opened
+from audit.checks.shared.files import Opened, SourceFile, open_files
 from audit.picture_formats import open_picture
 
 _ORIENTATION = 0x0112
@@ -33,7 +33,7 @@ def headers(context: Context, files: Sequence[SourceFile]) -> Iterator[tuple[Sou
     """Yield each file with its header; None if it cannot be read."""
     known: dict[tuple[int, str], FileHeader | None] = context.facts.cache.setdefault("headers", {})
     unread = [file for file in files if (file.index, file.source) not in known]
-    for file, found in opened(unread):
+    for file, found in open_files(unread):
         header = None
         if not isinstance(found, OSError):
             try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.picture_alignment import COMPARED
-from audit.checks.shared.picture_grids import pooled, spans, unit_vectors
+from audit.checks.shared.picture_grids import pool, spans, unit_vectors
 
 #: The side of the thumbnails that are correlated.
 _SEARCHED = 8
@@ -30,7 +30,7 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     if not len(thumbnails):
         return np.empty((0, 2), np.int64), np.empty((0, 2), np.int64)
     pictures = thumbnails.astype(np.float32)
-    search = _LookalikeSearch(pooled(pictures, COMPARED), unit_vectors(pooled(pictures, _SEARCHED)))
+    search = _LookalikeSearch(pool(pictures, COMPARED), unit_vectors(pool(pictures, _SEARCHED)))
     found: tuple[list[Array], list[Array]] = ([], [])
     half = search.small.reshape(len(pictures), _SEARCHED, _SEARCHED)
     left, right = half[:, :, : _SEARCHED // 2], half[:, :, : _SEARCHED // 2 - 1 : -1]
@@ -65,7 +65,7 @@ class _Fit:
     """The spans of a few first pictures, at both sides."""
 
     def __init__(self, middle: Array) -> None:
-        self.small, self.middle = spans(pooled(middle, _SEARCHED)), spans(middle)
+        self.small, self.middle = spans(pool(middle, _SEARCHED)), spans(middle)
 
 
 class _LookalikeSearch:

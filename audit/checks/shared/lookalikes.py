@@ -17,7 +17,7 @@ import numpy as np
 
 from audit.checks.shared.hashes import Array, near_pairs
 from audit.checks.shared.lookalike_search import candidate_pairs
-from audit.checks.shared.picture_alignment import COMPARED, SIDE, unexplained
+from audit.checks.shared.picture_alignment import COMPARED, SIDE, measure_unexplained
 from audit.checks.shared.turned_search import turned_pairs
 
 #: Up to this many pictures all pairs are compared.
@@ -66,7 +66,7 @@ def find_lookalikes(
     found: list[tuple[Array, Array]] = []
     for mirrored, pairs in enumerate(_candidates(thumbnails, hashes, distance)):
         second = thumbnails[pairs[:, 1]]
-        found.append((pairs, unexplained(thumbnails[pairs[:, 0]], second[:, :, ::-1] if mirrored else second)))
+        found.append((pairs, measure_unexplained(thumbnails[pairs[:, 0]], second[:, :, ::-1] if mirrored else second)))
     limit = _limit(np.concatenate([left for _, left in found]))
     turned = turned_pairs(thumbnails)
     shown = np.ones(len(thumbnails)) if sides is None else np.minimum(1, np.asarray(sides) / COMPARED) ** 2
@@ -78,7 +78,7 @@ def find_lookalikes(
                 best[first, second] = Lookalike(first, second, 1 - rest, bool(mirrored))
     for pairs, quarters in turned:
         second = np.rot90(thumbnails[pairs[:, 1]], -quarters, axes=(1, 2))
-        left = unexplained(thumbnails[pairs[:, 0]], second)
+        left = measure_unexplained(thumbnails[pairs[:, 0]], second)
         for (first, other), rest in zip(pairs.tolist(), left.tolist(), strict=True):
             if rest <= limit * min(shown[first], shown[other]) and (first, other) not in best:
                 best[first, other] = Lookalike(first, other, 1 - rest, False, 90 * quarters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.picture_grids import changes, pooled, unit_vectors
+from audit.checks.shared.picture_grids import changes, pool, unit_vectors
 
 #: The sides of the thumbnails: that are aligned, and compared.
 SIDE, COMPARED = 32, 16
@@ -29,7 +29,7 @@ _AXIS = np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2
 _POOLING = np.repeat(np.eye(COMPARED, dtype=np.float32), SIDE // COMPARED, axis=1) / np.float32(SIDE // COMPARED)
 
 
-def unexplained(first: Array, second: Array) -> Array:
+def measure_unexplained(first: Array, second: Array) -> Array:
     """Return the share of each `second` picture (n×32×32) that the `first` one leaves unexplained, at best."""
     blocks = range(0, len(first), _BLOCK)
     if not len(first):
@@ -75,7 +75,7 @@ def _align(
     """
     left, best = np.ones(len(a), np.float32), start.copy()
     moved, active = start.copy(), np.arange(len(a))
-    wanted = pooled(b, COMPARED).reshape(len(b), -1)
+    wanted = pool(b, COMPARED).reshape(len(b), -1)
     wanted = wanted - wanted.mean(axis=1, keepdims=True)
     unit = unit_vectors(wanted)
     for step in range(steps):
@@ -83,7 +83,7 @@ def _align(
         if step:
             resampling = _resampling(now)
         warped = a[active] if resampling is None else resampling[0] @ a[active] @ resampling[1]
-        explained = np.maximum((unit_vectors(pooled(warped, COMPARED)) * unit[active]).sum(axis=1), 0) ** 2
+        explained = np.maximum((unit_vectors(pool(warped, COMPARED)) * unit[active]).sum(axis=1), 0) ** 2
         better = 1 - explained < left[active]
         left[active[better]], best[active[better]] = 1 - explained[better], now[better]
         if step == steps - 1:

@@ -30,7 +30,7 @@ def spread(pictures: Array) -> Array:
     return deviation
 
 
-def pooled(pictures: Array, side: int) -> Array:
+def pool(pictures: Array, side: int) -> Array:
     """Return n square pictures averaged to a side that is a half, a quarter… of theirs."""
     while pictures.shape[1] > side:
         # Sums of slices take a quarter of the time of a mean over two axes.

@@ -48,7 +48,7 @@ class Measures:
     pixels: Array | None
 
 
-def measured(found: Iterable[Picture]) -> Iterator[Measures]:
+def measure_pictures(found: Iterable[Picture]) -> Iterator[Measures]:
     """Yield the measures of each picture; the order is not that of the pictures."""
     groups: dict[tuple[str, tuple[int, int]], list[Picture]] = {}
     kept = 0

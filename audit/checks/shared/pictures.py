@@ -11,7 +11,7 @@ from typing import Any
 
 from audit.checks.base import Skip
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, evenly, opened
+from audit.checks.shared.files import chosen_files, open_files, spread_evenly
 from audit.picture_formats import open_picture
 from audit.store.read.rows import QueryRow
 
@@ -69,7 +69,7 @@ def _yield_stored(context: Context, form: str, total: int, most: int) -> Iterato
     chosen = "true"
     if most and total > most:
         context.note(f"checked {most:,} of {total:,} pictures")
-        chosen = evenly(most, total)
+        chosen = spread_evenly(most, total)
     query = (
         f"SELECT index, source, source_digest, kind, encoding, data FROM {context.items} JOIN payloads "
         f"USING (run_id, epoch, index, visit) WHERE stage = 0 AND form = '{form}' AND {chosen}"
@@ -104,7 +104,7 @@ def _decode(form: str, kind: str, encoding: str, data: bytes) -> Any:
 
 def _from_files(context: Context, most: int) -> Iterator[Picture]:
     failed = 0
-    for file, found in opened(chosen_files(context, most, "status = 'ok'")):
+    for file, found in open_files(chosen_files(context, most, "status = 'ok'")):
         try:
             if isinstance(found, OSError):
                 raise found

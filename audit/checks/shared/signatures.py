@@ -13,7 +13,7 @@ from audit.checks.shared.hashes import Array, dhash
 from audit.checks.shared.lookalikes import MOST_IN_PAIRS
 from audit.checks.shared.picture_alignment import SIDE
 from audit.checks.shared.picture_grids import blocks, spread
-from audit.checks.shared.picture_measures import SMALL, Measures, measured
+from audit.checks.shared.picture_measures import SMALL, Measures, measure_pictures
 from audit.checks.shared.pictures import Picture, pictures
 
 #: A picture whose levels vary less than this has no detail to compare.
@@ -83,7 +83,7 @@ def _measures(context: Context, most: int, *, exact: bool = False) -> list[Measu
     if key not in context.facts.cache:
         before, context.notes = context.notes, []
         try:
-            found = sorted(measured(pictures(context, most, exact=exact)), key=lambda one: one.picture.index)
+            found = sorted(measure_pictures(pictures(context, most, exact=exact)), key=lambda one: one.picture.index)
         except Skip as skipped:
             context.facts.cache[key] = skipped
         else:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from audit.checks.shared.hashes import Array, near_pairs
-from audit.checks.shared.picture_grids import blocks, pooled, unit_vectors
+from audit.checks.shared.picture_grids import blocks, pool, unit_vectors
 
 #: How many of the 64 bits may differ: turning changes none, and compression a few.
 _BITS = 2
@@ -56,8 +56,8 @@ def _close_pairs(hashes: Array) -> Array:
 
 def _turn_upright(thumbnails: Array) -> tuple[Array, Array, Array]:
     """Return of each picture with its brightest quarter at the top left: the hash, how often it was turned left for that, a unit vector."""
-    small = pooled(thumbnails.astype(np.float32), 8)
-    quarters = pooled(small, 2)
+    small = pool(thumbnails.astype(np.float32), 8)
+    quarters = pool(small, 2)
     # Top left, top right, bottom right, bottom left: so often a picture is turned left until that one is top left.
     turns = np.argmax(np.stack([quarters[:, 0, 0], quarters[:, 0, 1], quarters[:, 1, 1], quarters[:, 1, 0]]), axis=0)
     upright = np.stack([np.rot90(small, n, axes=(1, 2)) for n in range(4)])[turns, np.arange(len(small))]

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, opened
+from audit.checks.shared.files import chosen_files, open_files
 from audit.picture_formats import open_picture
 
 Order = str
@@ -47,7 +47,7 @@ class ChannelOrder(Check):
         from audit import values
 
         last: dict[int, tuple[int, Order]] = {}
-        for file, found in opened(files):
+        for file, found in open_files(files):
             if not isinstance(found, OSError):
                 with found, values.following_digests(context.run.digest_version):
                     known = dict(_digests(found))
@@ -114,4 +114,4 @@ def _digests(file: Any) -> Iterator[tuple[str | None, Order]]:
             yield values.digest(form), order
             for kept in (None, {"type": "Image"}):
                 raw = np.frombuffer(form.tobytes(), np.uint8)
-                yield hashing.of("tensor", str(form.dtype), form.shape, raw, tv.meaning(kept)), order
+                yield hashing.digest_parts("tensor", str(form.dtype), form.shape, raw, tv.meaning(kept)), order

@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, opened
+from audit.checks.shared.files import chosen_files, open_files
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.stored_values import Visit, channel_axis, stored_values
 from audit.picture_formats import open_picture
@@ -72,7 +72,7 @@ def _from_files(context: Context, loaded: dict[int, Array]) -> Iterator[tuple[in
     if context.facts.root is None or not loaded:
         return
     listed = ", ".join(map(str, loaded))
-    for file, found in opened(chosen_files(context, 0, f"index IN ({listed})")):
+    for file, found in open_files(chosen_files(context, 0, f"index IN ({listed})")):
         value = loaded[file.index]
         try:
             if isinstance(found, OSError):

@@ -172,7 +172,8 @@ def _same_stage(a: Side, b: Side, step: AlignmentStep, traces: list[tuple[Trace,
     changes = parameter_changes(step.a, step.b)
     if changes:
         change_text = "; ".join(
-            f"{change['parameter']}: {short(change['a'])} → {short(change['b'])}" for change in changes
+            f"{change['parameter']}: {shorten_setting(change['a'])} → {shorten_setting(change['b'])}"
+            for change in changes
         )
         return "parameters", change_text
     if step.change == "changed":
@@ -220,7 +221,7 @@ def version_changes(a: Side, b: Side) -> dict[str, tuple[str | None, str | None]
     return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
 
 
-def short(value: Any, most: int = 60) -> str:
+def shorten_setting(value: Any, most: int = 60) -> str:
     """Return a setting as one short text."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= most else text[: most - 1] + "…"

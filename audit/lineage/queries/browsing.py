@@ -110,7 +110,7 @@ def tag_names(reader: Reader, run: Run) -> dict[str, int]:
     return dict(reader.sql(query, parameters=[run.run_id]).fetchall())
 
 
-def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
+def worst_predictions(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
     """Return index and visit of the wrong predictions with the largest loss."""
     rows = reader.sql(
         "SELECT index, visit FROM graded_predictions WHERE run_id = ? AND epoch = ? AND NOT correct "
@@ -120,7 +120,7 @@ def worst(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, i
     return [(row[0], row[1]) for row in rows]
 
 
-def around(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | None, VisitPlace | None]:
+def neighbouring_visits(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | None, VisitPlace | None]:
     """Return the visits of the same sample before and after this one. Another loader's sample may have the same index."""
     rows = reader.rows(SampleRow, run.run_id, index=sample["index"], order="epoch, visit")
     item = (sample["split"], sample["root"], sample["source"])

@@ -162,7 +162,7 @@ def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) ->
     return GalleryBlock(queries, [*key], order)
 
 
-def earlier(picked: PickedSamples, cursor: str, *, order: str) -> GalleryBlock:
+def count_earlier(picked: PickedSamples, cursor: str, *, order: str) -> GalleryBlock:
     """How many samples come before a cursor."""
     beyond, given = _cursor_condition(cursor, not _expression(order)[1], True, False)
     queries = tuple(f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _ordered_samples(picked, order))

@@ -30,7 +30,7 @@ from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import origin_of
 from audit.records import Run, Stage
-from audit.sources.builder import builders_of, built
+from audit.sources.builder import build_dataset, builders_of
 from audit.sources.contact import allow_contact, allow_sources
 from audit.sources.trust import require_trust
 
@@ -243,7 +243,7 @@ def rebuild_pipeline(
     """
     if dataset is None and (builders := builders_of(run.recipe)):
         require_trust(run, trust, ["builders"])
-        dataset = built(builders, split)
+        dataset = build_dataset(builders, split)
     if dataset is not None and not isinstance(dataset, str):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise UsageError(

@@ -18,7 +18,7 @@ from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVisits
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
-from audit.output_file import writing
+from audit.output_file import explain_write_errors
 from audit.records import STALLED, Progress, Run, is_batch_stage
 from audit.store.read.reader import Reader
 from audit.tables import SampleSourceRow
@@ -114,7 +114,7 @@ class Replayer:
     def _compare(self, outcome: ReplayedVisit, fact: RecordedVisit) -> None:
         made, outcome = outcome, outcome.with_last_calls(fact["calls"], self._paths)
         if self.wanted.export:
-            with writing(self.wanted.export, "Choose another folder with --export."):
+            with explain_write_errors(self.wanted.export, "Choose another folder with --export."):
                 self._export(outcome)
         outcome, fact = self._without_kept(outcome, fact)
         if not self._has_compared(fact):

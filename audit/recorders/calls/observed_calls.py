@@ -17,7 +17,7 @@ from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
 from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value, leading_to
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.stages.describe import name_of, plain
+from audit.recorders.stages.describe import as_stable_json, name_of
 from audit.recorders.stages.discover import is_choice
 from audit.records import CALL_PREFIX
 
@@ -289,4 +289,4 @@ def arguments_of(call: ObservedCall) -> str | None:
     """Return the arguments beside the value as JSON: a function's settings are given with each call."""
     if not call.arguments or not isinstance(call.target, (FunctionType, MethodType)):
         return None
-    return json.dumps({key: plain(value) for key, value in call.arguments.items()}, ensure_ascii=False)
+    return json.dumps({key: as_stable_json(value) for key, value in call.arguments.items()}, ensure_ascii=False)

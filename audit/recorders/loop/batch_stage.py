@@ -109,7 +109,7 @@ class BatchStages:
             self._state.write([BatchRows(tables=made)])
             return
         for name, table in made.items():
-            batch.tables[name] = wire.joined([batch.tables[name], table]) if name in batch.tables else table
+            batch.tables[name] = wire.join_tables([batch.tables[name], table]) if name in batch.tables else table
 
     def _take_stages(self) -> list[BatchRows]:
         fresh = self._stages.take_rows()

@@ -159,7 +159,7 @@ class UnpredictedBatch(RecordedBatch):
     def take_rows(self) -> BatchRows:
         """Return everything that is to be written of it; afterwards it holds no rows."""
         if self.loose and "samples" in self.tables:
-            self.tables["samples"] = wire.placed(self.tables["samples"], self.batches, self.positions)
+            self.tables["samples"] = wire.place_rows(self.tables["samples"], self.batches, self.positions)
         tables, stamped = self._tables, self.stamped
         if self.predictions:
             ordered = sorted(self.predictions, key=lambda step: step.order)
@@ -171,7 +171,7 @@ class UnpredictedBatch(RecordedBatch):
             tables |= leading[0] if len(leading) == 1 else joined_tables(leading)
         activations = [table for step in self.steps if (table := activation_table(step)) is not None]
         if activations:
-            tables["activations"] = wire.joined(activations)
+            tables["activations"] = wire.join_tables(activations)
         for step in self.steps:
             step.written = True
             step.seen.clear()

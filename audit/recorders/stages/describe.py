@@ -47,15 +47,15 @@ def parameters_of(stage: object) -> str:
 
 def _parameters(stage: object) -> dict[str, Any]:
     if isinstance(stage, functools.partial):
-        bound = {str(position): plain(value) for position, value in enumerate(stage.args)}
-        return bound | {key: plain(value) for key, value in stage.keywords.items()}
+        bound = {str(position): as_stable_json(value) for position, value in enumerate(stage.args)}
+        return bound | {key: as_stable_json(value) for key, value in stage.keywords.items()}
     if isinstance(stage, types.MethodType):
         return _parameters(stage.__self__) if not inspect.isclass(stage.__self__) else {}
     if isinstance(stage, types.FunctionType):
         return _closure(stage)
     found = getattr(stage, "__dict__", {})
     return {
-        key: plain(value)
+        key: as_stable_json(value)
         for key, value in found.items()
         if not key.startswith("_") and key not in _NOT_PARAMETERS and not _is_stages(value)
     }
@@ -64,10 +64,10 @@ def _parameters(stage: object) -> dict[str, Any]:
 def _closure(function: types.FunctionType) -> dict[str, Any]:
     """Defaults and captured variables: what makes one lambda differ from another with the same code."""
     signature = inspect.signature(function)
-    found = {p.name: plain(p.default) for p in signature.parameters.values() if p.default is not p.empty}
+    found = {p.name: as_stable_json(p.default) for p in signature.parameters.values() if p.default is not p.empty}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            found[name] = plain(cell.cell_contents)
+            found[name] = as_stable_json(cell.cell_contents)
         except ValueError:
             continue
     return found
@@ -77,7 +77,7 @@ def _is_stages(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(callable(item) for item in value)
 
 
-def plain(value: Any) -> Any:
+def as_stable_json(value: Any) -> Any:
     """Return `value` as JSON can hold it, the same in every process; what is large becomes its shape."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -86,13 +86,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value if isinstance(value.value, (int, str)) else value.name
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in list(value.items())[:_LARGEST]}
+        return {str(key): as_stable_json(item) for key, item in list(value.items())[:_LARGEST]}
     if isinstance(value, (list, tuple, set, frozenset)):
         items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else list(value)
-        return [plain(item) for item in items[:_LARGEST]]
+        return [as_stable_json(item) for item in items[:_LARGEST]]
     if hasattr(value, "tolist") and hasattr(value, "shape"):
         small = math.prod(value.shape) <= _LARGEST
-        return plain(value.tolist()) if small else {"shape": list(value.shape), "dtype": str(value.dtype)}
+        return as_stable_json(value.tolist()) if small else {"shape": list(value.shape), "dtype": str(value.dtype)}
     if callable(value):
         return qualname_of(value)
     return _ADDRESS.sub("", repr(value))[:200]

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from audit.recorders.stages.describe import plain
+from audit.recorders.stages.describe import as_stable_json
 
 _HOOKS = ("make_params", "get_params")
 
@@ -153,4 +153,4 @@ def as_json(stage: Any, parameters: Any) -> str | None:
         if names is None or len(names) != len(values):
             names = [str(position) for position in range(len(values))]
         parameters = dict(zip(names, values, strict=True))
-    return json.dumps({str(key): plain(value) for key, value in parameters.items()}, ensure_ascii=False)
+    return json.dumps({str(key): as_stable_json(value) for key, value in parameters.items()}, ensure_ascii=False)

@@ -19,7 +19,7 @@ _LISTED, _PICTURED = 200, 20
 _SIDE = 160
 
 
-def against(reader: Reader, baseline: str, run: Run) -> JsonObject:
+def compare_with_baseline(reader: Reader, baseline: str, run: Run) -> JsonObject:
     """Return the comparison with a baseline, as plain data."""
     found = diff(reader, baseline, run.run_id, rows=_LISTED, derive=False)
     shown = found.as_json()

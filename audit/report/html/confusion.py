@@ -38,7 +38,7 @@ def confusion_view(cells: Sequence[Cell], names: Mapping[int, str], order: Class
     return {"matrix": None, "grid": _grid(cells, rows, columns, names), "order": order}
 
 
-def where(label: int, predicted: int | None) -> str:
+def cell_condition(label: int, predicted: int | None) -> str:
     """Return the SQL condition that picks the samples of one cell."""
     return f"label = {label} AND predicted {'IS NULL' if predicted is None else f'= {predicted}'}"
 
@@ -99,7 +99,7 @@ def _table(
                 "share": count / total if total else 0.0,
                 "heat": _heat(count, total),
                 "right": label == predicted,
-                "where": where(label, predicted),
+                "where": cell_condition(label, predicted),
             }
             for predicted in columns
         ]

@@ -25,7 +25,7 @@ from audit.lineage.trace import Trace, TracedStage
 from audit.picture_formats import open_picture
 from audit.plainjson import JsonObject
 from audit.records import Run
-from audit.report.html.confusion import ClassOrder, confusion_view, predicted_name, where
+from audit.report.html.confusion import ClassOrder, cell_condition, confusion_view, predicted_name
 from audit.report.html.previews import excerpt
 from audit.tables import VisitRow
 from audit.values import Preview
@@ -91,7 +91,7 @@ def _name_confusion(cell: ConfusionCell, names: dict[int, str]) -> NamedConfusio
         **cell,
         label_name=names.get(label, str(label)),
         predicted_name=predicted_name(predicted, names),
-        where=where(label, predicted),
+        where=cell_condition(label, predicted),
     )
 
 

@@ -46,14 +46,14 @@ def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
     if picture is None:
         return None
     picture.thumbnail((side, side))
-    return written(picture)
+    return save_picture(picture)
 
 
 def encode_picture(picture: Image.Image, side: int = _SIDE) -> Encoded:
     """Return a picture as a newly encoded one, no larger than `side`."""
     shown = viewable(picture).copy()
     shown.thumbnail((side, side))
-    return written(shown)
+    return save_picture(shown)
 
 
 def decode(data: bytes) -> Image.Image | None:
@@ -73,7 +73,7 @@ def decode(data: bytes) -> Image.Image | None:
         return None
 
 
-def written(picture: Image.Image) -> Encoded:
+def save_picture(picture: Image.Image) -> Encoded:
     """Encode the picture: PNG for a tiny one, which a browser enlarges; JPEG for the rest."""
     out = io.BytesIO()
     if max(picture.size) <= _TINY:
@@ -95,4 +95,4 @@ def difference(first: Preview | None, second: Preview | None, side: int = _SIDE)
     apart = ImageChops.difference(a.convert("RGB"), b.convert("RGB"))
     shown = ImageOps.autocontrast(apart.convert("L")) if apart.getbbox() else apart
     shown.thumbnail((side, side))
-    return written(shown)
+    return save_picture(shown)

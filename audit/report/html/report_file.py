@@ -14,13 +14,13 @@ from typing import Any
 
 from audit.errors import NotFound, UsageError
 from audit.lineage.queries import overview
-from audit.lineage.queries.browsing import worst
+from audit.lineage.queries.browsing import worst_predictions
 from audit.lineage.queries.task_results import task_results
 from audit.lineage.trace import Trace, trace
 from audit.output_file import write_text
 from audit.plainjson import JsonObject
 from audit.records import Run
-from audit.report.html.baseline import against
+from audit.report.html.baseline import compare_with_baseline
 from audit.report.html.environment import render, style
 from audit.report.html.page_data import counts_view, run_view, trace_view
 from audit.report.html.previews import data_address, encode
@@ -50,7 +50,7 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
         "timings": overview.timings(reader, row, epoch),
         "failures": overview.failures(reader, row),
         "findings": overview.findings(reader, row),
-        "diff": against(reader, baseline, row) if baseline else None,
+        "diff": compare_with_baseline(reader, baseline, row) if baseline else None,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "style": style(),
     }
@@ -76,7 +76,7 @@ def _traces(reader: Reader, run: Run, epoch: int, most: int, allowed_bytes: int)
     """Return the worst mistakes with their film strips, for as long as they fit."""
     shown: list[dict[str, Any]] = []
     used = 0
-    for index, visit in worst(reader, run, epoch, most):
+    for index, visit in worst_predictions(reader, run, epoch, most):
         try:
             found = trace(reader, run.run_id, index=index, epoch=epoch, visit=visit)
         except NotFound:

@@ -19,7 +19,7 @@ from audit.records import Part, Run
 from audit.store.commits import commit_whole, run_folder
 from audit.store.leftovers import remove_run
 from audit.store.maintain.sorting import ORDER, SORTED, in_order, sort_rows
-from audit.store.manifest import MERGED, Manifest, lock_path, locked_manifest, unlisted, withdraw
+from audit.store.manifest import MERGED, Manifest, find_unlisted, lock_path, locked_manifest, withdraw
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 
@@ -57,7 +57,7 @@ def compact(reader: Reader, reference: str | None = None) -> CompactionResult:
     with locked_manifest(filesystem, run_id) as manifest:
         before = list(manifest.parts)
         # Listed now: after the commit, another writer may have come whose parts are not known here.
-        left_behind = unlisted(filesystem, manifest)
+        left_behind = find_unlisted(filesystem, manifest)
         merged: list[Part] = []
         try:
             for table in dict.fromkeys(part.table for part in before):

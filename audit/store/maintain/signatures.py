@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from audit.errors import MissingExtra, NotFound, UsageError
 from audit.extras import EXTRAS
-from audit.output_file import writing
+from audit.output_file import explain_write_errors
 from audit.store.commits import run_folder
 from audit.store.manifest import Manifest, locked_manifest
 from audit.store.read.reader import Reader
@@ -69,7 +69,7 @@ def make_keys(path: str | os.PathLike[str]) -> str:
         if os.path.lexists(name):
             raise UsageError(f"{name} exists already.", hint="Choose another file; no key is overwritten.")
     for name, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
-        with writing(name, "Choose another file."):
+        with explain_write_errors(name, "Choose another file."):
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

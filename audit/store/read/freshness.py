@@ -28,7 +28,7 @@ class NewestReader(Generic[R]):
         self._shortest = self._interval = interval
         self._lock = threading.Lock()
         # Looked at first, read then: what is committed in between is seen by the next look.
-        self._state = committed(kind(location))
+        self._state = commit_state(kind(location))
         self._reader: R = self._open()
         self._looked = time.monotonic()
 
@@ -37,7 +37,7 @@ class NewestReader(Generic[R]):
         with self._lock:
             begun = time.monotonic()
             if begun - self._looked >= self._interval:
-                state = committed(self._reader)
+                state = commit_state(self._reader)
                 if state != self._state:
                     # The old one is not closed: another thread may still be reading from it.
                     self._reader = self._open()
@@ -58,7 +58,7 @@ class NewestReader(Generic[R]):
         return reader
 
 
-def committed(reader: Reader) -> tuple[object, ...]:
+def commit_state(reader: Reader) -> tuple[object, ...]:
     """Return a value that changes when a run was begun, committed, finished, checked, compacted or removed."""
     filesystem = reader.filesystem
     open_ended = {run.run_id for run in reader.runs() if run.status != "complete"}

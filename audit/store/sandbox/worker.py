@@ -31,7 +31,7 @@ from audit.errors import AuditError, QueryError
 from audit.output_file import FORMULA
 from audit.store.bucket.location import package_of
 from audit.store.part_file import write_parquet
-from audit.store.read.freshness import committed
+from audit.store.read.freshness import commit_state
 from audit.store.read.part_digests import checked_parts, trust_checked
 from audit.store.read.reader import Reader, Relation
 from audit.store.sandbox.landlock import restrict
@@ -103,7 +103,7 @@ def _import_what_is_loaded_late(location: str) -> None:
     if os.path.isdir(location):
         # Reading the manifests imports what our own reader loads late; it starts no thread, unlike a connection.
         with contextlib.suppress(AuditError):
-            committed(Reader(location))
+            commit_state(Reader(location))
 
 
 Spare = tuple[int, socket.socket]
@@ -158,7 +158,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
     opened: Reader | AuditError
     try:
         opened = Reader(settings["location"])
-        state = committed(opened)
+        state = commit_state(opened)
         opened.refresh()  # after the look, so that nothing committed in between goes unseen
         opened.sql("SELECT 1")
     except Exception as error:  # kept for the caller, who would otherwise only see the process end
@@ -172,7 +172,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
             if isinstance(opened, AuditError):
                 raise opened
             trust_checked(opened.location, request["checked"])
-            if committed(opened) != state:
+            if commit_state(opened) != state:
                 opened.refresh()
             header, body = _answer(opened, request)
             known_before = {where for where, *_ in request["checked"]}
@@ -263,7 +263,7 @@ def _rows(relation: Relation, limit: int) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)) and len(value) > 64:
         return f"({len(value):,} bytes)"
-    shown = plainjson.plain(value)
+    shown = plainjson.as_plain_json(value)
     if isinstance(shown, str) and len(shown) > _LONGEST_CELL:
         return shown[:_LONGEST_CELL] + "…"
     return shown
@@ -291,7 +291,7 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(value, (list, dict, tuple)):
         return plainjson.dumps(value)
     if not isinstance(value, str):
-        return str(plainjson.plain(value))
+        return str(plainjson.as_plain_json(value))
     # A spreadsheet takes such a text for a formula, and a file's name is anybody's text.
     return f"'{value}" if value.startswith(FORMULA) else value
 

@@ -26,10 +26,10 @@ from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import (
     Manifest,
     check_run_id,
+    find_unlisted,
     lock_path,
     read_manifest,
     read_manifests,
-    unlisted,
     withdraw,
 )
 from audit.store.marker import check_store, create_store
@@ -212,7 +212,7 @@ class RunWriter:
                 self._give_up(error)
                 raise
             if sweep:
-                for path in unlisted(self._filesystem, self._manifest, BLOCK):
+                for path in find_unlisted(self._filesystem, self._manifest, BLOCK):
                     self._filesystem.remove(path)
         finally:
             self._locks.close()

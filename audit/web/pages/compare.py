@@ -18,7 +18,7 @@ from audit.report.html.previews import difference
 from audit.store.read.reader import Reader
 from audit.web.pages.trace import trace_of
 from audit.web.pages.trace_request import send
-from audit.web.respond import Page, url, wants_json, whole
+from audit.web.respond import Page, url, wants_json, whole_number
 from audit.web.state import PATIENCE, AppState
 
 _LISTED = 60
@@ -106,9 +106,13 @@ def picture(state: AppState, request: Request) -> Response:
     a, b = _two_runs(store, request)
     keys, looks = [], []
     for run, side in ((a, "a"), (b, "b")):
-        index, stage = whole(request, f"index_{side}", 0) or 0, whole(request, f"stage_{side}", 0) or 0
-        epoch = whole(request, f"epoch_{side}")
-        key = (state.epoch(store, run) if epoch is None else epoch, index, whole(request, f"visit_{side}", 0) or 0)
+        index, stage = whole_number(request, f"index_{side}", 0) or 0, whole_number(request, f"stage_{side}", 0) or 0
+        epoch = whole_number(request, f"epoch_{side}")
+        key = (
+            state.epoch(store, run) if epoch is None else epoch,
+            index,
+            whole_number(request, f"visit_{side}", 0) or 0,
+        )
         keys.append((run.run_id, *key, stage))
         looks.append((run, key, stage))
 
@@ -127,7 +131,9 @@ def _two_runs(store: Reader, request: Request) -> tuple[Run, Run]:
 
 
 def _trace(store: Reader, run: Run, request: Request, side: str) -> Any:
-    return trace(store, run.run_id, index=whole(request, f"index_{side}", 0), visit=whole(request, f"visit_{side}"))
+    return trace(
+        store, run.run_id, index=whole_number(request, f"index_{side}", 0), visit=whole_number(request, f"visit_{side}")
+    )
 
 
 def _diff(state: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> Diff | None:

@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from audit.errors import UsageError
 from audit.lineage.queries.curves import class_curve, labels_by_recall
-from audit.web.pages.run import counted
-from audit.web.respond import Page, whole
+from audit.web.pages.run import count_epoch
+from audit.web.respond import Page, whole_number
 from audit.web.state import AppState
 
 #: So many lines can be distinguished.
@@ -22,9 +22,9 @@ def curves(state: AppState, request: Request) -> Page:
     """Return the curves of the classes that the address names, else of the five with the lowest recall."""
     store = state.store
     row = store.run(request.path_params["run"])
-    epoch = whole(request, "epoch")
+    epoch = whole_number(request, "epoch")
     epoch = state.epoch(store, row) if epoch is None else epoch
-    known = counted(state, store, row, epoch)
+    known = count_epoch(state, store, row, epoch)
     assert known is not None
     counts = known[0]
     asked = request.query_params.getlist("class")

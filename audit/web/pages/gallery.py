@@ -18,7 +18,7 @@ from audit.lineage.queries import browsing, gallery_rows, overview
 from audit.lineage.queries.filters import Facet, Filter, facets, stage_facets
 from audit.plainjson import JsonObject
 from audit.records import Run
-from audit.report.html.confusion import where
+from audit.report.html.confusion import cell_condition
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import encode, excerpt
 from audit.store.read.reader import Reader
@@ -144,7 +144,7 @@ def cell(state: AppState, request: Request) -> Response:
     predicted = request.path_params["predicted"]
     if predicted != "none" and not predicted.isdecimal():
         raise UsageError(f"A class must be a number, not {predicted[:40]!r}.")
-    condition = where(request.path_params["label"], None if predicted == "none" else int(predicted))
+    condition = cell_condition(request.path_params["label"], None if predicted == "none" else int(predicted))
     return RedirectResponse(url("run", run_id, "gallery", where=condition, of=request.query_params.get("of")))
 
 
@@ -190,7 +190,7 @@ def _start(state: AppState, chosen: GallerySelection, request: Request) -> tuple
     cursor = cursor_of(state, chosen, (int(numbers[0]), int(numbers[1]), int(numbers[2])))
     if cursor is None:
         return None, False, BLOCK
-    built = gallery_rows.earlier(chosen.picked, cursor, order=chosen.order)
+    built = gallery_rows.count_earlier(chosen.picked, cursor, order=chosen.order)
     before = int(state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows[0][0])
     if before >= _MOST_AT_ONCE:
         return cursor, True, BLOCK

@@ -16,7 +16,7 @@ from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.store.read.reader import Reader
 from audit.web.neighbours import MANY
-from audit.web.respond import whole
+from audit.web.respond import whole_number
 from audit.web.state import AppState
 
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
@@ -83,7 +83,7 @@ def selection(state: AppState, store: Reader, row: Run, request: Request) -> Gal
         known or "unknown",
         picks,
         asked.get("order", "loss" if row.graded else "index"),
-        whole(request, "stage", 0) or 0,
+        whole_number(request, "stage", 0) or 0,
         None if of == "all" else int(of),
         asked.get("tag", ""),
         parse_filters(asked.get("filter", "")),

@@ -16,7 +16,7 @@ from audit.records import Run
 from audit.report.html.confusion import ORDERS, ClassOrder
 from audit.report.html.page_data import counts_view, run_view
 from audit.store.read.reader import Reader
-from audit.web.respond import Page, url, wants_json, whole
+from audit.web.respond import Page, url, wants_json, whole_number
 from audit.web.state import PATIENCE, AppState
 
 PANELS = ("counts", "timings")
@@ -29,7 +29,7 @@ def run(state: AppState, request: Request) -> Page | Response:
     row = store.run(asked)
     if asked != row.run_id:
         return RedirectResponse(url("run", row.run_id) + (f"?{request.url.query}" if request.url.query else ""))
-    epoch = whole(request, "epoch")
+    epoch = whole_number(request, "epoch")
     epoch = state.epoch(store, row) if epoch is None else epoch
     wait = None if wants_json(request) else PATIENCE
     classes = _classes(request)
@@ -73,7 +73,7 @@ def panel(state: AppState, request: Request) -> Page:
     name = request.path_params["panel"]
     if name not in PANELS:
         raise NotFound(f"There is no panel called {name[:40]!r}.", hint=f"Choose {' or '.join(PANELS)}.")
-    epoch = whole(request, "epoch", 0) or 0
+    epoch = whole_number(request, "epoch", 0) or 0
     data = {
         "run": run_view(row),
         "epoch": epoch,
@@ -110,7 +110,7 @@ def compute_ahead(state: AppState, store: Reader) -> None:
     state.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
-def counted(
+def count_epoch(
     state: AppState, store: Reader, row: Run, epoch: int, wait: float | None = None
 ) -> tuple[overview.RunCounts, TaskResults | None] | None:
     """Return the counts of an epoch and the results of its task; None if they are not ready."""
@@ -125,6 +125,6 @@ def _panel(
     state: AppState, store: Reader, row: Run, epoch: int, name: str, wait: float | None, classes: ClassOrder = "label"
 ) -> Any:
     if name == "counts":
-        found = counted(state, store, row, epoch, wait)
+        found = count_epoch(state, store, row, epoch, wait)
         return counts_view(found[0], classes, task=found[1]) if found else None
     return state.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.errors import AuditError, UsageError
-from audit.lineage.queries.browsing import around, history, previews
+from audit.lineage.queries.browsing import history, neighbouring_visits, previews
 from audit.lineage.trace import Trace
 from audit.plainjson import JsonObject
 from audit.report.html.page_data import trace_view, true_picture
@@ -23,7 +23,7 @@ from audit.web.pages import gallery_selection
 from audit.web.pages.overlay import heat_views
 from audit.web.pages.trace_request import requested_trace, send, visit_key
 from audit.web.pictures import source_picture
-from audit.web.respond import Page, error_page, url, wants_json, whole
+from audit.web.respond import Page, error_page, url, wants_json, whole_number
 from audit.web.state import AppState
 
 
@@ -48,7 +48,7 @@ def steps(state: AppState, request: Request) -> Page:
     store = state.store
     row = store.run(request.path_params["run"])
     index = request.path_params["index"]
-    key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
+    key = (whole_number(request, "epoch", 0) or 0, index, whole_number(request, "visit", 0) or 0)
     if request.query_params.get("mistakes"):
         mistakes = state.mistakes(store, row, key[0], wait=None)
         earlier, later = mistakes.around(index, key[2]) if mistakes else (None, None)
@@ -92,7 +92,7 @@ def picture(state: AppState, request: Request) -> Response:
     store = state.store
     run = store.run(request.path_params["run"])
     index, stage = request.path_params["index"], request.path_params["stage"]
-    key = (whole(request, "epoch", 0) or 0, index, whole(request, "visit", 0) or 0)
+    key = (whole_number(request, "epoch", 0) or 0, index, whole_number(request, "visit", 0) or 0)
     place: tuple[object, ...] = (run.run_id, *key, stage)
     if request.query_params.get("whole"):
         return send(_stage_picture(state, requested_trace(store, request), stage))
@@ -164,7 +164,7 @@ def _view(state: AppState, store: Reader, found: Trace) -> JsonObject:
     mistakes = state.mistakes(store, run, sample["epoch"])
     before, after = mistakes.around(sample["index"], sample["visit"]) if mistakes else (None, None)
     view["previous_mistake"], view["next_mistake"] = before, after
-    view["previous_visit"], view["next_visit"] = around(store, run, sample)
+    view["previous_visit"], view["next_visit"] = neighbouring_visits(store, run, sample)
     view["mistakes_known"] = mistakes is not None or not run.wrong
     view["source_picture"] = None
     if found.source_state == "unchanged" and found.stages[:1] and found.stages[0]["kind"] == "image":

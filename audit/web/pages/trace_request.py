@@ -9,7 +9,7 @@ from audit.lineage.trace import Trace
 from audit.lineage.trace import trace as trace_visit
 from audit.report.html.previews import Encoded
 from audit.store.read.reader import Reader
-from audit.web.respond import whole
+from audit.web.respond import whole_number
 
 _A_WHILE = "private, max-age=86400"
 
@@ -27,8 +27,8 @@ def requested_trace(store: Reader, request: Request) -> Trace:
         store,
         request.path_params["run"],
         index=request.path_params["index"],
-        epoch=whole(request, "epoch"),
-        visit=whole(request, "visit"),
+        epoch=whole_number(request, "epoch"),
+        visit=whole_number(request, "visit"),
     )
 
 

@@ -19,7 +19,7 @@ from audit.store import commits
 from audit.store.commits import logged_commits
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import Manifest, read_manifest
-from audit.store.read.freshness import committed
+from audit.store.read.freshness import commit_state
 from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
 
@@ -95,7 +95,7 @@ def test_snapshots_change_nothing_that_is_read(tmp_path: Path, monkeypatch: pyte
         with audit.open(tmp_path) as store:
             assert store.run(writer.run.run_id).samples == 2 * number + 2
             assert store.sql("SELECT count(DISTINCT index) FROM samples").fetchone() == (2 * number + 2,)
-            states.add(committed(store.reader))
+            states.add(commit_state(store.reader))
     assert len(states) == 20, "each commit is seen by who looks whether there is a new one"
     writer.abandon()
     resumed = RunWriter.resume(str(tmp_path), writer.run.run_id)
@@ -294,7 +294,7 @@ def test_killed_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.Monke
         assert [run.run_id for run in store.runs()] == [keep.run_id]
         assert store.verify() == []
     with Reader(str(tmp_path)) as reader:
-        assert len(committed(reader)) == 1
+        assert len(commit_state(reader)) == 1
 
 
 def test_a_file_system_without_locks_has_its_own_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from audit.checks.baseline import Baseline, Item, items_of
 from audit.checks.context import Context
 
 
-def matched(context: Context, baseline: Baseline) -> Iterator[tuple[Item | None, Item | None]]:
+def pair_by_source(context: Context, baseline: Baseline) -> Iterator[tuple[Item | None, Item | None]]:
     """Yield (before, now) for every source of either; None where one does not have it."""
     return pairs(baseline.sources(), items_of(context.reader, context.run.run_id))
 
