@@ -61,7 +61,7 @@ def _compute_unexplained(first: Array, second: Array) -> Array:
 def _left(a: Array, b: Array, resampling: tuple[Array, Array]) -> Array:
     """Return what each a, moved and scaled, leaves of b unexplained."""
     warped = (_POOLING @ resampling[0]) @ a @ (resampling[1] @ _POOLING.T)
-    explained = (unit_vectors(warped) * unit_vectors(pooled(b, COMPARED))).sum(axis=1)
+    explained = (unit_vectors(warped) * unit_vectors(pool(b, COMPARED))).sum(axis=1)
     left: Array = 1 - np.maximum(explained, 0) ** 2
     return left
 
