@@ -92,7 +92,7 @@ def unseal(data: bytes) -> tuple[dict[str, Any], str]:
 
 def create_run(filesystem: Filesystem, manifest: Manifest) -> None:
     """Write the first snapshot of a new run, or FileExistsError."""
-    data, digest = seal(_snapshot(manifest, None))
+    data, digest = seal(_snapshot(manifest, manifest.commit, manifest.previous, None))
     filesystem.create(manifest_path(manifest.run.run_id), data)
     manifest.head, manifest.is_open = digest, manifest.run.status == "running"
 
@@ -105,26 +105,24 @@ def commit_parts(filesystem: Filesystem, manifest: Manifest, added: Sequence[Par
     if not manifest.is_open:
         commit_whole(filesystem, manifest)
         return
-    _append(filesystem, manifest, {"added": [_fields_of(part) for part in added]})
-    tail = manifest.commit - manifest.snapshot
-    if manifest.run.status != "running" or tail >= max(_LEAST_TAIL, manifest.commit // _TAIL_SHARE):
-        _write_snapshot(filesystem, manifest, manifest.head)
+    tail = manifest.commit + 1 - manifest.snapshot
+    is_long = tail >= max(_LEAST_TAIL, (manifest.commit + 1) // _TAIL_SHARE)
+    is_last = manifest.run.status != "running" or is_long
+    _append(filesystem, manifest, {"added": [_fields_of(part) for part in added]}, with_snapshot=is_last)
 
 
 def commit_whole(filesystem: Filesystem, manifest: Manifest) -> None:
     """Commit the run's row and parts as they are now, whatever they were before."""
     if manifest.is_open:
         # The number is claimed in the log first: a writer that was paused and goes on finds it taken.
-        _append(filesystem, manifest, {"parts": [_fields_of(part) for part in manifest.parts]})
-        _write_snapshot(filesystem, manifest, manifest.head)
+        parts = [_fields_of(part) for part in manifest.parts]
+        _append(filesystem, manifest, {"parts": parts}, with_snapshot=True)
         return
-    before = manifest.commit, manifest.previous, manifest.head
-    manifest.commit, manifest.previous = manifest.commit + 1, manifest.head
-    try:
-        _write_snapshot(filesystem, manifest, None)
-    except BaseException:
-        manifest.commit, manifest.previous, manifest.head = before
-        raise
+    commit, previous = manifest.commit + 1, manifest.head
+    data, digest = seal(_snapshot(manifest, commit, previous, None))
+    filesystem.replace(manifest_path(manifest.run.run_id), data)
+    manifest.commit, manifest.previous, manifest.head = commit, previous, digest
+    _note_snapshot(filesystem, manifest)
 
 
 def close_after_failure(filesystem: Filesystem, manifest: Manifest) -> None:
@@ -150,36 +148,41 @@ def remove_old_records(filesystem: Filesystem, run_id: str, commit: int, *, is_o
         filesystem.remove(folder)
 
 
-def _append(filesystem: Filesystem, manifest: Manifest, parts: dict[str, Any]) -> None:
-    run_id, commit = manifest.run.run_id, manifest.commit + 1
-    content = {**_header(commit, manifest.head), "run": _fields_of(manifest.run), **parts}
-    data, digest = seal(content)
+def _append(filesystem: Filesystem, manifest: Manifest, parts: dict[str, Any], *, with_snapshot: bool) -> None:
+    """Write the record of the next commit, and with it a snapshot that makes the log superfluous.
+
+    The record gets its name first. If the power fails between both, a reader finds one of them or both, and the same in them.
+    """
+    run_id, commit, previous = manifest.run.run_id, manifest.commit + 1, manifest.head
+    data, digest = seal({**_header(commit, previous), "run": _fields_of(manifest.run), **parts})
     try:
-        filesystem.create(log_path(run_id, commit), data)
+        with filesystem.writing() as files:
+            files.create(log_path(run_id, commit), data)
+            if with_snapshot:
+                files.replace(manifest_path(run_id), seal(_snapshot(manifest, commit, previous, digest))[0])
     except FileExistsError:
         raise StoreBusy(
             f"Another process has written commit {commit} of the run {run_id} in the store {filesystem.location}.",
             hint="Two processes wrote to the same run. What they committed before is safe. Stop one of them.",
         ) from None
-    manifest.commit, manifest.previous, manifest.head = commit, manifest.head, digest
+    manifest.commit, manifest.previous, manifest.head = commit, previous, digest
+    if with_snapshot:
+        _note_snapshot(filesystem, manifest)
 
 
-def _write_snapshot(filesystem: Filesystem, manifest: Manifest, record: str | None) -> None:
-    """Replace run.json. `record` is the digest of this commit's record; None where the snapshot is the commit itself."""
+def _note_snapshot(filesystem: Filesystem, manifest: Manifest) -> None:
+    """Remember that run.json holds this commit, and delete the records before it."""
     run = manifest.run
-    data, digest = seal(_snapshot(manifest, record))
-    filesystem.replace(manifest_path(run.run_id), data)
-    manifest.head = record or digest
     manifest.snapshot, manifest.is_open = manifest.commit, run.status == "running"
     # In a bucket a lock is none for ever: there the records stay, so that no number can be claimed twice.
     if isinstance(filesystem, LocalFilesystem):
         remove_old_records(filesystem, run.run_id, manifest.commit, is_open=manifest.is_open)
 
 
-def _snapshot(manifest: Manifest, record: str | None) -> dict[str, Any]:
+def _snapshot(manifest: Manifest, commit: int, previous: str | None, record: str | None) -> dict[str, Any]:
+    """Return what run.json holds. `record` is the digest of this commit's record; None where the snapshot is the commit itself."""
     parts = [_fields_of(part) for part in manifest.parts]
-    header = _header(manifest.commit, manifest.previous)
-    return {**header, "record": record, "run": _fields_of(manifest.run), "parts": parts}
+    return {**_header(commit, previous), "record": record, "run": _fields_of(manifest.run), "parts": parts}
 
 
 def _fields_of(row: Run | Part) -> dict[str, Any]:

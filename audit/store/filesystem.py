@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from audit.errors import StoreError
@@ -79,10 +79,6 @@ class Filesystem(ABC):
     def list(self, path: str) -> list[str]:
         """Return the names in a folder, sorted; a missing folder is empty."""
 
-    def make_folders(self, paths: Iterable[str]) -> None:
-        """Make folders for files that will be created in them, at less cost than one by one. A bucket has none."""
-        return
-
     @abstractmethod
     def create(self, path: str, data: bytes | memoryview) -> None:
         """Put a new file in place, or FileExistsError: of two writers exactly one wins."""
@@ -92,19 +88,9 @@ class Filesystem(ABC):
         """Put a file in place of another, atomically."""
 
     @contextmanager
-    def creating(self) -> Iterator[Callable[[str, bytes | memoryview], None]]:
-        """Yield a function that puts a file in place, also of one that is there already; all are in place after the block.
-
-        For files whose names contain the digests of their contents: what is there already is a copy.
-        """
-
-        def create(path: str, data: bytes | memoryview) -> None:
-            try:
-                self.create(path, data)
-            except FileExistsError:
-                self.replace(path, data)
-
-        yield create
+    def writing(self) -> Iterator[FileWriter]:
+        """Yield what takes files; after the block all are in place. They get their names in the order in which they came."""
+        yield _OneByOne(self)
 
     @abstractmethod
     def remove(self, path: str) -> None:
@@ -118,6 +104,41 @@ class Filesystem(ABC):
     @abstractmethod
     def is_locked(self, path: str) -> bool:
         """Return whether a living process holds that lock."""
+
+
+class FileWriter(ABC):
+    """Takes files that are put in place together."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes | memoryview) -> None:
+        """Put a new file in place; FileExistsError, now or at the end, where there is one."""
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes | memoryview) -> None:
+        """Put a file in place of another."""
+
+    @abstractmethod
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        """Put a file in place. One that is there already is a copy: the name contains the digest of the content."""
+
+
+class _OneByOne(FileWriter):
+    """Puts each file in place as it comes."""
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        self._filesystem = filesystem
+
+    def create(self, path: str, data: bytes | memoryview) -> None:
+        self._filesystem.create(path, data)
+
+    def replace(self, path: str, data: bytes | memoryview) -> None:
+        self._filesystem.replace(path, data)
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        try:
+            self.create(path, data)
+        except FileExistsError:
+            self.replace(path, data)
 
 
 def local_path(location: str) -> str | None:

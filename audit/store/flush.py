@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 
-def flush_folder(path: Path) -> None:
+def flush_folder(path: str) -> None:
     """Flush the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

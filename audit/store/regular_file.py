@@ -38,15 +38,15 @@ def _not_regular(path: str | Path) -> StoreDamaged:
     )
 
 
-def check_no_link(root: Path, path: str) -> None:
+def check_no_link(root: str, path: str) -> None:
     """Raise StoreError where a folder between the root and a path is a symbolic link.
 
     What is written or deleted there would be outside of the store.
     """
     folder = root
     for name in path.split("/")[:-1]:
-        folder = folder / name
-        if folder.is_symlink():
+        folder = f"{folder}/{name}"
+        if os.path.islink(folder):
             raise StoreError(
                 f"{folder} is a symbolic link. audit writes and deletes nothing behind it: that may be outside of the store.",
                 hint="Replace the link by a folder, or make the whole store a link.",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-from audit.store import local_filesystem
 
 #: Called before an operation with its name and its paths; may raise, or end the process.
 Before = Callable[[str, tuple[str, ...]], None]
@@ -30,7 +27,7 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
     replace, rename, unlink, mkdir, rmdir. With `reads` also `open` to read, listdir and flock, before they happen.
     """
     real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir", "write")}
-    real_open, real_flock = builtins.open, fcntl.flock
+    real_flock = fcntl.flock
 
     def mine(path: Any) -> bool:
         return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(root)
@@ -98,29 +95,15 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
             after("create", (os.fspath(path),), b"")
         return descriptor
 
-    def open_file(path: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
-        if not mine(path):
-            return real_open(path, mode, *more, **options)
-        if mode == "wb":
-            before("create", (os.fspath(path),))
-            file = real_open(path, mode, *more, **options)
-            after("create", (os.fspath(path),), b"")
-            return file
-        if reads:
-            before("read", (os.fspath(path),))
-        return real_open(path, mode, *more, **options)
-
     for name in _TWO_PATHS:
         setattr(os, name, two(name))
     for name in _ONE_PATH:
         setattr(os, name, one(name))
     os.fsync, os.open, os.listdir, os.write = fsync, open_descriptor, listdir, write  # type: ignore[assignment]
     fcntl.flock = flock
-    local_filesystem.open = open_file  # type: ignore[attr-defined]
     try:
         yield
     finally:
         for name, call in real.items():
             setattr(os, name, call)
         fcntl.flock = real_flock
-        del local_filesystem.open  # type: ignore[attr-defined]

@@ -82,14 +82,14 @@ def _unguarded(self: ResilientLoader, batches: Any, workers: int | None = None) 
 
 _APPENDING = "audit.store.write.writer.RunWriter.append"
 _FLUSHING = "audit.store.write.writer.RunWriter.flush"
-_WRITE_ERROR = "audit.store.local_filesystem._write_error"
+_WRITE_ERROR = "audit.store.durable_files.write_error"
 
 PLANTED: dict[str, Planted] = {
     "writer_kills": Planted(_FLUSHING, lambda _: None, 25, slow=True),
     "engine_kills": Planted(_APPENDING, _without_stages, 4, slow=True),
     "bucket_kills": Planted(_FLUSHING, lambda _: None, 40, slow=True),
     "errnos": Planted(_WRITE_ERROR, lambda _, __, error: error, 12),
-    "power_cuts": Planted("audit.store.local_filesystem.flush_folder", lambda _: None, 12),
+    "power_cuts": Planted("audit.store.durable_files.flush_folder", lambda _: None, 12),
     "damage": Planted("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
     "sql_escapes": Planted("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
     "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: dict[str, int]()["raw"], 12),

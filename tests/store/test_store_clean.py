@@ -146,7 +146,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "link", refuse)
     if also:
-        monkeypatch.setattr("audit.store.local_filesystem._renameat2", lambda: None)
+        monkeypatch.setattr("audit.store.durable_files._renameat2", lambda: None)
     run = record(tmp_path / "s", samples=4)
     with audit.open(tmp_path / "s") as store:
         assert store.sql("SELECT count(*) FROM samples").fetchone() == (4,)

@@ -62,8 +62,9 @@ class BlockWriter:
     def _flush(self) -> None:
         gathered = dict(self._pending.tables())
         self._tally += Tally.of(gathered)
-        for name, table in gathered.items():
-            part, data = part_of(name, table, len(self._parts), self._prefix, self._buffer)
-            self._filesystem.create(f"{self._folder}/{part.file}", data)
-            self._parts.append(part)
+        with self._filesystem.writing() as files:
+            for name, table in gathered.items():
+                part, data = part_of(name, table, len(self._parts), self._prefix, self._buffer)
+                files.create(f"{self._folder}/{part.file}", data)
+                self._parts.append(part)
         self._pending.clear()

@@ -19,7 +19,7 @@ from audit.errors import NotFound, StoreError, message_without_hint
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
-from audit.store.filesystem import Filesystem, filesystem_for
+from audit.store.filesystem import Filesystem, FileWriter, filesystem_for
 from audit.store.index_set import index_set_of
 from audit.store.leftovers import CleanupResult, clean_interrupted, remove_leftovers
 from audit.store.local_filesystem import LocalFilesystem
@@ -178,14 +178,13 @@ class RunWriter:
         try:
             gathered = dict(self._pending.tables())
             folder = run_folder(self.run.run_id)
-            self._filesystem.make_folders([f"{folder}/{name}" for name in gathered])
-            indices = self._write_indices(gathered)
-            with self._filesystem.creating() as create:
+            with self._filesystem.writing() as files:
+                indices = self._write_indices(files, gathered)
                 for name, table in gathered.items():
                     part, data = part_of(name, table, self._numbers[name], buffer=self._buffer)
                     parts.append(replace(part, index_pages=indices) if part.first_index is not None else part)
                     # It may be there already, if a process died after it wrote this part and before it committed it.
-                    create(f"{folder}/{part.file}", data)
+                    files.put(f"{folder}/{part.file}", data)
         except (StoreError, OSError):
             withdraw(self._filesystem, self.run.run_id, parts)
             raise
@@ -281,15 +280,13 @@ class RunWriter:
         run.last_epoch = tally.last_epoch(ended=run.status == "complete")
         run.accuracy = tally.accuracy(run.last_epoch)
 
-    def _write_indices(self, gathered: Mapping[str, pa.Table]) -> str | None:
+    def _write_indices(self, files: FileWriter, gathered: Mapping[str, pa.Table]) -> str | None:
         """Write the indices of this commit's samples to a file, if it needs one (see index_set.py); return the file's name."""
         found = index_set_of(gathered.values())
         if found is None:
             return None
         file, data = found
-        # The name contains the digest of the content, so a file that exists already is the same.
-        with suppress(FileExistsError):
-            self._filesystem.create(f"{run_folder(self.run.run_id)}/{file}", data)
+        files.put(f"{run_folder(self.run.run_id)}/{file}", data)
         return file
 
     def _commit(self) -> None:

@@ -15,7 +15,7 @@ from store_cases import record, rewrite, stage_table, visit_tables
 
 import audit
 from audit.errors import StoreBusy, StoreDamaged, StoreError
-from audit.store import commits
+from audit.store import commits, durable_files
 from audit.store.commits import logged_commits
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import Manifest, read_manifest
@@ -204,7 +204,7 @@ def test_killed_between_record_and_snapshot(tmp_path: Path, monkeypatch: pytest.
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalFilesystem, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         writer.finish("complete")
     monkeypatch.undo()
@@ -214,6 +214,27 @@ def test_killed_between_record_and_snapshot(tmp_path: Path, monkeypatch: pytest.
         assert store.verify() == []
     with audit.open(tmp_path) as store:
         assert (store.run().status, store.run().samples) == ("complete", 6)
+
+
+def test_few_flushes_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is waited for once for all contents and once for all names, of the parts and of the commit."""
+    record(tmp_path, samples=1)
+    waits: list[int] = []
+
+    def flush_together(flushes: list[Callable[[], None]]) -> None:
+        waits.append(len(flushes))
+        for flush in flushes:
+            flush()
+
+    monkeypatch.setattr(durable_files, "flush_together", flush_together)
+    writer = RunWriter.create(str(tmp_path))
+    assert waits == [1, 2], "run.json; its folder, and that above it"
+    writer.append(visit_tables(writer.run.run_id, [0, 1]))
+    tables = len(visit_tables(writer.run.run_id, [0, 1]))
+    writer.finish("complete")
+    assert waits[2:] == [tables, tables + 1, 2, 2], (
+        "parts; folders of tables, and that above; record, run.json; their folders"
+    )
 
 
 def test_new_folders_are_flushed_into_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
