@@ -14,6 +14,8 @@ from audit.store.schema import SCHEMA_VERSION, add_missing_columns
 
 _ROW_GROUP = 32_768
 _PAYLOAD_GROUP_BYTES = 4 * 2**20
+#: A table of fewer bytes is not compressed: zstd takes longer to begin with a column than to compress the few values in it.
+_LEAST_COMPRESSED = 64 * 2**10
 #: Columns worth a dictionary: few distinct values. Digests and numbers are not.
 _DICTIONARY = {
     *("run_id", "split", "root", "label_name", "predicted_name", "status", "failed_stage", "name", "kind", "dtype"),
@@ -52,13 +54,14 @@ def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> Non
     group = _ROW_GROUP
     if payload and table.num_rows:
         group = max(1, int(table.num_rows * _PAYLOAD_GROUP_BYTES / max(table.nbytes, 1)))
+    # Payloads are compressed already, one by one; beside them the other columns are nothing.
+    is_compressed = not payload and table.get_total_buffer_size() >= _LEAST_COMPRESSED
     pq.write_table(
         table,
         sink,
         row_group_size=group,
-        # Payloads are compressed already, one by one; beside them the other columns are nothing.
-        compression="none" if payload else "zstd",
-        compression_level=None if payload else 1,
+        compression="zstd" if is_compressed else "none",
+        compression_level=1 if is_compressed else None,
         use_dictionary=[c for c in table.column_names if c in _DICTIONARY],
         # In order of index, its differences are small: a fraction of the bytes, and quicker to read.
         column_encoding={"index": "DELTA_BINARY_PACKED"} if "index" in table.column_names else None,
