@@ -310,6 +310,8 @@ def input_digests(fetched: RecordedBatch) -> list[str | None]:
     """Return the digest of what the model was given, sample by sample: taken from the batch, so that a mix-up shows."""
     inputs = fetched.data
     if isinstance(inputs, torch.Tensor) and len(inputs) == len(fetched.ok):
+        if fetched.last_kind == "tensor" and (at_once := values.row_digests(inputs)) is not None:
+            return list(at_once)
         return [values.digest(values.as_form(value, fetched.last_kind)) for value in inputs]
     if isinstance(inputs, (torch.Tensor, list, tuple)) and len(inputs) == len(fetched.ok):
         return [values.digest(value) for value in inputs]

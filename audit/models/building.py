@@ -70,6 +70,7 @@ def torchvision_names() -> tuple[str, ...]:
     return tuple(models.list_models(module=models))
 
 
+@lru_cache(maxsize=1)
 def has_timm() -> bool:
     """Return whether timm is installed; asking does not import it."""
     return importlib.util.find_spec("timm") is not None
