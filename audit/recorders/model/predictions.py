@@ -167,17 +167,17 @@ def _classified(
     rows = np.arange(count)
     finite: np.ndarray[Any, Any] = np.asarray(np.isfinite(probabilities).all(axis=1))
     safe = np.where(finite[:, None], probabilities, 0.0)
-    order = np.argsort(-safe, axis=1, kind="stable")
-    best = order[:, 0]
+    best = safe.argmax(axis=1)
     top = safe[rows, best]
-    second = safe[rows, order[:, 1]] if width > 1 else np.zeros(count)
     known = np.array([label is not None for label in labels])
     label = np.array([0 if value is None else value for value in labels], dtype=np.int64)
     inside = known & (label >= 0) & (label < width)
     at = np.where(inside, label, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(safe > 0, safe * np.log(safe), 0.0).sum(axis=1)
-    rank = np.argmax(order == at[:, None], axis=1) + 1
+    rank = _ranks(safe, at)
+    safe[rows, best] = -np.inf
+    second = safe.max(axis=1) if width > 1 else np.zeros(count)
     predicted = _where(finite, best)
     return {
         "label": _where(known, label),
@@ -193,6 +193,13 @@ def _classified(
         "logits": logits.numpy(),
         "probabilities": probabilities.astype(np.float32),
     }
+
+
+def _ranks(values: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the rank of the value at one place of each row, from 1 for the greatest; of equal ones the first is first."""
+    own = values[np.arange(len(at)), at][:, None]
+    is_before = (values == own) & (np.arange(values.shape[1]) < at[:, None])
+    return np.asarray(1 + ((values > own) | is_before).sum(axis=1))
 
 
 def _probabilities(values: torch.Tensor, kind: str) -> torch.Tensor:
