@@ -69,7 +69,8 @@ def is_older(table: str, version: int) -> bool:
 
 def add_missing_columns(name: str, rows: pa.Table) -> pa.Table:
     """Return the rows with every column that the table has now; those that are missing are NULL."""
+    present = set(rows.column_names)
     for number, field in enumerate(SCHEMAS[name]):
-        if field.name not in rows.column_names:
+        if field.name not in present:
             rows = rows.add_column(min(number, rows.num_columns), field, pa.nulls(rows.num_rows, field.type))
     return rows
