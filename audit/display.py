@@ -10,6 +10,8 @@ from collections.abc import Callable
 Html = Callable[[object], str | None]
 Print = Callable[[object], None]
 
+_KEPT = "\n\u200c\u200d"  # static/partial.js keeps the same
+
 _html: Html | None = None
 _print: Print | None = None
 
@@ -21,11 +23,14 @@ def register(*, html: Html, text: Print) -> None:
 
 
 def visible(value: object) -> str:
-    """Return the text with control and direction characters shown as escapes, which a terminal would obey; line breaks stay."""
+    """Return the text with control and direction characters shown as escapes, which a terminal would obey.
+
+    Line breaks stay, and so do joiners: composed emoji and the words of several scripts need them.
+    """
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in _KEPT else c.encode("unicode_escape").decode() for c in text)
 
 
 class NotebookView:

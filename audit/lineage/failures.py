@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from audit.store.read.reader import Reader
 
 #: What differs between two samples that failed for the same reason: addresses, quoted names, numbers.
-_VARYING = "0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+"
-_GROUPS = """
+_VARYING = "0x[0-9a-fA-F]+|''[^'']*''|\"[^\"]*\"|[0-9]+"  # inside quotes of SQL
+#: SQL that is equal for samples that failed for the same reason.
+SAME_ERROR = f"regexp_replace(replace(error, coalesce(source, ''), ''), '{_VARYING}', '', 'g')"
+_GROUPS = f"""
 SELECT count(*) AS count, failed_stage AS stage, arg_min(error, index) AS error, min(index) AS index,
        arg_min(source, index) AS source
 FROM samples WHERE run_id = ? AND status = 'failed'
-GROUP BY failed_stage, regexp_replace(replace(error, coalesce(source, ''), ''), ?, '', 'g')
+GROUP BY failed_stage, {SAME_ERROR}
 ORDER BY count DESC, index LIMIT ?
 """
 
@@ -33,7 +35,7 @@ class FailureGroup:
 
 def failure_groups(reader: Reader, run_id: str, most: int = 10) -> list[FailureGroup]:
     """Group a run's failed samples by stage and error, the largest group first."""
-    rows = reader.sql(_GROUPS, parameters=[run_id, _VARYING, most]).fetchall()
+    rows = reader.sql(_GROUPS, parameters=[run_id, most]).fetchall()
     return [
         FailureGroup(count, stage, error, index, source, *_loaded_as(reader, run_id, index))
         for count, stage, error, index, source in rows

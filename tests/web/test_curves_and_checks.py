@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with probabilities and ties, findings of a hostile check, and boxes and masks of two samples."""
     place = tmp_path_factory.mktemp("curves") / "lineage"
     rng = np.random.default_rng(3)
-    writer = begin(place, "scores", classes=["cat", "<i>dog</i>", "owl"])
+    writer = begin(place, "scores", classes=["cat", "<i>dog</i>", "owl" * 40])
     samples: list[dict[str, Any]] = []
     for _ in range(200):
         label = int(rng.integers(3))
@@ -95,6 +95,7 @@ def test_curves_checks_boxes_and_masks_by_clicking(page: Any, place: Path) -> No
         page.locator("#curves").scroll_into_view_if_needed()
         page.locator("#plot-pr canvas").wait_for()
         assert page.locator("#curves tbody tr").count() == 3
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "a long name breaks in the legend"
         page.locator("#curve-class").select_option("<i>dog</i>")
         page.wait_for_function("() => document.querySelectorAll('#curves tbody tr').length == 1")
         page.locator("#plot-roc canvas").wait_for()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -66,3 +67,25 @@ def test_a_failed_sample_has_a_trace(site: tuple[str, TestClient]) -> None:
     shown = site[1].get("/run/failures/trace/2").text
     assert "cannot be read" in shown
     assert site[1].get("/run/failures/trace/2/similar").status_code == 200
+
+
+def test_a_run_without_samples_says_so(site: tuple[str, TestClient]) -> None:
+    assert "This run holds no sample." in site[1].get("/run/nothing/panel/counts").text
+    assert "it was recorded without a model" in site[1].get("/run/no model/panel/counts").text
+
+
+def test_runs_of_other_classes_are_another_group(tmp_path: Path) -> None:
+    """Two datasets may have one name, such as `__main__.Photos`."""
+    facts = {"dataset": "__main__.Photos", "arch": "Sequential", "task": "classification", "tags": {"\u202e": "odd"}}
+    for name, classes in (("few", 2), ("many", 300), ("few again", 2)):
+        begin(tmp_path, name, classes=[f"{n} \u200d" for n in range(classes)], **facts).finish("complete")
+    with TestClient(build(str(tmp_path)), base_url="http://localhost") as client:
+        found = client.get("/?format=json").json()
+        assert [(group["classes"], len(group["runs"])) for group in found["groups"]] == [(2, 2), (300, 1)]
+        names = {run["run_id"]: run["name"] for run in found["runs"]}
+        assert (names[found["a"]], names[found["b"]]) == ("few", "few again")
+        assert "a run of other data" in client.get("/run/many").text
+        page = client.get("/").text
+        assert "300 classes" in page
+        assert 'value="\u202e=odd"' in page, "the value that the filter looks for"
+        assert "\\u202e=odd</option>" in page

@@ -337,7 +337,9 @@ def test_nothing_injected_runs(page: Any, hostile: tuple[Path, str, str]) -> Non
                 == 0
             ), path
         assert [url for url in page.asked if not url.startswith((address, "data:"))] == []
-        assert page.evaluate("printable('\\u202eb\\0 c')") == "\\u202eb\\u0000 c", "as the server escapes names"
+        assert page.evaluate("printable('\\u202eb\\0 c\\n\\u200c\\u200d')") == "\\u202eb\\u0000 c\n\u200c\u200d", (
+            "as the server escapes names"
+        )
         page.set_viewport_size({"width": 390, "height": 800})
         for path in (f"run/{one}/trace/{len(_SEEDS) - 1}", f"run/{one}", f"compare?a={one}&b={two}"):
             page.goto(address + path)

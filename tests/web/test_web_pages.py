@@ -459,6 +459,8 @@ def test_failures_and_findings(tmp_path: Path) -> None:
         [
             {"label": 0, "predicted": 0, "label_name": "a"},
             {"source": "bad.png", "error": "OSError: image file is truncated"},
+            {"source": "worse.png", "error": "OSError: cannot read worse.png at byte 7"},
+            {"source": "worst.png", "error": "OSError: cannot read worst.png at byte 12"},
         ],
     )
     found = {
@@ -474,6 +476,10 @@ def test_failures_and_findings(tmp_path: Path) -> None:
     with over(place) as client:
         page = client.get(f"/run/{run}").text
         assert "image file is truncated" in page
+        assert "at byte 7" in page
+        assert "at byte 12" not in page, "counted with the one before, as `audit run` counts it"
+        failures = client.get(f"/run/{run}", headers={"accept": "application/json"}).json()["failures"]
+        assert [row["count"] for row in failures] == [2, 1]
         assert "is blank" in page
         assert "failed at" in client.get(f"/run/{run}/trace/1").text
         assert "No stage gave an output" in client.get(f"/run/{run}/trace/1").text

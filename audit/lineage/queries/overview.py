@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from typing import TypedDict
 
+from audit.lineage.failures import SAME_ERROR
 from audit.records import Run, Stage
 from audit.store.read.reader import Reader
 
@@ -291,11 +292,11 @@ def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
     if not run.failed:
         return []
     return reader.sql(
-        """
-        SELECT failed_stage, error, count(*) AS count, min(index) AS index, arg_min(epoch, index) AS epoch,
-               arg_min(visit, index) AS visit, arg_min(source, index) AS source
+        f"""
+        SELECT failed_stage, arg_min(error, index) AS error, count(*) AS count, min(index) AS index,
+               arg_min(epoch, index) AS epoch, arg_min(visit, index) AS visit, arg_min(source, index) AS source
         FROM samples WHERE run_id = ? AND status = 'failed'
-        GROUP BY failed_stage, error ORDER BY count DESC, index LIMIT ?
+        GROUP BY failed_stage, {SAME_ERROR} ORDER BY count DESC, index LIMIT ?
         """,
         parameters=[run.run_id, limit],
     ).rows(FailureSummary)

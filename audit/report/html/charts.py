@@ -181,8 +181,3 @@ def size(count: int | None) -> str:
         if count >= factor:
             return f"{count / factor:.3g} {unit}"
     return f"{count} bytes"
-
-
-def printable(value: Any) -> str:
-    """Return the text with control and direction characters made visible."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(value))

@@ -61,9 +61,18 @@ def _comparable_runs(store: Reader, row: Run, most: int = 30) -> list[Run]:
     return others[:most]
 
 
+def data_of(run: Run) -> tuple[str, str, tuple[str, ...]]:
+    """Return what two runs must share to be comparable: dataset, task and classes.
+
+    The name alone is not enough: `__main__.Photos` may be any data.
+    """
+    task = "" if run.task == "classification" else run.task or ""
+    return (run.dataset or "", task, tuple(run.classes or ()))
+
+
 def _is_alike(run: Run, other: Run) -> bool:
     """Return whether two runs did the same task on the same dataset."""
-    return (run.dataset, run.task) == (other.dataset, other.task)
+    return data_of(run) == data_of(other)
 
 
 def panel(state: AppState, request: Request) -> Page:

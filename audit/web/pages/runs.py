@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypedDict
 
 from starlette.requests import Request
@@ -9,7 +10,7 @@ from starlette.requests import Request
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
-from audit.web.pages.run import compute_ahead
+from audit.web.pages.run import compute_ahead, data_of
 from audit.web.respond import Page
 from audit.web.state import AppState
 
@@ -57,31 +58,34 @@ def _matches(run: Run, asked: dict[str, str]) -> bool:
 
 
 class RunGroup(TypedDict):
-    """The runs of one dataset, model and task."""
+    """The runs of one dataset, with the same classes, of one model and one task."""
 
     dataset: str
     model: str
     task: str
+    #: How many, where another group has the same names; else None.
+    classes: int | None
     accuracies: list[float]
     runs: list[JsonObject]
 
 
 def _groups(shown: list[Run], sort: str) -> list[RunGroup]:
-    """Return the runs of each dataset, model and task together; the group of the newest run first."""
-    gathered: dict[tuple[str, str, str], list[Run]] = {}
+    """Return the runs of each dataset, model and task together (classes of the same names); the group of the newest run first."""
+    gathered: dict[tuple[tuple[str, str, tuple[str, ...]], str], list[Run]] = {}
     for run in shown:
-        task = "" if run.task == "classification" else run.task or ""
-        gathered.setdefault((run.dataset or "", run.arch or run.model or "", task), []).append(run)
+        gathered.setdefault((data_of(run), run.arch or run.model or ""), []).append(run)
+    names = Counter((dataset, task, model) for (dataset, task, _), model in gathered)
     return [
         {
             "dataset": dataset,
             "model": model,
             "task": task,
+            "classes": len(classes) if classes and names[dataset, task, model] > 1 else None,
             # Oldest first, as a chart over time needs them.
             "accuracies": [run.accuracy for run in reversed(many) if run.accuracy is not None],
             "runs": [run_view(run) for run in _sort(many, sort)],
         }
-        for (dataset, model, task), many in gathered.items()
+        for ((dataset, task, classes), model), many in gathered.items()
     ]
 
 
@@ -98,15 +102,12 @@ def _sort(many: list[Run], sort: str) -> list[Run]:
 def _preselect(groups: list[RunGroup]) -> dict[str, str | None]:
     """Return the two newest runs of one group as A and B; of one dataset and task where no group has two."""
     groups = [group for group in groups if group["dataset"]]  # runs of unknown data need not have anything in common
+    by_dataset: dict[tuple[str, str, tuple[str, ...]], list[JsonObject]] = {}
     for group in groups:
-        ids = sorted((run["run_id"] for run in group["runs"]), reverse=True)
-        if len(ids) > 1:
-            return {"a": ids[1], "b": ids[0]}
-    by_dataset: dict[tuple[str, str], list[str]] = {}
-    for group in groups:
-        by_dataset.setdefault((group["dataset"], group["task"]), []).extend(run["run_id"] for run in group["runs"])
-    for ids in by_dataset.values():
-        if len(ids) > 1:
-            newest = sorted(ids, reverse=True)
-            return {"a": newest[1], "b": newest[0]}
+        data = (group["dataset"], group["task"], tuple(group["runs"][0]["classes"] or ()))
+        by_dataset.setdefault(data, []).extend(group["runs"])
+    for many in (*(group["runs"] for group in groups), *by_dataset.values()):
+        if len(many) > 1:
+            newest = sorted(many, key=lambda run: -run["sequence"])
+            return {"a": newest[1]["run_id"], "b": newest[0]["run_id"]}
     return {"a": None, "b": None}

@@ -10,7 +10,7 @@
 
 // A name as it is shown: characters that are invisible, or turn the text around, as escapes.
 function printable(text) {
-  return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (one) => one === "\u200d" ? one : "\\u" + one.codePointAt(0).toString(16).padStart(4, "0"));
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (one) => "\n\u200c\u200d".includes(one) ? one : "\\u" + one.codePointAt(0).toString(16).padStart(4, "0"));
 }
 
 (function () {
