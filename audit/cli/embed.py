@@ -36,8 +36,8 @@ from audit.cli.options import add_common_options, json_option, trust_option
 def embed(run: str | None, layer: str, method: str, epochs: str, trust: bool, as_json: bool, store: str | None) -> None:
     """Compute a map of a run's samples, and which samples are similar. `audit ui` shows both.
 
-    The coordinates and vectors are rows of the table `embeddings`. If the layer was not recorded, it is computed again
-    from the source files.
+    The coordinates and vectors are rows of the table `embeddings`. The values of a layer that were
+    recorded (`keep="full"`) are used; otherwise they are computed again from the source files.
 
     \b
     audit embed latest --layer avgpool

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audit.errors import MissingExtra, NotFound, UsageError
+from audit.lineage.layer_values import layer_vectors
 from audit.lineage.queries.overview import last_epoch
 from audit.lineage.small_pictures import small_pictures
 from audit.records import Progress, Run
@@ -108,6 +109,13 @@ def _vectors(
         return _logits(reader, run, epoch)
     if layer == PIXELS:
         return _pixels(reader, run, epoch)
+    if (kept := layer_vectors(reader, run, layer, epoch)) is not None:
+        return kept
+    if run.recipe.get("kind") != "run":
+        raise UsageError(
+            f"The run {run.run_id} was recorded in a user's own loop without the values of the layer {layer!r}.",
+            hint=f"Keep them: run.model(model, layers=[{layer!r}], keep='full'). Or use the logits: --layer logits",
+        )
     from audit.lineage.replay.layer_outputs import layer_outputs
 
     return layer_outputs(reader, run, layer, epoch, trust=trust, progress=progress)

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audit import values
-from audit.errors import AuditError
+from audit.lineage.layer_values import Array, layer_value
 from audit.picture_formats import open_picture
 from audit.tables import ActivationRow
 
 if TYPE_CHECKING:
     from audit.lineage.trace import Trace
 
-Array = np.ndarray[Any, Any]
-#: How the bytes of a tensor may be encoded. `activations` does not name it, so that the digest has to tell.
-_ENCODINGS = ("bytes+zstd", "raw", "palette+rows+zstd", "unit+rows+zstd", "rows+zstd", "zstd")
 _FORWARD, _BACKWARD = "forward", "backward"
 
 
@@ -71,20 +67,8 @@ def _weigh_channels(trace: Trace, kept: dict[tuple[str, str, str], ActivationRow
 
 def _value(trace: Trace, row: ActivationRow) -> Array | None:
     """Return a layer's value as channels, height and width; None if its bytes do not have its digest."""
-    data, digest = row["payload"], row["digest"]
-    if data is None or digest is None:
-        return None
-    with values.following_digests(trace.run.digest_version):
-        for encoding in _ENCODINGS:
-            encoded = values.Encoded(encoding, data)
-            try:
-                if values.encoded_digest("tensor", encoded) != digest:
-                    continue
-                found = np.asarray(values.decode("tensor", encoded, numpy_only=True), np.float32)
-            except AuditError:
-                continue  # another encoding
-            return found if found.ndim == 3 else found[None]
-    return None
+    found = layer_value(trace.run, row["payload"], row["digest"])
+    return found if found is None or found.ndim == 3 else found[None]
 
 
 def _wrong_pixels(trace: Trace) -> Iterator[HeatMap]:
