@@ -58,7 +58,7 @@ tools: $(VENV)/.python  ## DVC, Label Studio's and CVAT's packages in out/tools,
 
 # One process more than two cores: many tests wait, for a process that starts, a browser or a deadline.
 test: $(VENV)/.dev browser  ## every test
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 3
 
 QUICK := not ray and not buckets and not browser and not workers and not slow
 
@@ -72,7 +72,7 @@ slow-tests: $(VENV)/.dev  ## measure which tests `make quick` leaves out because
 	$(BIN)/python -m pytest -q -n 2 --no-processes --hypothesis-profile quick -m '$(QUICK)' --write-slow-tests
 
 thorough: $(VENV)/.dev browser  ## every test, with 40 times as many examples for each property
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile thorough
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile thorough
 
 check: $(VENV)/.dev  ## format, lint, types, tests, docs: what CI runs
 	@$(MAKE) --no-print-directory -j 2 format lint types test

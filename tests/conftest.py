@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from examples import register_profiles
 from PIL import Image
 from processes import forbid_processes, needs_a_package
 from slow_tests import SlowTestWriter, mark_slow
+from work_units import make_scheduler, put_long_units_first
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -59,6 +61,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--write-slow-tests"):
         mark_slow(items)
+    put_long_units_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Any:
+    return make_scheduler(config)
 
 
 def _keep_temporary_files_in_memory(config: pytest.Config) -> None:

@@ -91,7 +91,7 @@ def window(browser: Any) -> Iterator[Any]:
     """One page for all tests: to open one costs more than most of them. It hears complaints, requests and injected calls."""
     context = browser.new_context(viewport=VIEWPORT)
     opened = context.new_page()
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(60_000)
     opened.complaints, opened.asked, opened.hits = [], [], []
     opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.on("console", lambda said: opened.complaints.append(said.text) if said.type == "error" else None)
