@@ -22,16 +22,15 @@ def page_sessions(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def run_session(command: str, folder: Path, *, warm: bool = True) -> tuple[str, int]:
+def run_session(command: str, folder: Path) -> tuple[str, int]:
     """Run a command as a shell would in that folder, with the programs of this environment (`torchrun`), activated or not.
 
-    `warm` forks `audit` and `python` from a process that has imported torch. Ray waits in vain in such a process.
+    `audit` and `python` are forked from a process that has imported torch.
     """
-    programs = [str(warm_folder())] if warm else []
     environment = os.environ | {
         "COLUMNS": "120",
         "OMP_NUM_THREADS": "1",
-        "PATH": os.pathsep.join([*programs, sysconfig.get_path("scripts"), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(warm_folder()), sysconfig.get_path("scripts"), os.environ["PATH"]]),
         "PYTHONPATH": str(REPOSITORY),
     }
     words = ["sh", "-c", command]

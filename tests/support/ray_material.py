@@ -118,6 +118,11 @@ def unlisted(store: Path | str, run_id: str) -> list[str]:
     return sorted(there - listed)
 
 
+def node_options() -> dict[str, Any]:
+    """Return options of a node that is small, and whose workers need not import torch."""
+    return {"object_store_memory": 100 * 2**20, "include_dashboard": False, "setup_worker_path": warm_ray_worker()}
+
+
 @contextlib.contextmanager
 def ray_nodes(*cpus: int) -> Iterator[Any]:
     """Start a Ray cluster of several nodes on this machine, the first its head, and connect this process to it.
@@ -128,13 +133,12 @@ def ray_nodes(*cpus: int) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    shared = {"object_store_memory": 100 * 2**20, "include_dashboard": False, "setup_worker_path": warm_ray_worker()}
     with short_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], **shared})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], **node_options()})
         try:
             for number in cpus[1:]:
-                cluster.add_node(num_cpus=number, **shared)
+                cluster.add_node(num_cpus=number, **node_options())
             ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
             yield cluster
         finally:

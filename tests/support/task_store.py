@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
+
+from warm_programs import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,11 +94,9 @@ loop("multilabel", lambda n: torch.tensor([n % 2, 1, n // 2], dtype=torch.float3
 
 
 def record_tasks(folder: Path) -> Path:
-    """Record them in one process, because loading torch takes longest. Returns the store."""
+    """Record them in one process. Returns the store."""
     place = folder / "lineage"
-    paths = os.pathsep.join(filter(None, [str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, "-c", _RECORD, str(place)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    command = [warm_python(), "-c", _RECORD, str(place)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return place

@@ -1,4 +1,4 @@
-"""`audit`, `python` and Ray's workers as programs that start at once, for tests that need a real process.
+"""`audit`, `python`, `torchrun` and Ray's workers as programs that start at once, for tests that need a real process.
 
 Importing torch and torchvision takes longer than most commands. One process imports them, and each command is a process
 forked from it: with its own folder, environment, standard streams, process group and exit status. What only a new interpreter
@@ -81,7 +81,7 @@ def warm_folder() -> Path:
     """Return a folder with the programs; the process behind them ends with this one."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     path = folder / "socket"
-    for program in ("audit", "python", "ray-worker"):
+    for program in ("audit", "python", "torchrun", "ray-worker"):
         file = folder / program
         file.write_text(_CLIENT.format(python=sys.executable, program=program, path=str(path)))
         file.chmod(0o755)
@@ -111,7 +111,7 @@ def warm_audit() -> str:
 
 
 def warm_python() -> str:
-    """Return the path of a `python` that takes a script, `-m MODULE` or `-c PROGRAM`, with arguments."""
+    """Return the path of a `python` that takes a script, `-m MODULE` or `-c PROGRAM`, with arguments, after `-u` or not."""
     return str(warm_folder() / "python")
 
 
@@ -206,6 +206,7 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # as TMPDIR says here
     random.seed()
     sys.modules["numpy"].random.seed()
     _execute(request["program"], request["arguments"])
@@ -218,8 +219,15 @@ def _execute(program: str, arguments: list[str]) -> None:
         from audit.__main__ import main
 
         main()
+    elif program == "torchrun":
+        os.environ["PYTHON_EXEC"] = str(Path(sys.argv[1]).with_name("python"))  # its processes are forked, too
+        sys.argv = ["torchrun", *arguments]
+        runpy.run_module("torch.distributed.run", run_name="__main__")
     elif program == "ray-worker":
         _run_ray_worker(arguments)
+    elif arguments[0] == "-u":
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        _execute(program, arguments[1:])
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
         exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)

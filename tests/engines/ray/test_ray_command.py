@@ -17,18 +17,19 @@ from pathlib import Path
 import psutil
 import pytest
 from ray_material import gone, ray_processes, short_folder, write_material
+from warm_programs import warm_audit
 
 import audit
 from audit.engines.run import resume
 from audit.errors import MissingExtra, UsageError
 
 pytest.importorskip("ray.data")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 
 def command(*arguments: str | Path, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "audit", "run", *map(str, arguments)],
+        [warm_audit(), "run", *map(str, arguments)],
         env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,20 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_blocks import page_blocks
-from page_sessions import run_session
+from click.testing import CliRunner
+from page_blocks import link_fixtures, page_blocks
 from PIL import Image
 from places import REPOSITORY
-from ray_material import ray_nodes, rows_of, state_of, unlisted, write_material
+from ray_material import node_options, ray_nodes, rows_of, state_of, unlisted, write_material
+from warm_programs import warm_audit
 
 import audit
+from audit.cli.main import cli
 from audit.engines.ray.cluster import ClusterCapacity
 from audit.engines.run import resume
 from audit.errors import ModelError, PipelineError, RecordingError, UsageError
 from audit.records import Progress
 
 pytest.importorskip("ray.data")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +113,7 @@ def test_a_node_is_killed_in_the_middle(nodes: Any, pictures: Callable[..., Path
     pipeline, checkpoint = write_material(tmp_path, pause=0.02)
     options: dict[str, Any] = {"pipeline": pipeline, "model": checkpoint, "store": store, "batch_size": 2}
     local = audit.run(images, workers=0, **options)
-    lost = nodes.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    lost = nodes.add_node(num_cpus=1, **node_options())
     killed: list[int] = []
 
     def progress(now: Progress) -> None:
@@ -198,7 +202,7 @@ def resumed_by_command(store: Path, run_id: str, cluster: str) -> None:
     """From another process, which finds the cluster by itself."""
     command = ["run", "--store", str(store), *f"--resume {run_id} --engine ray --address auto --actors 1".split()]
     environment = os.environ | {"RAY_ADDRESS": cluster}
-    done = subprocess.run([sys.executable, "-m", "audit", *command], env=environment, capture_output=True, check=False)
+    done = subprocess.run([warm_audit(), *command], env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -412,25 +416,33 @@ def test_what_goes_wrong_in_a_worker_is_reported_with_its_place(
         audit.run(images, strict=True, **options)
 
 
+def assert_succeeds(line: str) -> str:
+    """Run a command of audit in this process, and return what it prints."""
+    done = CliRunner().invoke(cli, shlex.split(line)[1:])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def test_the_commands_of_the_how_to_page(nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank writes a run of its own into one store, with its rank on the rows.
 
-    `audit run` starts a cluster of its own, as the page says; the training uses the one that runs here.
+    Command and training use the cluster that runs here; test_ray_command.py has one that `audit run` starts.
     """
     pytest.importorskip("tensorboardX")
     blocks = page_blocks((REPOSITORY / "docs" / "howto" / "ray.md").read_text(encoding="utf-8"))
-    for name in ("fixtures", "pipelines"):
-        (tmp_path / name).symlink_to(REPOSITORY / name)
-    (script,) = (block.text for block in blocks if block.title == "train_ray.py")
-    (tmp_path / "train_ray.py").write_text(script)
+    link_fixtures(tmp_path, REPOSITORY)
+    monkeypatch.chdir(tmp_path)
+    (script,) = (block for block in blocks if block.title == "train_ray.py")
+    Path("train_ray.py").write_text(script.text)
     run, train, listing = (line for block in blocks if block.language == "sh" for line in block.text.splitlines())
-    said, code = run_session(run, tmp_path, warm=False)
-    assert code == 0, said
+    assert_succeeds(run)
+    import ray
+
+    ray.shutdown()  # the program connects by itself
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
-    said, code = run_session(train, tmp_path, warm=False)
-    assert code == 0, said
-    said, code = run_session(listing, tmp_path, warm=False)
-    assert all(name in said for name in ("on-ray", "rank-0", "rank-1")), said
+    monkeypatch.setattr(sys, "argv", shlex.split(train.replace("$PWD", str(tmp_path)))[1:])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    assert all(name in assert_succeeds(listing) for name in ("on-ray", "rank-0", "rank-1"))
     with audit.open(tmp_path / "lineage") as opened:
         runs = sorted((run.name, run.status, run.samples) for run in opened.runs())
         assert runs == [("on-ray", "complete", 64), ("rank-0", "complete", 32), ("rank-1", "complete", 32)]
