@@ -18,8 +18,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 #: Process, sample, begin of the sample, whether a sample is being made, length of the stage's name.
-_HEAD = struct.Struct("<qqdBB")
-_SAMPLE = struct.Struct("<qqd")
+_HEAD = struct.Struct("=qqdBB")
+_SAMPLE = struct.Struct("=qqd")
 _NAME_BYTES = 90
 _PLACE_BYTES = 128
 #: The main process has the first place; a worker the one after its number.
@@ -90,8 +90,13 @@ class Activity:
         self._process, self._sample, self.place = os.getpid(), own[: _SAMPLE.size], own[_SAMPLE.size :]
         return self.place
 
+    def prepare(self) -> None:
+        """Find the place of this process, where it has none yet."""
+        if self.place is None:
+            self._find_place()
+
     def begin(self, index: int) -> None:
-        """Note that a sample is begun: the dataset's own code runs, which loads it."""
+        """Note that a sample is begun: the dataset's own code runs, which loads it. values/_visit.h does the same."""
         place = self.place
         if place is None:
             place = self._find_place()

@@ -825,6 +825,7 @@ static PyObject *py_loops(PyObject *self, PyObject *args) {
 #include "_stage.h"
 #include "_load.h"
 #include "_rows.h"
+#include "_visit.h"
 
 static PyMethodDef methods[] = {
     {"rgbx", py_rgbx, METH_VARARGS, "Copy pixels with padding 255; (min, max, sum, sum of squares, zeros)."},
@@ -853,6 +854,8 @@ static PyMethodDef methods[] = {
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
     {"run_stage", (PyCFunction)(void (*)(void))py_run_stage, METH_FASTCALL, "Call a stage of a visit, and note what it returned."},
     {"run_load", (PyCFunction)(void (*)(void))py_run_load, METH_FASTCALL, "Read a visit's file, decode it, and note both."},
+    {"begin_visit", (PyCFunction)(void (*)(void))py_begin_visit, METH_FASTCALL, "Begin one of several visits in a row; else None."},
+    {"end_visit", (PyCFunction)(void (*)(void))py_end_visit, METH_FASTCALL, "End such a visit; False where something is unusual."},
     {"add_visits", py_add_visits, METH_VARARGS, "Append the rows of visits to lists, until one is unusual."},
     {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},
     {"loops", py_loops, METH_VARARGS, "How wide the loops in use are; an argument sets it, for tests."},
@@ -865,7 +868,7 @@ static int prepare(PyObject *module) {
 #endif
     wide_loops = widest_loops();
     fill_crc_tables();
-    return prepare_stages() | prepare_loads() | prepare_rows();
+    return prepare_stages() | prepare_loads() | prepare_rows() | prepare_visits();
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};

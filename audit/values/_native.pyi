@@ -111,6 +111,12 @@ def run_load(
 ) -> Any:
     """Read the file of a visit, decode and note it, and return the picture; plan and loader: recorders/visit/file_load.py."""
 
+def begin_visit(plan: tuple[Any, ...], index: int, level: str, /) -> Any:
+    """Begin one of several visits in a row, and return it; None where something is unusual. See recorders/visit/make.py."""
+
+def end_visit(plan: tuple[Any, ...], visit: Any, item: Any, /) -> bool:
+    """End such a visit; return False, and change nothing, where something is unusual."""
+
 def add_visits(
     waiting: list[tuple[Any, ...]], start: int, plan: tuple[Any, ...], lists: tuple[list[Any], ...], /
 ) -> int:

@@ -4,7 +4,9 @@
  * that is unusual is left to `_add_listed`, with nothing of it appended. */
 
 /* What is the same for all visits, a tuple, and the lists that grow; see recorders/visit/gathered_rows.py. */
-enum { STAGE_NAMES, CLASSES, WORKER, SHA256, FOLDER_OF, GATHERING };
+enum { STAGE_NAMES, CLASSES, WORKER, SHA256, FOLDER_OF, WIDTHS, GATHERING };
+/* How many values the rows have that are made here; where the caller's have more, nothing is made. */
+enum { SAMPLE_WIDTH = 14, SOURCE_WIDTH = 9, FACTS_WIDTH = 12, OUTPUT_WIDTH = 9 + FACTS_WIDTH, PAYLOAD_WIDTH = 7 };
 enum { TO_SAMPLES, TO_SOURCES, TO_OUTPUTS, TO_PAYLOADS, TO_INDICES, TO_DIGESTS, TO_LAST_ROWS, TO_LABELS, TO_TARGETS, TO_ROUTES, TO_OK, LISTS };
 
 enum { R_VISIT, R_LABEL, R_ERROR, R_OPENED, R_ROWS, R_BYTES, R_DATA, R_DIGEST, R_LAST, R_ROUTE, R_FACTS, R_CHANGED, R_PARAMS, R_TIME, R_TARGET,
@@ -86,16 +88,16 @@ static int add_payloads(PyObject *to, PyObject *const *key, PyObject *kind, PyOb
     int good = 0;
     if (preview != Py_None) {
         PyObject *made[2] = {PyObject_GetAttr(preview, row_names[R_MEDIA]), PyObject_GetAttr(preview, row_names[R_CONTENT])};
-        PyObject *row[7] = {key[0], key[1], key[2], row_words[TEXT_PREVIEW], kind, made[0], made[1]};
-        good = append_all(to, row, 7);
+        PyObject *row[PAYLOAD_WIDTH] = {key[0], key[1], key[2], row_words[TEXT_PREVIEW], kind, made[0], made[1]};
+        good = append_all(to, row, PAYLOAD_WIDTH);
         drop_all(made, 2);
     }
     if (good == 0 && full != Py_None) {
         if (!PyTuple_Check(full) || PyTuple_Size(full) != 2) return -1;
         PyObject *exact = PyTuple_GetItem(full, 1);
         PyObject *made[2] = {PyObject_GetAttr(exact, row_names[R_ENCODING]), PyObject_GetAttr(exact, row_names[R_CONTENT])};
-        PyObject *row[7] = {key[0], key[1], key[2], row_words[TEXT_FULL], PyTuple_GetItem(full, 0), made[0], made[1]};
-        good = append_all(to, row, 7);
+        PyObject *row[PAYLOAD_WIDTH] = {key[0], key[1], key[2], row_words[TEXT_FULL], PyTuple_GetItem(full, 0), made[0], made[1]};
+        good = append_all(to, row, PAYLOAD_WIDTH);
         drop_all(made, 2);
     }
     return good;
@@ -107,11 +109,11 @@ static int add_output(PyObject *lists, PyObject *const *key, PyObject *name, PyO
     PyObject *found[8], *to = PyTuple_GetItem(lists, TO_OUTPUTS);
     int good = 0;
     for (int i = 0; i < 8; i++) good |= !(found[i] = PyObject_GetAttr(row, row_names[wanted[i]]));
-    if (good == 0 && PyTuple_Check(found[0]) && PyTuple_Size(found[0]) == 12) {
+    if (good == 0 && PyTuple_Check(found[0]) && PyTuple_Size(found[0]) == FACTS_WIDTH) {
         PyObject *level = row_words[found[6] != Py_None ? TEXT_FULL : found[5] != Py_None ? TEXT_PREVIEW : TEXT_NONE];
         PyObject *first[9] = {key[0], key[1], key[2], name, found[1], found[2], found[3], level, found[4]};
         good = append_all(to, first, 9);
-        for (int i = 0; good == 0 && i < 12; i++) good = PyList_Append(to, PyTuple_GetItem(found[0], i));
+        for (int i = 0; good == 0 && i < FACTS_WIDTH; i++) good = PyList_Append(to, PyTuple_GetItem(found[0], i));
         if (good == 0 && found[7] == Py_False)
             good = add_payloads(PyTuple_GetItem(lists, TO_PAYLOADS), key, PyTuple_GetItem(found[0], 0), found[5], found[6]);
     } else good = -1;
@@ -155,10 +157,10 @@ static int add_visit(PyObject *plan, PyObject *lists, PyObject *waiting, PyObjec
     v[POSITION] = PyLong_FromSsize_t(PyList_Size(list[TO_INDICES]));
     if (!v[VISIT_ROWS] || !v[SIZE] || !v[DIGEST_NOW] || !v[ROUTE] || !v[POSITION]) goto done;
     PyObject *digest = digest_of_source(v[VISIT], PyTuple_GetItem(plan, SHA256)), *name = name_of_label(PyTuple_GetItem(plan, CLASSES), v[LABEL]);
-    PyObject *sample[14] = {index, v[POSITION], PyTuple_GetItem(file, 4), v[SOURCE], folder, Py_None, digest, v[SIZE],
+    PyObject *sample[SAMPLE_WIDTH] = {index, v[POSITION], PyTuple_GetItem(file, 4), v[SOURCE], folder, Py_None, digest, v[SIZE],
                             v[LABEL], name, row_words[TEXT_OK], Py_None, Py_None, PyTuple_GetItem(plan, WORKER)};
-    PyObject *source[9] = {index, v[POSITION], number_zero, Py_None, v[SOURCE], folder, digest, v[SIZE], Py_None};
-    if (append_all(list[TO_SAMPLES], sample, 14) == 0 && append_all(list[TO_SOURCES], source, 9) == 0 &&
+    PyObject *source[SOURCE_WIDTH] = {index, v[POSITION], number_zero, Py_None, v[SOURCE], folder, digest, v[SIZE], Py_None};
+    if (append_all(list[TO_SAMPLES], sample, SAMPLE_WIDTH) == 0 && append_all(list[TO_SOURCES], source, SOURCE_WIDTH) == 0 &&
         add_outputs(lists, index, v[POSITION], PyTuple_GetItem(plan, STAGE_NAMES), v[VISIT_ROWS], &last) == 0) {
         PyObject *known[7] = {index, v[DIGEST_NOW], last, v[LABEL], Py_None, v[ROUTE], v[POSITION]};
         good = 0;
@@ -179,6 +181,12 @@ static void shorten(PyObject *lists, const Py_ssize_t *lengths) {
     }
 }
 
+static int knows_widths(PyObject *widths) {
+    Py_ssize_t samples, sources, outputs, payloads;
+    if (!PyArg_ParseTuple(widths, "nnnn:add_visits", &samples, &sources, &outputs, &payloads)) return PyErr_Clear(), 0;
+    return samples == SAMPLE_WIDTH && sources == SOURCE_WIDTH && outputs == OUTPUT_WIDTH && payloads == PAYLOAD_WIDTH;
+}
+
 /* add_visits(waiting, start, plan, lists) -> how many visits were added, from `start` on until one is unusual. */
 static PyObject *py_add_visits(PyObject *self, PyObject *args) {
     PyObject *waiting, *plan, *lists, *root = NULL, *folder = NULL;
@@ -187,7 +195,9 @@ static PyObject *py_add_visits(PyObject *self, PyObject *args) {
     int good = start >= 0 && PyTuple_Size(plan) == GATHERING && PyTuple_Size(lists) == LISTS && PyTuple_Check(PyTuple_GetItem(plan, STAGE_NAMES));
     for (int i = 0; good && i < LISTS; i++) good = PyList_Check(PyTuple_GetItem(lists, i));
     if (!good) return PyErr_SetString(PyExc_TypeError, "add_visits takes visits, a start, a plan and lists"), NULL;
-    for (at = start; at < PyList_Size(waiting); at++) {
+    PyObject *widths = PyTuple_GetItem(plan, WIDTHS);
+    Py_ssize_t end = PyTuple_Check(widths) && knows_widths(widths) ? PyList_Size(waiting) : start;
+    for (at = start; at < end; at++) {
         PyObject *one = PyList_GetItem(waiting, at), *file = PyTuple_Check(one) && PyTuple_Size(one) == 3 ? PyTuple_GetItem(one, 2) : NULL;
         if (!file || !PyTuple_Check(file) || PyTuple_Size(file) != 5) break;
         if (!folder || PyTuple_GetItem(file, 1) != root) { /* one root for all, as a rule */

@@ -26,9 +26,16 @@ static int prepare_stages(void) {
 
 static PyObject *get(PyObject *of, int name) { return PyObject_GetAttr(of, attribute_names[name]); }
 
+/* The clock of Python's time.monotonic, which activity.py compares it with. */
+#ifdef CLOCK_UPTIME_RAW
+#define CLOCK CLOCK_UPTIME_RAW
+#else
+#define CLOCK CLOCK_MONOTONIC
+#endif
+
 static long long nanoseconds(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 

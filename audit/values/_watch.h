@@ -80,24 +80,31 @@ static PyObject *py_same_holders(PyObject *self, PyObject *args) {
     Py_RETURN_TRUE;
 }
 
-/* same_items(items, lengths): whether each (holder, key, object) and each (holder, length) still holds. Raises nothing. */
-static PyObject *py_same_items(PyObject *self, PyObject *args) {
-    PyObject *items, *lengths, *holder, *key, *wanted;
+/* Whether each (holder, key, object) and each (holder, length) still holds; -1 for an error, which the caller may take for no. */
+static int holds_items(PyObject *items, PyObject *lengths) {
+    PyObject *holder, *key, *wanted;
     Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "O!O!:same_items", &PyList_Type, &items, &PyList_Type, &lengths)) return NULL;
     int same = 1;
     for (Py_ssize_t i = 0, count = PyList_Size(items); same && i < count; i++) {
-        if (!PyArg_ParseTuple(PyList_GetItem(items, i), "OOO:same_items", &holder, &key, &wanted)) return NULL;
+        if (!PyArg_ParseTuple(PyList_GetItem(items, i), "OOO:same_items", &holder, &key, &wanted)) return -1;
         PyObject *found = PyObject_GetItem(holder, key);
         same = found == wanted;
         Py_XDECREF(found);
     }
     for (Py_ssize_t i = 0, count = PyList_Size(lengths); same && i < count; i++) {
-        if (!PyArg_ParseTuple(PyList_GetItem(lengths, i), "On:same_items", &holder, &length)) return NULL;
+        if (!PyArg_ParseTuple(PyList_GetItem(lengths, i), "On:same_items", &holder, &length)) return -1;
         same = PyObject_Size(holder) == length;
     }
     PyErr_Clear(); /* what is no longer there is not the same */
-    return PyBool_FromLong(same);
+    return same;
+}
+
+/* same_items(items, lengths) -> whether all still holds. */
+static PyObject *py_same_items(PyObject *self, PyObject *args) {
+    PyObject *items, *lengths;
+    if (!PyArg_ParseTuple(args, "O!O!:same_items", &PyList_Type, &items, &PyList_Type, &lengths)) return NULL;
+    int same = holds_items(items, lengths);
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
 /* ---- which files are opened ------------------------------------------------------------------------------------ */

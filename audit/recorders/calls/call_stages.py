@@ -33,6 +33,8 @@ class CallStages:
         self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
         #: Whether any function is observed.
         self.has_calls = bool(self._slots)
+        #: Whether the dataset's own code may change arrays and pictures in place.
+        self.changes_in_place = self._search.changes_in_place
         #: Functions that make the items of datasets, where it is not known otherwise which items are asked for.
         owners = list(self._search.owners.values())
         asked = item_functions(dataset, owners)
@@ -58,11 +60,6 @@ class CallStages:
         """Follow the calls of one visit, where the slots are put already."""
         # All else is made when there is something to note: most items of many datasets make no such call.
         visit.follower = self
-
-    @property
-    def changes_in_place(self) -> bool:
-        """Whether the dataset's own code may change arrays and pictures in place."""
-        return self._search.changes_in_place
 
     def calls_of(self, visit: Visit) -> VisitCalls | None:
         """Return what follows the calls of a visit; None where no function is observed."""

@@ -35,6 +35,8 @@ _LISTED = {
     "stage_outputs": OUTPUT_COLUMNS,
     "payloads": PAYLOAD_COLUMNS,
 }
+#: Rows of other widths than the compiled loops know are not made by them.
+_WIDTHS = tuple(map(len, _LISTED.values()))
 
 
 def listed_plan(pipeline: Pipeline, classes: list[str] | None) -> tuple[Any, ...] | None:
@@ -43,7 +45,7 @@ def listed_plan(pipeline: Pipeline, classes: list[str] | None) -> tuple[Any, ...
         return None
     worker = get_worker_info()
     names = tuple(step.stage.name for step in pipeline.steps)
-    return names, classes, worker.id if worker else None, hashlib.sha256, absolute_folder
+    return names, classes, worker.id if worker else None, hashlib.sha256, absolute_folder, _WIDTHS
 
 
 class SentStates:

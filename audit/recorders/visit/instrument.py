@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal, NamedTuple
 
+from audit import values
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
@@ -34,7 +35,7 @@ class InsertedStandIns(NamedTuple):
 
 
 #: What a visit inserts whose stand-ins are in their slots already.
-_NOTHING_INSERTED = InsertedStandIns([], [], [], NOBODY)
+NOTHING_INSERTED = InsertedStandIns([], [], [], NOBODY)
 
 
 class Instrument:
@@ -81,6 +82,7 @@ class Instrument:
             # Before the calls: a function that reads a file is not a stage.
             self._readers = observe_readers()
             self._standing = StandingStandIns(self._pairs, found)
+            self.changed = False
             self._opened_before = note_opened_files(self._opened)
             self._standing.put()
             if self._calls is not None:
@@ -97,6 +99,14 @@ class Instrument:
             for reader in self._readers:
                 reader.restore()
             self._readers = []
+
+    def plan_visits(self) -> tuple[Any, ...] | None:
+        """Return what the compiled loops must know to begin and end visits in a row; None where they cannot, or there are none."""
+        if loops.native is None or self._standing is None:
+            return None
+        steps = len(self.pipeline.steps)
+        places = self._standing.places()
+        return (*places, Visit, self.pipeline, self._calls, self._opened, CURRENT, steps, values.torch_names())
 
     def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
         """Return a visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
@@ -117,7 +127,7 @@ class Instrument:
             self._opened.clear()
             visit.opened = self._opened
             CURRENT.visit = visit
-            return _NOTHING_INSERTED
+            return NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
         # Before the calls: a function that reads a file is not a stage.
         readers = observe_readers()
@@ -131,7 +141,7 @@ class Instrument:
     def remove(self, inserted: InsertedStandIns, visit: Visit) -> None:
         """Put back what the slots held before `insert`."""
         CURRENT.visit = None
-        if inserted is _NOTHING_INSERTED:
+        if inserted is NOTHING_INSERTED:
             visit.opened = visit.opened.copy()
             return
         for slot, _ in reversed(inserted.pairs):

@@ -16,11 +16,12 @@ from audit.recorders.randomness.visit_randomness import Randomness, States, Visi
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch, BatchObserver
 from audit.recorders.visit.error_text import describe_error
-from audit.recorders.visit.instrument import Instrument
+from audit.recorders.visit.instrument import NOTHING_INSERTED, Instrument
 from audit.recorders.visit.item_calls import ItemCalls, assign_calls
 from audit.recorders.visit.items import further_inputs, parts_of, split_item
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
+from audit.values import native as loops
 
 
 @dataclass(slots=True)
@@ -80,6 +81,9 @@ class VisitMaker:
         self.activity = activity
         #: Whether an output may be kept as a function of an earlier one of its visit; a replay looks at each by itself.
         self.derives = False
+        #: What the compiled loops know of visits in a row, and the last one that they began.
+        self._plan: tuple[Any, ...] | None = None
+        self._begun: Visit | None = None
 
     def make(self, request: VisitRequest, fetch: Callable[[], Any], level: CaptureOrVerify) -> MadeVisit:
         """Make one visit. If it created random generators that were not prepared, prepare them and make it again.
@@ -94,33 +98,54 @@ class VisitMaker:
     def begin(self, request: VisitRequest, level: CaptureOrVerify) -> Visit:
         """Prepare the generators and the visit; `finish` must follow. An exception raised here is not the dataset's."""
         self.randomness.prepare(request)
+        if self._plan is not None:
+            self._begun = loops.native.begin_visit(self._plan, request.index, level)  # type: ignore[union-attr]
+            if self._begun is not None:
+                return self._begun
+            # The stand-ins may not stay in their slots any longer.
+            self._plan = None
         return self._new_visit(level, request.index)
 
     def finish(self, visit: Visit, fetch: Callable[[], Any]) -> MadeVisit:
         """Call the dataset, with the stand-ins in their slots, and end the visit."""
         made = MadeVisit(visit)
-        inserted = self.instrument.insert(visit)
+        plan = self._plan if visit is self._begun else None
+        is_begun, self._begun, is_ended = plan is not None, None, False
+        inserted = NOTHING_INSERTED if is_begun else self.instrument.insert(visit)
         try:
-            made.item = item = fetch() if self.activity is None else self._fetch(visit.index, fetch)
-            if visit.error is not None:
-                visit.recover()
-            if type(item) is tuple and len(item) == 2 and type(item[1]) is int and visit.is_tensor_of_stages(item[0]):
-                made.value, made.label = item  # nearly always; `_note_item` would do no more
-                made.is_plain = visit.source_bytes is not None
+            made.item = item = fetch() if is_begun or self.activity is None else self._fetch(visit.index, fetch)
+            if is_begun and loops.native.end_visit(plan, visit, item):  # type: ignore[union-attr]
+                made.value, made.label = item
+                made.is_plain, is_ended = visit.source_bytes is not None, True
             else:
-                self._note_item(made)
+                self._settle(made)
         except (Exception, SystemExit) as error:
             # StopIteration is caught too, as it would silently end the epoch; and SystemExit, as it would end the run.
             self._fail(made, error)
         finally:
-            self.instrument.remove(inserted, visit)
-        visit.end(made.item)
+            if not is_ended:
+                if is_begun and self.activity is not None:
+                    self.activity.end()
+                self.instrument.remove(inserted, visit)
+        if not is_ended:
+            visit.end(made.item)
         try:
             made.states = self.randomness.drawn()
         except Exception as error:
             visit.problem = visit.problem or f"the random states could not be noted: {describe_error(error)}"
         made.is_plain = made.is_plain and visit.problem is None
         return made
+
+    def _settle(self, made: MadeVisit) -> None:
+        """Note what the dataset gave: its input and label, and whether the stages explain them."""
+        visit, item = made.visit, made.item
+        if visit.error is not None:
+            visit.recover()
+        if type(item) is tuple and len(item) == 2 and type(item[1]) is int and visit.is_tensor_of_stages(item[0]):
+            made.value, made.label = item  # nearly always; `_note_item` would do no more
+            made.is_plain = visit.source_bytes is not None
+        else:
+            self._note_item(made)
 
     def _fetch(self, index: int, fetch: Callable[[], Any]) -> Any:
         if self.activity is None:
@@ -135,9 +160,14 @@ class VisitMaker:
         """Say that until `end_sequence` none of the user's code runs in this thread between one visit and the next."""
         self.instrument.keep_stand_ins()
         self.randomness.chain(True)
+        plan = self.instrument.plan_visits()
+        if self.activity is not None:
+            self.activity.prepare()
+        self._plan = None if plan is None else (*plan, self._require_value, self.derives, self.activity)
 
     def end_sequence(self) -> None:
         """Undo `begin_sequence`."""
+        self._plan = None
         self.instrument.release_stand_ins()
         self.randomness.chain(False)
 

@@ -65,6 +65,10 @@ class StandingStandIns:
             return False
         return True
 
+    def places(self) -> tuple[list[tuple[Any, Any, Any]], list[tuple[Any, int]]]:
+        """Return holder, key and content of each place, and the lengths of holders: what `is_current` compares."""
+        return self._expected, self._lengths
+
     def restore(self) -> None:
         """Put back what the slots held, except where something else was put there."""
         is_whole = True

@@ -167,18 +167,19 @@ def test_a_visit_that_is_unusual_leaves_nothing_behind() -> None:
     visit = made.visit
     visit.error, visit.opened, visit.source_bytes = None, [file.path], 3
     visit.source_digest = "1" * 64
-    plan = (("load", "stage"), ["cat", "dog"], None, hashlib.sha256, absolute_folder)
+    known = (("load", "stage"), ["cat", "dog"], None, hashlib.sha256, absolute_folder)
     lists: tuple[list[Any], ...] = tuple([] for _ in range(11))
 
-    def add(rows: dict[int, Any]) -> int:
+    def add(rows: dict[int, Any], widths: tuple[int, ...] = (14, 9, 21, 7)) -> int:
         visit.rows = rows
-        added: int = loops.native.add_visits([(5, made, file)], 0, plan, lists)  # type: ignore[union-attr]
+        added: int = loops.native.add_visits([(5, made, file)], 0, (*known, widths), lists)  # type: ignore[union-attr]
         return added
 
     unseen = Row(None, True, None, 1.0)  # type: ignore[arg-type]
     for rows in ({}, {1: row, 0: row}, {0: row, 2: row}, {0: row, 1: None}, {0: row, 1: unseen}):
         assert add(rows) == 0
         assert not any(lists)
+    assert add({0: row, 1: row}, (15, 9, 21, 7)) == 0
     assert add({0: row, 1: row}) == 1
     assert [len(one) for one in lists] == [14, 9, 42, 0, 1, 1, 1, 1, 1, 1, 1]
     assert lists[0][:10] == [5, 0, None, "a.png", "/folder", None, "1" * 64, 3, 1, "dog"]
