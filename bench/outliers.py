@@ -66,11 +66,13 @@ def main() -> None:
     plain = plain[plain.reshape(len(plain), -1).std(axis=1) >= 6]
     kinds = strangers(cifar(given.cifar, "choose"), mnist(given.mnist, "report"))
     for count in (300, 1_000, 10_000):
-        notes, warnings = (int((far > 1).sum()) for far in measure_distance(measures(plain[:count])))
-        print(f"{count:,} photographs without any other picture: {warnings} warnings, {notes - warnings} notes")
+        far, warned = measure_distance(measures(plain[:count]))
+        notes = int(((far > 1) & ~warned).sum())
+        print(f"{count:,} photographs without any other picture: {warned.sum()} warnings, {notes} notes")
         for name, make in kinds.items():
             odd = np.stack([thumbnail(make(n)) for n in range(COUNT)])
-            noted, warned = (far > 1 for far in measure_distance(measures(np.concatenate([plain[:count], odd]))))
+            far, warned = measure_distance(measures(np.concatenate([plain[:count], odd])))
+            noted = far > 1
             print(
                 f"  {name:20} of {COUNT}: {warned[-COUNT:].sum()} warnings, {(noted & ~warned)[-COUNT:].sum()} notes; "
                 f"of the others {warned[:-COUNT].sum()}, {(noted & ~warned)[:-COUNT].sum()}"

@@ -24,6 +24,8 @@ from audit.store.sql_literal import literal
 MOST_FETCHED = 2_000
 #: The same limit for a check with an allow-list: allowed rows must not hide the others.
 MOST_WITH_EXCUSES = 100_000
+#: More findings than this, on half of all samples or more, have one cause: they are one finding with a count.
+_MANY = 20
 #: Kinds of stage outputs that are numbers in a grid.
 GRIDS = "('image', 'tensor', 'array')"
 #: Names of splits that a model is evaluated on.
@@ -129,6 +131,13 @@ class Context:
         if rows and "index" in rows[0] and "source" not in rows[0]:
             self.name(rows)
         return rows
+
+    def has_one_cause(self, found: int, total: int) -> bool:
+        """Return whether so many of all samples are affected that they are reported as one finding.
+
+        Never if the configuration has an allow-list: it names samples.
+        """
+        return found > _MANY and 2 * found >= total and self.most < MOST_WITH_EXCUSES
 
     def name(self, rows: Sequence[QueryRow]) -> None:
         """Add the source to rows that have an index (and an epoch and a visit, if several loaders share the index)."""

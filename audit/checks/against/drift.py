@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import Distribution, counts_of, distributions_of
@@ -10,8 +11,17 @@ from audit.checks.context import Context
 from audit.checks.shared import distance
 from audit.checks.shared.statistics import holm
 
-#: Whether a change is large enough to matter, its probability under chance alone, and what to report then.
-Comparison = tuple[bool, float, Finding]
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether a change is large enough to matter, its probability under chance alone, and what to report then."""
+
+    is_large: bool
+    chance: float
+    finding: Finding
+    #: The statistic and the stage that it is of; None for labels, predictions and confidence.
+    statistic: str | None = None
+    stage: str | None = None
 
 
 class Drift(Check):
@@ -22,6 +32,7 @@ class Drift(Check):
         "(population stability, Kolmogorov–Smirnov)."
     )
     severity = "warning"
+    follows = ("pipeline_changed",)
     needs = ("baseline",)
     options = settings(
         psi=Option(0.2, "Report labels and predictions whose population stability index is at least this."),
@@ -32,10 +43,17 @@ class Drift(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         compared = [*self._counts(context), *self._distributions(context)]
-        sure = holm([chance for _, chance, _ in compared], context.options["significance"])
-        for (is_large, _, finding), significant in zip(compared, sure, strict=True):
-            if is_large and significant:
-                yield finding
+        sure = holm([one.chance for one in compared], context.options["significance"])
+        found = [one for one, significant in zip(compared, sure, strict=True) if one.is_large and significant]
+        seen: set[str] = set()
+        for one in found:
+            if one.statistic is None:
+                yield one.finding
+            elif one.statistic not in seen:
+                # What a stage changes is seen at all later ones too: one finding where it begins.
+                seen.add(one.statistic)
+                later = [other.stage for other in found if other.statistic == one.statistic and other is not one]
+                yield _with_later(one.finding, [name for name in later if name is not None])
 
     def _counts(self, context: Context) -> Iterable[Comparison]:
         baseline = context.facts.baseline
@@ -56,7 +74,7 @@ class Drift(Check):
                 sql=f"SELECT {what}, count(*) FROM {table} WHERE run_id = {context.run_literal} "
                 "GROUP BY ALL ORDER BY ALL",
             )
-            yield psi >= context.options["psi"], chance, finding
+            yield Comparison(psi >= context.options["psi"], chance, finding)
 
     def _distributions(self, context: Context) -> Iterable[Comparison]:
         baseline = context.facts.baseline
@@ -81,7 +99,21 @@ class Drift(Check):
                 + ("predictions" if row["stage"] is None else f"stage_outputs WHERE stage = {row['stage']}")
                 + " GROUP BY run_id",
             )
-            yield ks >= context.options["ks"], chance, finding
+            of_stage = row["stage"] is not None
+            yield Comparison(
+                ks >= context.options["ks"],
+                chance,
+                finding,
+                row["statistic"] if of_stage else None,
+                row["name"] if of_stage else None,
+            )
+
+
+def _with_later(finding: Finding, later: list[str]) -> Finding:
+    if not later:
+        return finding
+    names = ", ".join(later[:-1]) + " and " + later[-1] if len(later) > 1 else later[0]
+    return replace(finding, message=f"{finding.message} The same statistic of {names} after it has drifted too.")
 
 
 def _most_changed(before: dict[str, int], now: dict[str, int]) -> str:

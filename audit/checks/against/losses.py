@@ -29,6 +29,7 @@ class Losses(Check):
 
     description = "The losses of the same samples are not systematically higher than in the baseline run (Wilcoxon)."
     severity = "warning"
+    follows = ("pipeline_changed",)
     needs = ("model", "labels", "baseline")
     options = settings(
         significance=Option(0.001, "Report a change only if its probability under chance alone is below this."),

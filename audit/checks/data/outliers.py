@@ -34,8 +34,10 @@ class Outliers(Check):
     severity = "warning"
     needs = ("pictures",)
     options = settings(
-        expected=Option(0.3, "How many pictures of a run without outliers may be reported by chance."),
-        noted=Option(1.0, "The same for notes, which less distant pictures are."),
+        chance=Option(
+            0.005, "Report pictures if so many would be so far away in at most this share of runs without outliers."
+        ),
+        noted=Option(1.0, "Less distant pictures are notes: how many of a run without outliers may be so by chance."),
         share=Option(0.02, "Report nothing if more than this share is far away: they are a group of their own."),
         samples=Option(300, "Check only if there are at least this many pictures."),
         pictures=Option(10_000, "Measure at most this many pictures, evenly chosen; 0 measures all."),
@@ -46,11 +48,11 @@ class Outliers(Check):
         count, needed = len(given.pictures), context.options["samples"]
         if count < needed:
             raise Skip(f"the run has {count} pictures with enough detail; at least {needed} are needed")
-        share, counts = context.options["share"], (context.options["noted"], context.options["expected"])
-        far, sure = measure_distance(measures(given.thumbnails), counts)
-        embedded = _measure_embedding(context, [picture.index for picture in given.pictures], counts)
+        share, limits = context.options["share"], (context.options["noted"], context.options["chance"])
+        far, sure = measure_distance(measures(given.thumbnails), limits)
+        embedded = _measure_embedding(context, [picture.index for picture in given.pictures], limits)
         if embedded is not None:
-            far, sure = np.maximum(far, embedded[0]), np.maximum(sure, embedded[1])
+            far, sure = np.maximum(far, embedded[0]), sure | embedded[1]
         chosen = np.flatnonzero(far > 1)
         context.note(f"{len(chosen):,} of {count:,} pictures lie far from the others")
         if len(chosen) > max(2, share * count):
@@ -66,7 +68,7 @@ class Outliers(Check):
                 value=float(far[place]),
                 threshold=1.0,
                 sql=context.evidence("stage_outputs", picture.index, "stage = 0"),
-                severity=None if sure[place] > 1 else "info",
+                severity=None if sure[place] else "info",
             )
 
 
@@ -130,8 +132,8 @@ def _palette(thumbnails: Array) -> list[Array]:
     return [-(share * np.log(share + 1e-9)).sum(axis=1), np.sqrt(share.max(axis=1))]
 
 
-def _measure_embedding(context: Context, indices: list[int], counts: tuple[float, float]) -> tuple[Array, Array] | None:
-    """Return how far each picture is from its neighbours in the embedding of `audit embed`, relative to both limits."""
+def _measure_embedding(context: Context, indices: list[int], limits: tuple[float, float]) -> tuple[Array, Array] | None:
+    """Return what `measure_distance` does for the distances to neighbours in the embedding of `audit embed`."""
     if not context.facts.counts.get("embeddings"):
         return None
     rows = context.rows(f"SELECT index, vector FROM embeddings WHERE run_id = {context.run_literal} ORDER BY epoch")
@@ -146,13 +148,13 @@ def _measure_embedding(context: Context, indices: list[int], counts: tuple[float
         table = lengths[start : start + 1_000, None] + lengths - 2 * vectors[start : start + 1_000] @ vectors.T
         distances[start : start + 1_000] = np.partition(table, _NEIGHBOURS, axis=1)[:, _NEIGHBOURS]
     context.note("pictures were also compared by their recorded embedding")
-    return _relate_to_limits(np.sqrt(np.maximum(distances, 0)), counts)
+    return _relate_to_limits(np.sqrt(np.maximum(distances, 0)), *limits)
 
 
-def measure_distance(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> tuple[Array, Array]:
-    """Return each row's distance from the centre, relative to the limit of a note and to that of a warning.
+def measure_distance(facts: Array, limits: tuple[float, float] = (1.0, 0.005)) -> tuple[Array, Array]:
+    """Return each row's distance from the centre, relative to the limit of a note, and whether it is a warning.
 
-    `counts` are the numbers of notes and warnings that are expected by chance.
+    `limits` are the number of notes that is expected by chance, and the chance at which distances are warnings.
     """
     centre = np.median(facts, axis=0)
     scale = np.maximum(np.subtract(*np.percentile(facts, [75, 25], axis=0)) / 1.349, _LEAST)
@@ -161,18 +163,29 @@ def measure_distance(facts: Array, counts: tuple[float, float] = (1.0, 0.3)) -> 
     inner = standard[(standard**2).sum(axis=1) <= np.percentile((standard**2).sum(axis=1), 75)]
     shape = np.cov(inner, rowvar=False) + 0.05 * np.eye(standard.shape[1])
     distance = np.sqrt(np.einsum("nd,de,ne->n", standard, np.linalg.inv(shape), standard))
-    return _relate_to_limits(distance, counts)
+    return _relate_to_limits(distance, *limits)
 
 
-def _relate_to_limits(distance: Array, counts: tuple[float, float]) -> tuple[Array, Array]:
-    """Return distances relative to the limit of a note and to that of a warning.
+def _relate_to_limits(distance: Array, noted: float, chance: float) -> tuple[Array, Array]:
+    """Return distances relative to the limit of a note, and which of them are warnings.
 
     The tail is taken for exponential, as that of photographs, clothes and digits is: its scale follows from the 90 % and the
-    98 % quantile, which few outliers do not change. Beyond each limit so many distances are expected by chance.
+    98 % quantile, which few outliers do not change. It says how many are expected beyond a distance; how many are there is
+    a Poisson number. One alone must be far away; five that are a little nearer are as unlikely.
     """
     first, second = np.quantile(distance, [_TAIL, _FARTHEST])
     scale = max(second - first, 1e-6) / math.log((1 - _TAIL) / (1 - _FARTHEST))
     # So many distances lie between the quantiles: of few, the scale is uncertain by its standard error.
     scale *= 1 + 1 / math.sqrt((_FARTHEST - _TAIL) * len(distance))
-    note, warning = (first + scale * math.log(max((1 - _TAIL) * len(distance) / count, 1.0)) for count in counts)
-    return distance / note, distance / max(note, warning)
+    beyond = (1 - _TAIL) * len(distance)
+    limit = first + scale * math.log(max(beyond / noted, 1.0))
+    farthest = np.sort(distance[distance > limit])[::-1]
+    expected = beyond * np.exp(-(farthest - first) / scale)
+    unlikely = [n for n, mean in enumerate(expected.tolist(), 1) if _chance_of(n, mean) <= chance]
+    warned: Array = distance >= farthest[max(unlikely) - 1] if unlikely else np.zeros(len(distance), bool)
+    return distance / limit, warned
+
+
+def _chance_of(count: int, mean: float) -> float:
+    """Return the probability that a Poisson number is at least `count`."""
+    return 1 - sum(math.exp(-mean + n * math.log(mean) - math.lgamma(n + 1)) for n in range(count)) if mean > 0 else 0.0

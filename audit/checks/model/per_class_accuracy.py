@@ -15,7 +15,7 @@ class PerClassAccuracy(Check):
 
     description = "Classes whose accuracy is below `min`, or far below the accuracy of all."
     severity = "warning"
-    follows = CAUSES_OF_ERRORS
+    follows = (*CAUSES_OF_ERRORS, "class_regressions")
     needs = ("model", "labels")
     options = settings(
         min=Option(None, "The accuracy of every class must be at least this.", kind=float),

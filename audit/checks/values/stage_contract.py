@@ -23,6 +23,7 @@ class StageContract(Check):
         "Kind, dtype, shape and range of each stage are as declared; without a declaration, "
         "outputs that differ from nearly all others of the stage are found."
     )
+    follows = ("pipeline_changed",)
     options = settings(
         contract=Option({}, "For each stage: kind, dtype, mode, shape (-1 for any length), min, max."),
         common=Option(0.9, "Learn a rule if at least this share of the visits meets it."),
@@ -147,7 +148,10 @@ def _find_offending(
             f"SELECT index, epoch, visit, kind, dtype, mode, shape, min, max FROM {context.outputs} "
             f"WHERE stage = {stage} AND NOT coalesce({condition}, false)"
         )
-        for row in context.offenders(query):
+        broken = context.value(f"SELECT count(*) FROM ({query})")
+        total = sum(row["visits"] for row in context.profile if row["stage"] == stage)
+        together = context.has_one_cause(broken, total)
+        for row in context.offenders(f"{query} ORDER BY index LIMIT 1" if together else query):
             has = {
                 "shape": f"shape {_times(row['shape'] or [])}", "kind": f"kind {row['kind']}",
                 "dtype": f"dtype {row['dtype']}", "mode": f"mode {row['mode']}",
@@ -155,14 +159,19 @@ def _find_offending(
             low = rule.startswith("min")
             value = None if has else row["min" if low else "max"]
             has = has or f"{'minimum' if low else 'maximum'} {value}"
+            name = context.stage_name(stage)
+            one = f"{row['source']} (index {row['index']})"
+            many = f"All {total:,}" if broken == total else f"{broken:,} of {total:,}"
             yield Finding(
-                f"{row['source']} (index {row['index']}) left {context.stage_name(stage)} with {has}; {says} {rule}.",
+                f"{many} outputs of {name} break a rule: {says} {rule}, and {one} has {has}."
+                if together
+                else f"{one} left {name} with {has}; {says} {rule}.",
                 index=row["index"],
                 source=row["source"],
                 stage=stage,
                 value=value,
                 threshold=bound,
-                sql=context.evidence("stage_outputs", row["index"], f"stage = {stage}"),
+                sql=query if together else context.evidence("stage_outputs", row["index"], f"stage = {stage}"),
             )
 
 

@@ -1,0 +1,103 @@
+"""One cause that touches every sample is one finding, with a count and an example, not a list of all samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checks_contracts import check_outcome, outcome_of
+from checks_world import LAST, digest, world
+
+from audit.checks.config import parse_configuration
+from audit.checks.runner import run_checks
+
+CONTRACT = {"contract": {"Normalize": {"max": 1.0}}}
+
+
+def test_a_contract_that_all_outputs_break_is_one_finding(tmp_path: Path) -> None:
+    made = world()
+    for row in made.outputs(LAST):
+        row["max"] = 9.0
+    store = made.write(tmp_path / "lineage")
+    outcome = outcome_of(store, "stage_contract", CONTRACT)
+    assert len(outcome.findings) == outcome.total == 1
+    assert outcome.findings[0].message.startswith(
+        "All 60 outputs of Normalize break a rule: the contract says max <= 1.0, and bird/000.png"
+    )
+    check_outcome(store, outcome)
+
+
+def test_a_contract_that_a_few_outputs_break_names_each(tmp_path: Path) -> None:
+    made = world()
+    for row in made.outputs(LAST):
+        row["max"] = 9.0 if row["index"] < 3 else 0.5
+    outcome = outcome_of(made.write(tmp_path / "lineage"), "stage_contract", CONTRACT)
+    assert [finding.index for finding in outcome.findings] == [0, 1, 2]
+
+
+def test_a_dataset_whose_files_are_all_renamed_is_one_finding(tmp_path: Path) -> None:
+    store = world(name="before").write(tmp_path / "lineage")
+    renamed = world(name="now")
+    for row in renamed.tables["samples"]:
+        row["source"] = row["source"].replace(".png", ".jpg")
+    renamed.sample(7)["label"] = 2
+    renamed.write(store)
+    (outcome,) = run_checks(str(store), "now", baseline="before", only=["dataset_changed"]).outcomes
+    (finding,) = outcome.findings
+    assert finding.message == (
+        "All 60 sources have other names than in before, and the same bytes: bird/000.png is now bird/000.jpg. "
+        "1 of them has another label."
+    )
+    check_outcome(store, outcome)
+
+
+def test_a_dataset_whose_files_are_all_other_ones_has_one_finding_of_each_kind(tmp_path: Path) -> None:
+    store = world(name="before").write(tmp_path / "lineage")
+    other = world(name="now")
+    for row in other.tables["samples"]:
+        row["source"], row["source_digest"] = (
+            row["source"].replace(".png", ".jpg"),
+            digest(row["index"], "new", size=64),
+        )
+    other.sample(3).update(source="bird/003.png")
+    other.write(store)
+    (outcome,) = run_checks(str(store), "now", baseline="before", only=["dataset_changed"]).outcomes
+    assert [finding.message for finding in outcome.findings] == [
+        "59 of 60 sources are new, against before, such as bird/000.jpg.",
+        "59 of 60 sources are gone, against before, such as bird/000.png.",
+        "bird/003.png has other bytes, against before.",
+    ]
+
+
+def test_a_drift_is_reported_where_it_begins(tmp_path: Path) -> None:
+    store = world(name="before").write(tmp_path / "lineage")
+    darker = world(name="now")
+    for row in darker.tables["stage_outputs"]:
+        if row["stage"] >= 1:
+            row["mean"] = row["mean"] / 4 - 9
+    darker.stage(1)["parameters"] = '{"size": [28]}'
+    darker.write(store)
+    report = run_checks(str(store), "now", baseline="before", only=["drift", "pipeline_changed"])
+    drift = report.outcome("drift")
+    (finding,) = drift.findings
+    assert finding.stage == 1
+    assert finding.message.startswith("The mean of Resize has drifted")
+    assert finding.message.endswith("The same statistic of ToTensor and Normalize after it has drifted too.")
+    assert drift.severity == "info", "a consequence of the changed pipeline"
+    alone = run_checks(str(store), "now", baseline="before", only=["drift"]).outcome("drift")
+    assert alone.severity == "warning"
+
+
+def test_what_follows_from_a_changed_pipeline_is_a_note(tmp_path: Path) -> None:
+    store = world(name="before").write(tmp_path / "lineage")
+    changed = world(name="now")
+    for row in changed.outputs(LAST):
+        row["max"] = 9.0
+    changed.stage(LAST)["parameters"] = '{"mean": [9.0]}'
+    changed.write(store)
+    config = parse_configuration({"checks": {"stage_contract": CONTRACT}}, None)
+    report = run_checks(
+        str(store), "now", baseline="before", only=["stage_contract", "pipeline_changed"], config=config
+    )
+    assert report.outcome("pipeline_changed").severity == "error"
+    assert report.outcome("stage_contract").severity == "info"
+    assert not report.passed
