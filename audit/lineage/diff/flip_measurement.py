@@ -156,7 +156,10 @@ class _Inputs:
         made: dict[Key, Any] = {}
         for facts in self._visits.chunks(keys):
             states = {} if self._pipeline.seeded else self._visits.states(list(facts))
-            places = {key: self._pipeline.place_of(key[1], fact["source"], fact["root"]) for key, fact in facts.items()}
+            places = {
+                key: self._pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))
+                for key, fact in facts.items()
+            }
             tasks = [Task(*key, states.get(key, {}), place) for key, place in places.items() if place is not None]
             for visit in replay_all(self._pipeline, tasks, workers=0):
                 key = (visit.task.epoch, visit.task.index, visit.task.visit)

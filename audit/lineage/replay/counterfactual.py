@@ -87,7 +87,7 @@ def _batches(
         states = {} if pipeline.seeded else visits.states(keys)
         tasks = []
         for key, fact in facts.items():
-            place = pipeline.place_of(key[1], fact["source"], fact["root"])
+            place = pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))
             if place is not None:
                 tasks.append(Task(*key, states.get(key, {}), place))
         made = [outcome for outcome in replay_all(pipeline, tasks, workers=0) if outcome.final is not None]

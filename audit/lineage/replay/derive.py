@@ -46,7 +46,7 @@ def derive(
 
 
 def _replay_visit(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, State]) -> ReplayedVisit:
-    place = what.place_of(sample["index"], sample["source"], sample["root"])
+    place = what.place_of(sample["index"], sample["source"], sample["root"], states)
     if place is None:
         raise NotFound(
             f"Sample {sample['index']} cannot be recomputed: the dataset no longer has {sample['source']}.",

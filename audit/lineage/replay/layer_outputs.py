@@ -62,7 +62,7 @@ def _batches(
         tasks = [
             Task(*key, states.get(key, {}), place)
             for key, fact in facts.items()
-            if (place := pipeline.place_of(key[1], fact["source"], fact["root"])) is not None
+            if (place := pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))) is not None
         ]
         for outcome in replay_all(pipeline, tasks, workers=0):
             done += 1

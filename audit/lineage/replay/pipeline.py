@@ -27,6 +27,7 @@ from audit.recorders.randomness.visit_randomness import Randomness, RestoredRand
 from audit.recorders.randomness.watch import BATCH, own_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch
+from audit.recorders.visit.item_key import ItemKey, recorded_key
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import origin_of
 from audit.records import Run, Stage
@@ -36,6 +37,7 @@ from audit.sources.trust import require_trust
 
 #: So many visits are made in this process: starting workers would take longer.
 _FEW = 64
+_NO_STATES: Mapping[str, State] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,16 @@ class ReplayPipeline:
         except (TypeError, NotImplementedError):
             return sys.maxsize
 
-    def place_of(self, index: int, source: str | None, root: str | None) -> int | None:
-        """Return where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone."""
+    def place_of(
+        self, index: int, source: str | None, root: str | None, states: Mapping[str, State] = _NO_STATES
+    ) -> int | None:
+        """Return where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone.
+
+        One that was asked for by a key without a number has its recorded index, -1; one whose key could not be stored is gone.
+        """
+        key = recorded_key(states)
+        if key is not None and (index < 0 or not key.is_stored):
+            return index if key.is_stored else None
         if root is None or source is None:
             return index if 0 <= index < self._length() else None
         if 0 <= index < self._length():
@@ -142,16 +152,17 @@ class ReplayPipeline:
             if origin.root is None:
                 # The dataset does not tell its files: this one was seen while the sample was made.
                 return index
-            if makes_own_items(self.dataset) and self._reads(index, os.path.join(root, source)):
+            if makes_own_items(self.dataset) and self._reads(index, key, os.path.join(root, source)):
                 # Its list names the files in another order than that of its items.
                 return index
         if self._sources is None:
             self._sources = _Sources(self.dataset, len(self))
         return self._sources.place_of(index, source, root)
 
-    def _reads(self, index: int, path: str) -> bool:
+    def _reads(self, index: int, key: ItemKey | None, path: str) -> bool:
         """Return whether the dataset reads a file when it makes the sample with this index."""
-        made = self._maker.make(VisitRequest(index), lambda: self.dataset[index], "verify")
+        asked = index if key is None else key.at(index)
+        made = self._maker.make(VisitRequest(index), lambda: self.dataset[asked], "verify")
         return any(os.path.abspath(opened) == path for opened in made.visit.opened)
 
     def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
@@ -164,12 +175,13 @@ class ReplayPipeline:
         if task.index in self._given_up:
             return self._outcome(task, MadeVisit(stalled_visit(self.pipeline, *self._given_up[task.index])))
         request = VisitRequest(task.index, task.epoch, task.states)
+        asked = _key_of(task)
         with own_worker(), values.following_digests(self.digests):
             if self._fetches_batches or BATCH in task.states:
                 fetch, place = _batch_of(task)
                 made = self._maker.make_batch(request, fetch, self.level).visits[place]
             else:
-                made = self._maker.make(request, lambda: self.dataset[task.place], self.level)
+                made = self._maker.make(request, lambda: self.dataset[asked], self.level)
         return self._outcome(task, made)
 
     def give_up(self, index: int, stage: str, error: str) -> None:
@@ -202,9 +214,15 @@ class ReplayPipeline:
 def _batch_of(task: Task) -> tuple[BatchFetch, int]:
     """Return the batch that a sample is made in: the recorded one where it needs it, else one of its own."""
     if (state := task.states.get(BATCH)) is None:
-        return BatchFetch("__getitems__", [task.place]), 0
+        return BatchFetch("__getitems__", [_key_of(task)]), 0
     fetch, place = BatchFetch.from_state(state)
-    return replace(fetch, indices=[*fetch.indices[:place], task.place, *fetch.indices[place + 1 :]]), place
+    return replace(fetch, indices=[*fetch.indices[:place], _key_of(task), *fetch.indices[place + 1 :]]), place
+
+
+def _key_of(task: Task) -> Any:
+    """Return what the dataset is asked for."""
+    key = recorded_key(task.states)
+    return task.place if key is None else key.at(task.place)
 
 
 class _Sources:

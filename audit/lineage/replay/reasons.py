@@ -17,8 +17,11 @@ from audit.tables import SampleSourceRow
 from audit.usercode import changed_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline
     from audit.lineage.replay.recorded_visits import RecordedVisit
+    from audit.recorders.randomness.states import State
 
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
 
@@ -37,11 +40,21 @@ class Reasons:
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
 
-    def of_absent(self, fact: RecordedVisit, index: int) -> tuple[Reason, str]:
+    def of_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, State]) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
+        from audit.recorders.visit.item_key import recorded_key
+
+        if (key := recorded_key(states)) is not None and not key.is_stored:
+            asked = f"the dataset was asked for it by {key.shown}"
+            return (
+                "not reproducible",
+                f"{asked}, which is no number, text or plain container of these and was not stored",
+            )
         if index < 0:
-            key = (fact["source"] or "").removeprefix("dataset://")
-            return "not reproducible", f"the dataset was asked for it by a key that is not a number: {key}"
+            return (
+                "not reproducible",
+                "the dataset was asked for it by a key that is not a number, which was not stored",
+            )
         if fact["root"] is None:
             count = len(self._pipeline)
             return "source missing", f"the dataset has {count:,} samples now, so that there is none with index {index}"

@@ -99,9 +99,9 @@ class Replayer:
         tasks = []
         for key, fact in facts.items():
             epoch, index, visit = key
-            place = self.pipeline.place_of(index, fact["source"], fact["root"])
+            place = self.pipeline.place_of(index, fact["source"], fact["root"], states.get(key, {}))
             if place is None:
-                reason, detail = self.reasons.of_absent(fact, index)
+                reason, detail = self.reasons.of_absent(fact, index, states.get(key, {}))
                 self._count(fact, 0)
                 self._differs(VisitMismatch(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
             else:

@@ -23,6 +23,7 @@ from audit.recorders.visit.batch_fetch import BatchFetch, Method
 from audit.recorders.visit.batch_row import describe_batch_stage
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.item_calls import delegates_batches
+from audit.recorders.visit.item_key import key_states, number_of, show_key
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.origin import Origin
 from audit.records import Stage
@@ -109,8 +110,11 @@ class RecordedMap(StandIn):
 
 def record_item(recorder: ItemRecorder, index: Any) -> Any:
     """Return `dataset[index]`, recorded under the number that the index means."""
-    number, origin = (index, None) if type(index) is int and index >= 0 else sample_number(recorder.dataset, index)
-    return recorder.record(number, functools.partial(operator.getitem, recorder.dataset, index), origin)
+    fetch = functools.partial(operator.getitem, recorder.dataset, index)
+    if type(index) is int and index >= 0:
+        return recorder.record(index, fetch)
+    number, origin = sample_number(recorder.dataset, index)
+    return recorder.record(number, fetch, origin, key_states(index))
 
 
 def record_items(recorder: ItemRecorder, indices: Sequence[Any]) -> list[Any]:
@@ -130,12 +134,9 @@ def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
 
     Any other key has the number -1 and is identified by its source.
     """
-    first = index[0] if isinstance(index, tuple) and index else index
-    try:
-        number = int(first)
-    except (TypeError, ValueError):
-        shown = str(index).encode("utf-8", "backslashreplace").decode()[:200]
-        return -1, Origin(f"dataset://{shown}")
+    number = number_of(index)
+    if number is None:
+        return -1, Origin(f"dataset://{show_key(index)}")
     if number < 0:
         try:
             number += len(dataset)

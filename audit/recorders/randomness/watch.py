@@ -21,6 +21,8 @@ WORKER = "worker"
 MADE = "made:"
 #: The batch that a visit was made in, where its dataset makes batches as a whole.
 BATCH = "batch"
+#: What its dataset was asked for, where that is not the sample's index.
+KEY = "key"
 #: The place where a generator was made held None before.
 _NAMED = b"None"
 
@@ -119,7 +121,7 @@ class Restorer:
             _be_main_process()
         missing = []
         for name, state in states.items():
-            if name == BATCH:
+            if name in (BATCH, KEY):
                 continue
             if name == WORKER:
                 _be_worker(state)

@@ -13,6 +13,7 @@ from audit.recorders.randomness.watch import BATCH, MADE, Watch
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.item_calls import ItemCall
+from audit.recorders.visit.item_key import read_key, write_key
 from audit.recorders.visit.visit import Visit
 
 Method = Literal["__getitems__", "__getitem__"]
@@ -41,17 +42,22 @@ class BatchFetch:
             return made
 
     def state(self, place: int) -> State | None:
-        """Return what a replay must know to make the batch again; None for keys that are not numbers."""
-        if not all(isinstance(index, int) for index in self.indices):
+        """Return what a replay must know to make the batch again; None for keys that cannot be stored."""
+        keys = [write_key(index) for index in self.indices]
+        if None in keys:
             return None
-        block = json.dumps({"method": self.method, "indices": list(self.indices)})
+        # Earlier versions read numbers alone.
+        are_numbers = all(isinstance(index, int) for index in self.indices)
+        what = {"indices": list(self.indices)} if are_numbers else {"keys": keys}
+        block = json.dumps({"method": self.method, **what})
         return State(json.dumps(place).encode(), block.encode())
 
     @staticmethod
     def from_state(state: State) -> tuple[BatchFetch, int]:
         """Return the fetch and the place in it that `state` was made of."""
         known = json.loads(state.block)
-        return BatchFetch(known["method"], known["indices"]), int(json.loads(state.small))
+        indices = known["indices"] if "indices" in known else [read_key(key) for key in known["keys"]]
+        return BatchFetch(known["method"], indices), int(json.loads(state.small))
 
 
 class BatchObserver:

@@ -14,11 +14,12 @@ from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import BatchLayout, Packed, RecordedBatch, Weights, pack_rows
-from audit.recorders.randomness.visit_randomness import VisitRequest
+from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.gathered_rows import GatheredRows, SentStates, listed_plan
 from audit.recorders.visit.hugging_face import describe_batches, is_mapped
+from audit.recorders.visit.item_key import key_states
 from audit.recorders.visit.item_label import ItemLabel, LabelFinder
 from audit.recorders.visit.item_source import ItemSource, SourceFinder
 from audit.recorders.visit.label_candidates import describe_candidates
@@ -111,8 +112,11 @@ class ItemRecorder:
         """Gather the row of a sample that took too long and was given up."""
         self._gather(index, MadeVisit(stalled_visit(self.instrument.pipeline, stage, error)))
 
-    def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None) -> Any:
-        """Record what `make` makes, and return it. Raises what it raises, after noting it."""
+    def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None, key: States = ()) -> Any:
+        """Record what `make` makes, and return it. Raises what it raises, after noting it.
+
+        `key` is what a replay must know to ask for the item, if the index is not what the dataset was given.
+        """
         try:
             request = self._request
             request.index = index
@@ -121,6 +125,8 @@ class ItemRecorder:
             self._problem(index, error)
             return make()
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
+        if key:
+            made.states = [*made.states, *key]
         self._gather(index, made, origin)
         if made.error is not None:
             raise made.error
@@ -152,7 +158,8 @@ class ItemRecorder:
             self._problem(-1, error)
             return fetch.make(self.dataset)
         batch = self._maker.finish_batch(fetch, self.level.get())
-        for (index, origin), made in zip(samples, batch.visits, strict=True):
+        for (index, origin), asked, made in zip(samples, fetch.indices, batch.visits, strict=True):
+            made.states = [*made.states, *key_states(asked)]
             if made.is_seen or batch.error is None:
                 self._add_rows(index, made, origin)
         if batch.error is not None:
