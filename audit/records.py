@@ -135,7 +135,7 @@ class Run(NotebookView):
         list[str] | None,
         VARCHARS(
             "changes of the values that no stage explains: what, in which function, by which calls; empty where "
-            "every item is what its last stage returned",
+            "every item is what its last stage returned. Also files of which it is not known which samples are read from them",
             null="recorded by a version, or in a way, that does not look for them",
         ),
     ] = None
@@ -175,11 +175,18 @@ def as_utf8(text: str) -> str:
 CALL_PREFIX = "call."
 #: The path of a stage that works on whole batches begins with this.
 BATCH_PREFIX = "batch."
+#: How a text of `runs.unrecorded` ends that is about source files, and not about stages.
+FILES_NOT_KNOWN = "the samples that were read from it are not known"
 
 
 def is_call(path: str) -> bool:
     """Return whether a stage's path says that it was found by its call."""
     return path.removeprefix("target.").startswith(CALL_PREFIX)
+
+
+def is_about_files(text: str) -> bool:
+    """Return whether a text of `runs.unrecorded` is about source files, and not about stages."""
+    return text.endswith(FILES_NOT_KNOWN)
 
 
 def is_batch_stage(path: str) -> bool:

@@ -51,6 +51,15 @@ The first picture, sound or video that is opened is the source. Any other file (
 is known to belong to one: the dataset has a list or table with an entry for each sample that names the file for this index and no other; or the file is one of a list that has at least as many
 files as there are samples; or the last number in its name is the index, and there are such files for the first and the last sample, too. Otherwise the file is in `sample_sources`, and the source is `dataset://N`. A dataset that
 keeps its items in memory after the first epoch opens no file later: those visits have the source `dataset://N`, unless the dataset names its files.
+
+A file that is opened once and kept open is in `sample_sources` for each sample that reads from it: from a `ZipFile`, a `TarFile`, an `h5py.Dataset` or an `np.memmap` by a
+method, from an open file of Python's if its position moved. What is read through other objects that stay open (LMDB, SQLite, `mmap`, video readers) is not seen.
+Files that are opened in threads belong to the item that starts the threads and joins them, or that the thread makes for a batch; a thread that goes on
+may read ahead. Where audit does not know which samples were read from a file, it says so in `runs.unrecorded` and in a warning, which name the attribute or the file.
+
+A sampler may ask for an item by a tuple, a mapping or a name (`dataset[(index, size)]`): a replay asks for the same. The number of a sample is the key, or the first number of
+the tuple; an item with any other key has the number -1, and is known by its source.
+
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
 Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
 

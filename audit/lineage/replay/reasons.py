@@ -48,7 +48,7 @@ class Reasons:
             asked = f"the dataset was asked for it by {key.shown}"
             return (
                 "not reproducible",
-                f"{asked}, which is no number, text or plain container of these and was not stored",
+                f"{asked}, which was not stored: it does not consist of numbers, texts and plain containers",
             )
         if index < 0:
             return (

@@ -14,11 +14,12 @@ from typing import Any
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import find_in_class, is_library_file, unwrap
 from audit.recorders.calls.changed_values import ChangedValues
-from audit.records import Stage
+from audit.records import FILES_NOT_KNOWN, Stage, is_about_files
 
 _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
 #: How a text ends that a run was marked with already, when the batch came.
 WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
+_FILES_HINT = "Name the files of each sample: a method source(index) of the dataset, or run.loader(…, source=…)."
 _NO_STAGE = "no stage was seen, and `load` is the finished item"
 #: So many items are made at most until calls are listed again: that takes about as long as making a few items.
 _LONGEST_PAUSE = 512
@@ -95,6 +96,10 @@ class UnseenChanges:
         if key not in self._gaps:
             self._gaps[key] = text, self._describe_place(with_later_texts=key == "text")
 
+    def add_files(self, what: str, example: str = "") -> None:
+        """Note files of which it is not known whose sources they are: once for each `what`."""
+        self._gaps.setdefault(f"file {what}", (f"{what}{example}: {FILES_NOT_KNOWN}", ""))
+
     def add_earlier(self, text: str) -> None:
         """Note what was done to the values before the recording."""
         self._add("earlier", text)
@@ -129,7 +134,7 @@ class UnseenChanges:
         """Return what has not been reported yet."""
         fresh = [gap for key, gap in self._gaps.items() if key not in self._sent]
         self._sent.update(self._gaps)
-        found = [f"{type(self._dataset).__name__}: {text}; {where}" for text, where in fresh]
+        found = [f"{type(self._dataset).__name__}: {'; '.join(filter(None, said))}" for said in fresh]
         if self._unplaced is not None and not self._is_unplaced_sent:
             self._is_unplaced_sent = True
             found.append(self._unplaced)
@@ -164,5 +169,12 @@ def _next_pause(before: int) -> int:
 
 def describe_unrecorded(texts: list[str]) -> str:
     """Return one warning for all that a run did not see."""
-    shown = " | ".join(texts[:4]) + (f" | and {len(texts) - 4} more" if len(texts) > 4 else "")
-    return f"audit did not see every change of the values: {shown}. {_HINT}"
+    files = [text for text in texts if is_about_files(text)]
+    changes = [text for text in texts if not is_about_files(text)]
+    said = [f"audit did not see every change of the values: {_list(changes)}. {_HINT}"] if changes else []
+    said += [f"audit does not know every source file: {_list(files)}. {_FILES_HINT}"] if files else []
+    return " ".join(said)
+
+
+def _list(texts: list[str]) -> str:
+    return " | ".join(texts[:4]) + (f" | and {len(texts) - 4} more" if len(texts) > 4 else "")

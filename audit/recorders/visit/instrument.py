@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from audit import values
@@ -149,6 +151,18 @@ class Instrument:
         stop_noting_files(inserted.opened)
         for function in (*inserted.functions, *inserted.readers):
             function.restore()
+
+    @contextlib.contextmanager
+    def observing_files(self) -> Iterator[None]:
+        """Observe the threads that are started meanwhile; what this thread opens itself belongs to no single sample."""
+        readers = observe_readers()
+        before = note_opened_files([])
+        try:
+            yield
+        finally:
+            stop_noting_files(before)
+            for reader in readers:
+                reader.restore()
 
     def _observe_calls(self, visit: Visit) -> list[FunctionSlot]:
         calls = self._find_calls() if not self.changed else None

@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import Subset
 
 from audit.recorders.randomness.visit_randomness import States
+from audit.recorders.visit.thread_files import files_of_thread
 from audit.recorders.visit.visit import Visit
 
 _MOST_LEVELS = 20
@@ -42,7 +43,12 @@ Observe = Callable[[Any, Any, Callable[[], Any]], Any]
 class ItemCalls:
     """Passes every outermost `__getitem__` call on a dataset, or on what it wraps, to `observe` while it is entered."""
 
+    #: The one that was entered last in this process.
+    under_way: ItemCalls | None = None
+
     def __init__(self, dataset: Any, observe: Observe) -> None:
+        #: Items that were made in threads of the dataset's own, with the files that were opened for them.
+        self.elsewhere: list[tuple[Any, list[str]]] = []
         self._observe = observe
         self._owners = {id(part): part for part in wrapped_datasets(dataset)}
         self._busy = False
@@ -60,11 +66,11 @@ class ItemCalls:
                 # A class written in C; its calls cannot be seen.
                 continue
             self._patched.append((kind, before))
-        _LOCAL.calls = self
+        _LOCAL.calls = ItemCalls.under_way = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        _LOCAL.calls = None
+        _LOCAL.calls = ItemCalls.under_way = None
         for kind, before in self._patched:
             if before is None:
                 delattr(kind, _METHOD)
@@ -88,10 +94,22 @@ def _passing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def get_item(dataset: Any, index: Any) -> Any:
         calls: ItemCalls | None = getattr(_LOCAL, "calls", None)
         if calls is None:
-            return original(dataset, index)
+            return _call_elsewhere(original, dataset, index)
         return calls.call(dataset, index, lambda: original(dataset, index))
 
     return get_item
+
+
+def _call_elsewhere(original: Callable[[Any, Any], Any], dataset: Any, index: Any) -> Any:
+    """Make an item in another thread, and note which files it opened there if a batch that is under way started the thread."""
+    files = files_of_thread()
+    if files is None or (batch := ItemCalls.under_way) is None:
+        return original(dataset, index)
+    before = len(files)
+    item = original(dataset, index)
+    batch.elsewhere.append((item, files[before:]))
+    del files[before:]
+    return item
 
 
 def wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:

@@ -76,7 +76,7 @@ def read_key(written: str) -> Any:
 
 
 def recorded_key(states: Mapping[str, State]) -> ItemKey | None:
-    """Return the key that a visit was asked for by, if it was no number."""
+    """Return the key that a visit was asked for by, if that was not a number."""
     if KEY not in states:
         return None
     said = json.loads(states[KEY].small)

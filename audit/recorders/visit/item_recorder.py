@@ -22,12 +22,15 @@ from audit.recorders.visit.hugging_face import describe_batches, is_mapped
 from audit.recorders.visit.item_key import key_states
 from audit.recorders.visit.item_label import ItemLabel, LabelFinder
 from audit.recorders.visit.item_source import ItemSource, SourceFinder
+from audit.recorders.visit.kept_files import KeptFiles
 from audit.recorders.visit.label_candidates import describe_candidates
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import ListedFile, Origin, class_names, listed_file
 from audit.recorders.visit.sample_row import add_listed_sample, add_sample
+from audit.recorders.visit.source_files import is_data_file
 from audit.recorders.visit.stage_numbers import StageIds
 from audit.recorders.visit.targets import TargetPicker
+from audit.recorders.visit.thread_files import FILES, take_unclaimed
 from audit.records import Stage
 from audit.store import wire
 
@@ -58,6 +61,7 @@ class ItemRecorder:
         self.label = ItemLabel(label, head_targets or {}, all_targets=all_targets)
         self.source = ItemSource(dataset, source)
         #: Whether the user says where labels or files are.
+        self._names_files = source is not None or callable(getattr(dataset, "source", None))
         self._names_parts = self.label.is_chosen or source is not None
         self.classes = class_names(dataset)
         self._begin_process()
@@ -70,6 +74,8 @@ class ItemRecorder:
         if is_mapped(self.dataset):
             text = "its rows were made by Dataset.map before the recording, and `load` is what it wrote"
             self._changes.add_earlier(text)
+        #: What it keeps open, where neither the user nor the dataset says which files a sample has.
+        self._kept = KeptFiles(self.dataset, None if self._names_files else self._changes.add_files)
         self._sent = SentStates()
         #: Made once, as nothing of it is kept.
         self._request = VisitRequest(-1)
@@ -78,7 +84,7 @@ class ItemRecorder:
         self.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_ids", "_changes", "_sent", "_request", "rows", "_waiting")
+        own = ("_ids", "_changes", "_kept", "_sent", "_request", "rows", "_waiting")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -100,9 +106,25 @@ class ItemRecorder:
     def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
         """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
         run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
+        before = self._kept.positions() if self._kept.handles else None
         made = self._maker.make(request, run, self.level.get())
+        if before is not None or FILES or (made.visit.opened and not made.is_plain):
+            self._note_kept(made, before)
         self._gather(request.index, made)
         return made
+
+    def _note_kept(self, made: MadeVisit, before: list[Any] | None) -> None:
+        """Add the files that the dataset keeps open to those of a visit that read from them."""
+        try:
+            self._kept.end_visit(made.visit.opened, before or [])
+            self._note_threads()
+        except Exception as error:
+            self._problem(made.visit.index, error)
+
+    def _note_threads(self) -> None:
+        """Tell of files that were opened in threads which go on after the item."""
+        if FILES and (found := [path for path in take_unclaimed() if is_data_file(path)]) and not self._names_files:
+            self._changes.add_files("files that were opened in threads of its own", f", such as {found[0]}")
 
     def add_lost(self, index: int) -> None:
         """Gather the row of a sample whose worker process died."""
@@ -124,7 +146,10 @@ class ItemRecorder:
         except Exception as error:
             self._problem(index, error)
             return make()
+        before = self._kept.positions() if self._kept.handles else None
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
+        if before is not None or FILES or (made.visit.opened and not made.is_plain):
+            self._note_kept(made, before)
         if key:
             made.states = [*made.states, *key]
         self._gather(index, made, origin)
@@ -158,6 +183,7 @@ class ItemRecorder:
             self._problem(-1, error)
             return fetch.make(self.dataset)
         batch = self._maker.finish_batch(fetch, self.level.get())
+        self._note_threads()
         for (index, origin), asked, made in zip(samples, fetch.indices, batch.visits, strict=True):
             made.states = [*made.states, *key_states(asked)]
             if made.is_seen or batch.error is None:

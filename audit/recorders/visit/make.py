@@ -184,7 +184,7 @@ class VisitMaker:
         observer = BatchObserver(self.instrument, lambda: self._new_visit(level), self.randomness.watch)
         items: Any = None
         error: BaseException | None = None
-        with ItemCalls(self.dataset, observer.observe):
+        with ItemCalls(self.dataset, observer.observe) as item_calls, self.instrument.observing_files():
             try:
                 items = self._fetch(_first_number(fetch), lambda: fetch.make(self.dataset))
             except (Exception, SystemExit) as raised:
@@ -197,6 +197,10 @@ class VisitMaker:
             made = MadeVisit(visit or self._new_visit(level), states=states[place], is_seen=visit is not None)
             if error is None:
                 made.item = fetch.item(items, place)
+                if visit is None:
+                    made.visit.opened = [
+                        path for item, files in item_calls.elsewhere if item is made.item for path in files
+                    ]
                 self._note_item(made)
             elif visit is None:
                 self._fail(made, error)

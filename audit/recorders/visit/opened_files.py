@@ -33,9 +33,14 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _noted.append(path if type(path) is str else os.fsdecode(path))
 
 
+def is_noting() -> bool:
+    """Return whether a visit is under way in this thread."""
+    return _noted is not None and threading.get_ident() == _thread
+
+
 def note_opened_file(path: Any) -> None:
     """Note a file that a reader outside of Python is about to open, if a visit is under way in this thread."""
-    if _noted is not None and threading.get_ident() == _thread and isinstance(path, (str, bytes, os.PathLike)):
+    if _noted is not None and is_noting() and isinstance(path, (str, bytes, os.PathLike)):
         _noted.append(os.fsdecode(path))
 
 

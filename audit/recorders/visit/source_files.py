@@ -98,6 +98,11 @@ def is_media(path: str) -> bool:
     return path.lower().endswith(_MEDIA)
 
 
+def is_data_file(path: str) -> bool:
+    """Return whether a file may hold a sample: it is not a part of the system, of a library or of a program."""
+    return not _is_system(os.path.abspath(path))
+
+
 def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
     """Return the origin of a sample with all its files: those that its dataset names, then those that were opened."""
     if not opened or (len(opened) == 1 and opened[0] == origin.path):

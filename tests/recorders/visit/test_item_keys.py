@@ -87,7 +87,7 @@ def test_keys_in_workers(tmp_path: Path) -> None:
         assert lineage.replay(dataset=Sized()).identical == 4
 
 
-def test_a_name_of_digits_is_no_number(tmp_path: Path) -> None:
+def test_a_name_of_digits_is_not_a_number(tmp_path: Path) -> None:
     samples = recorded(tmp_path, Named(), [["7", "007"], ["b"]])
     assert samples == [(-1, 0, "dataset://7"), (-1, 1, "dataset://007"), (-1, 2, "dataset://b")]
     with audit.open(tmp_path) as lineage:

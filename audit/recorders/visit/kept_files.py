@@ -1,0 +1,106 @@
+"""Files that a dataset keeps open from one item to the next: which of its items are read from them.
+
+A file that is opened for one item and kept is opened for no other. An open file of Python's has a position: an item during
+which it moved was read from the file. Archives, HDF5 and memory-mapped arrays are read by methods, which tell more
+(file_readers.py). What is read through other objects that hold a file is not seen, and audit says so.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from audit.recorders.calls.callables import dict_of, is_a, items_of
+from audit.recorders.visit.item_calls import wrapped_datasets
+from audit.recorders.visit.source_files import is_media
+
+#: By the first part of their module, or of their own name: classes that read a file in a way that is not seen.
+_UNSEEN = {
+    "mmap": ("mmap",),
+    "sqlite3": ("Connection", "Cursor"),
+    "lmdb": ("Environment", "Transaction", "Cursor"),
+    "builtins": ("Environment", "Transaction"),  # lmdb's own, where they are written in C
+    "cv2": ("VideoCapture",),
+    "decord": ("VideoReader", "AudioReader"),
+    "av": ("InputContainer",),
+    "pyarrow": ("ParquetFile", "RecordBatchFileReader", "MemoryMappedFile"),
+    "rasterio": ("DatasetReader",),
+    "soundfile": ("SoundFile",),
+}
+_MOST_PATHS = 256
+
+
+class _Handle(NamedTuple):
+    name: str
+    file: Any
+    path: str
+
+
+class KeptFiles:
+    """What one dataset keeps open in one process; `tell` is given what is not known, unless that is None."""
+
+    def __init__(self, dataset: Any, tell: Callable[[str], None] | None) -> None:
+        self._dataset = dataset
+        self._tell = tell
+        #: Open files with a position.
+        self.handles: list[_Handle] = []
+        self._looked_at: set[str] = set()
+        self._find()
+
+    def positions(self) -> list[int | None]:
+        """Return where each of the open files is."""
+        return [_position(handle.file) for handle in self.handles]
+
+    def end_visit(self, opened: list[str], before: Sequence[int | None]) -> None:
+        """Add the files that moved since they were at `before` to the ones that a visit opened, and look for new ones."""
+        for handle, place in zip(self.handles, before, strict=False):
+            if place is not None and _position(handle.file) not in (place, None):
+                opened.append(handle.path)
+            else:
+                # Where an item is read twice in a row, the file ends where it began.
+                self._say(f"the file {handle.path} in {handle.name} stays open")
+        fresh = [path for path in opened if path not in self._looked_at]
+        if fresh and (len(self._looked_at) < _MOST_PATHS or not all(map(is_media, fresh))):
+            if len(self._looked_at) < _MOST_PATHS:
+                self._looked_at.update(fresh)
+            self._find()
+
+    def _find(self) -> None:
+        found = []
+        for name, held in _held_by(self._dataset):
+            if is_a(held, io.IOBase):
+                path = getattr(held, "name", None)
+                if not held.closed and isinstance(path, (str, bytes)) and not _writes(held):
+                    found.append(_Handle(name, held, os.path.abspath(os.fsdecode(path))))
+            elif type(held).__name__ in _UNSEEN.get(type(held).__module__.partition(".")[0], ()):
+                self._say(f"{name} ({type(held).__name__}) stays open")
+        self.handles = found
+
+    def _say(self, text: str) -> None:
+        if self._tell is not None:
+            self._tell(text)
+
+
+def _held_by(dataset: Any) -> Iterator[tuple[str, Any]]:
+    for part in wrapped_datasets(dataset):
+        for name, held in list(dict_of(part).items()):
+            yield name, held
+            if is_a(held, (list, tuple, dict)):
+                yield from ((f"{name}[{key!r}]", item) for key, item in items_of(held))
+
+
+def _writes(file: Any) -> bool:
+    try:
+        return bool(file.writable())
+    except Exception:
+        return True
+
+
+def _position(file: Any) -> int | None:
+    """Return the place in a file; None where it does not tell, as while its lines are iterated."""
+    try:
+        return int(file.tell())
+    except Exception:
+        return None

@@ -1,0 +1,149 @@
+"""A file that a dataset opens once and keeps open is a source of each sample that reads from it, or audit says that it is not known."""
+
+from __future__ import annotations
+
+import functools
+import io
+import mmap
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from observing_material import difference
+from torch.utils.data import DataLoader, Dataset
+
+import audit
+from audit.records import is_about_files
+
+COUNT = 4
+ROWS = np.arange(COUNT * 3, dtype=np.float32).reshape(COUNT, 3)
+
+
+class Kept(Dataset):  # type: ignore[type-arg]
+    """Opens its file at the first item, as it must in workers. The last item is not read from the file."""
+
+    def __init__(self, path: Path, opens: Callable[[Any], Any], read: Callable[[Any, int], Any]) -> None:
+        self.path = str(path)
+        self.opens = opens
+        self.read = read
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.file is None:
+            self.file = self.opens(self.path)
+        row = self.read(self.file, index) if index < COUNT - 1 else ROWS[index]
+        return torch.tensor(np.array(row)), index % 2
+
+
+def from_bytes(data: bytes) -> Any:
+    return np.frombuffer(data, dtype=np.float32)
+
+
+def write_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for place, row in enumerate(ROWS):
+            archive.writestr(str(place), row.tobytes())
+
+
+def write_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        for place, row in enumerate(ROWS):
+            member = tarfile.TarInfo(str(place))
+            member.size = row.nbytes
+            archive.addfile(member, io.BytesIO(row.tobytes()))
+
+
+def read_member(archive: tarfile.TarFile, index: int) -> Any:
+    file = archive.extractfile(str(index))
+    assert file is not None
+    return from_bytes(file.read())
+
+
+def read_bytes(file: Any, index: int) -> Any:
+    file.seek(index * 12)
+    return from_bytes(file.read(12))
+
+
+def read_line(file: Any, index: int) -> Any:
+    file.seek(index * 6)
+    return np.array([float(word) for word in file.readline().split()])
+
+
+CASES: dict[str, tuple[Callable[[Path], Any], Callable[[Any], Any], Callable[[Any, int], Any]]] = {
+    "zip": (write_zip, zipfile.ZipFile, lambda archive, index: from_bytes(archive.read(str(index)))),
+    "tar": (write_tar, tarfile.open, read_member),
+    "npy": (
+        lambda path: np.save(path, ROWS),
+        lambda path: np.load(path, mmap_mode="r"),
+        lambda rows, index: rows[index],
+    ),
+    "bin": (lambda path: path.write_bytes(ROWS.tobytes()), functools.partial(open, mode="rb"), read_bytes),
+    "txt": (lambda path: path.write_text("1 2 3\n" * COUNT), open, read_line),
+}
+
+
+def recorded(store: Path, dataset: Any, **options: Any) -> tuple[list[int], list[str]]:
+    """Record a loop; return the samples that have a source, and what is said of files."""
+    plain = list(DataLoader(dataset, batch_size=2))
+    with audit.record(store, strict=True) as run:
+        made = list(run.loader(DataLoader(dataset, batch_size=2), **options))
+    assert difference(plain, made) is None
+    with audit.open(store) as lineage:
+        found = lineage.sql("SELECT DISTINCT index FROM sample_sources ORDER BY ALL").fetchall()
+    return [index for (index,) in found], [text for text in run.run.unrecorded or () if is_about_files(text)]
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+@pytest.mark.parametrize("kind", CASES)
+def test_each_sample_that_reads_has_the_file(kind: str, tmp_path: Path) -> None:
+    write, opens, read = CASES[kind]
+    path = tmp_path / f"rows.{kind}"
+    write(path)
+    dataset = Kept(path, opens, read)
+    found, said = recorded(tmp_path / "lineage", dataset)
+    # The plain loop has opened it: no visit of the recorded one does.
+    assert found == [0, 1, 2]
+    assert len(said) == (kind in ("bin", "txt"))  # of the last sample nothing shows that it was not read from the file
+    methods = zipfile.ZipFile.open, tarfile.TarFile.extractfile, np.memmap.__getitem__
+    assert not any("audit" in str(constant) for method in methods for constant in method.__code__.co_consts)  # type: ignore[attr-defined]
+    dataset.file = None
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+def test_what_is_not_observed_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.bin"
+    path.write_bytes(ROWS.tobytes())
+
+    def opens(name: str) -> mmap.mmap:
+        with open(name, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    dataset = Kept(path, opens, lambda file, index: from_bytes(file[index * 12 : index * 12 + 12]))
+    found, said = recorded(tmp_path / "lineage", dataset)
+    assert found == []
+    assert said == ["Kept: file (mmap) stays open: the samples that were read from it are not known"]
+    with audit.open(tmp_path / "lineage") as lineage:
+        checked = lineage.check(only=["stage_coverage"])
+    assert all("stays open" not in finding.message for outcome in checked.outcomes for finding in outcome.findings)
+    found, said = recorded(tmp_path / "named", dataset, source=lambda _: str(path))
+    assert (found, said) == ([0, 1, 2, 3], [])
+
+
+def test_hdf5(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["x"] = ROWS
+    dataset = Kept(tmp_path / "rows.h5", h5py.File, lambda file, index: file["x"][index])
+    method = h5py.Dataset.__getitem__
+    found, said = recorded(tmp_path / "lineage", dataset)
+    assert (found, said) == ([0, 1, 2], [])
+    assert h5py.Dataset.__getitem__ is method
+    dataset.file.close()
