@@ -27,10 +27,9 @@ from audit.recorders.visit.label_candidates import describe_candidates
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
 from audit.recorders.visit.origin import ListedFile, Origin, class_names, listed_file
 from audit.recorders.visit.sample_row import add_listed_sample, add_sample
-from audit.recorders.visit.source_files import is_data_file
 from audit.recorders.visit.stage_numbers import StageIds
 from audit.recorders.visit.targets import TargetPicker
-from audit.recorders.visit.thread_files import FILES, take_unclaimed
+from audit.recorders.visit.thread_files import FILES
 from audit.records import Stage
 from audit.store import wire
 
@@ -60,7 +59,7 @@ class ItemRecorder:
         self.instrument = maker.instrument
         self.label = ItemLabel(label, head_targets or {}, all_targets=all_targets)
         self.source = ItemSource(dataset, source)
-        #: Whether the user says where labels or files are.
+        #: Whether the user or the dataset says where files are, and whether the user says where labels or files are.
         self._names_files = source is not None or callable(getattr(dataset, "source", None))
         self._names_parts = self.label.is_chosen or source is not None
         self.classes = class_names(dataset)
@@ -74,7 +73,6 @@ class ItemRecorder:
         if is_mapped(self.dataset):
             text = "its rows were made by Dataset.map before the recording, and `load` is what it wrote"
             self._changes.add_earlier(text)
-        #: What it keeps open, where neither the user nor the dataset says which files a sample has.
         self._kept = KeptFiles(self.dataset, None if self._names_files else self._changes.add_files)
         self._sent = SentStates()
         #: Made once, as nothing of it is kept.
@@ -117,14 +115,8 @@ class ItemRecorder:
         """Add the files that the dataset keeps open to those of a visit that read from them."""
         try:
             self._kept.end_visit(made.visit.opened, before or [])
-            self._note_threads()
         except Exception as error:
             self._problem(made.visit.index, error)
-
-    def _note_threads(self) -> None:
-        """Tell of files that were opened in threads which go on after the item."""
-        if FILES and (found := [path for path in take_unclaimed() if is_data_file(path)]) and not self._names_files:
-            self._changes.add_files("files that were opened in threads of its own", f", such as {found[0]}")
 
     def add_lost(self, index: int) -> None:
         """Gather the row of a sample whose worker process died."""
@@ -183,7 +175,7 @@ class ItemRecorder:
             self._problem(-1, error)
             return fetch.make(self.dataset)
         batch = self._maker.finish_batch(fetch, self.level.get())
-        self._note_threads()
+        self._kept.end_batch()
         for (index, origin), asked, made in zip(samples, fetch.indices, batch.visits, strict=True):
             made.states = [*made.states, *key_states(asked)]
             if made.is_seen or batch.error is None:

@@ -7,6 +7,7 @@ which it moved was read from the file. Archives, HDF5 and memory-mapped arrays a
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 from audit.recorders.calls.callables import dict_of, is_a, items_of
 from audit.recorders.visit.item_calls import wrapped_datasets
-from audit.recorders.visit.source_files import is_media
+from audit.recorders.visit.source_files import is_data_file, is_media
+from audit.recorders.visit.thread_files import FILES, take_unclaimed
 
 #: By the first part of their module, or of their own name: classes that read a file in a way that is not seen.
 _UNSEEN = {
@@ -41,7 +43,7 @@ class _Handle(NamedTuple):
 class KeptFiles:
     """What one dataset keeps open in one process; `tell` is given what is not known, unless that is None."""
 
-    def __init__(self, dataset: Any, tell: Callable[[str], None] | None) -> None:
+    def __init__(self, dataset: Any, tell: Callable[..., None] | None) -> None:
         self._dataset = dataset
         self._tell = tell
         #: Open files with a position.
@@ -66,8 +68,19 @@ class KeptFiles:
             if len(self._looked_at) < _MOST_PATHS:
                 self._looked_at.update(fresh)
             self._find()
+        self.end_batch()
+
+    def end_batch(self) -> None:
+        """Tell of files that were opened in threads which go on after the item, or the batch."""
+        if FILES and (found := [path for path in take_unclaimed() if is_data_file(path)]) and self._tell is not None:
+            self._tell("files that were opened in threads of its own", f", such as {found[0]}")
 
     def _find(self) -> None:
+        # An attribute may be anything, and raise anything when it is asked.
+        with contextlib.suppress(Exception):
+            self._look()
+
+    def _look(self) -> None:
         found = []
         for name, held in _held_by(self._dataset):
             if is_a(held, io.IOBase):
