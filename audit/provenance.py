@@ -75,7 +75,7 @@ def host() -> str:
 def git_commit() -> str | None:
     """The commit of the working directory, marked when files differ from it; None outside a repository."""
     try:
-        command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+        command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
         done = subprocess.run(command, capture_output=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None

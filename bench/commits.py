@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any
 
-from audit.store.local_filesystem import LocalFilesystem
+from audit.store.durable_files import DurableFiles
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
 
@@ -54,14 +54,14 @@ def _commit(writer: RunWriter, number: int) -> float:
 def _count_manifest_bytes() -> list[int]:
     written: list[int] = []
     for name in ("create", "replace"):
-        real = getattr(LocalFilesystem, name)
+        real = getattr(DurableFiles, name)
 
         def counted(self: Any, path: str, data: Any, real: Any = real) -> None:
             if path.endswith(".json"):
                 written.append(len(data))
             real(self, path, data)
 
-        setattr(LocalFilesystem, name, counted)
+        setattr(DurableFiles, name, counted)
     return written
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from audit.provenance import shown_command
+from audit.provenance import git_commit, shown_command
 
 
 @pytest.mark.parametrize(
@@ -25,3 +29,20 @@ from audit.provenance import shown_command
 def test_secrets_are_not_shown(arguments: list[str], shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "hunter2")
     assert shown_command("/home/me/train.py", arguments) == shown
+
+
+def test_asking_for_the_commit_leaves_the_repository_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`git status` writes what it found about changed times into the repository's index, unless it is told not to."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass\n")
+    who = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+    for command in (("init", "-q"), ("add", "train.py"), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", *command], check=True, capture_output=True)
+    os.utime("train.py", (1, 1))
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert git_commit() == head
+    assert index.read_bytes() == before
+    (tmp_path / "train.py").write_text("changed\n")
+    assert git_commit() == f"{head}+changes"
