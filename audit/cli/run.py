@@ -142,7 +142,7 @@ class Size(click.ParamType[int]):
     "--commit-every",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Commit at this interval. [default: after 2 s, then less and less often]",
+    help="Commit at this interval. [default: after 4 s, then less and less often]",
 )
 @click.option(
     "--stall-timeout",
