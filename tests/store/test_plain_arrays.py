@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from store_cases import stage_table, visit_tables
 
 from audit.records import Run
 from audit.store.plain_arrays import array_of, numbers_of
@@ -51,8 +52,13 @@ def test_numbers_of_all_chunks_come_back_in_order(kind: pa.DataType) -> None:
 
 @pytest.mark.workers
 def test_a_first_answer_loads_no_pandas(tmp_path: Path) -> None:
-    RunWriter.create(str(tmp_path / "lineage"), Run("", name="a", tags={"b": "c"}, classes=["d"])).finish("complete")
-    asked = "import sys, audit; s = audit.open(sys.argv[1]); s.sql('SELECT name, tags FROM runs').fetchall(); "
+    writer = RunWriter.create(str(tmp_path / "lineage"), Run("", name="a", tags={"b": "c"}, classes=["d"]))
+    writer.append({"stages": stage_table(writer.run.run_id)})
+    for indices in ([0, 4], [1, 5]):  # which part holds a sample is found by reading them
+        writer.append(visit_tables(writer.run.run_id, indices))
+        writer.flush()
+    writer.finish("complete")
+    asked = "import sys, audit; s = audit.open(sys.argv[1]); s.sql('SELECT name, tags FROM runs').fetchall(); s.trace(index=1); "
     code = f"{asked} print('pandas' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "lineage")], capture_output=True, text=True, check=True

@@ -25,6 +25,7 @@ from audit.store.filesystem import Filesystem
 from audit.store.index_set import IndexPages, Numbers, has_pages, read_index_set
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import MOST_ROWS
+from audit.store.plain_arrays import numbers_of
 
 #: What the kept indices may take together: those of about sixteen million samples.
 _MOST_BYTES = 64 * 2**20
@@ -149,7 +150,8 @@ class IndexLookup:
                 if reader.metadata.num_rows > MOST_ROWS:
                     raise OSError(f"it claims {reader.metadata.num_rows} rows")
                 column = reader.read(columns=["index"], use_threads=False)["index"]
-            return np.asarray(column.drop_null(), dtype=np.int64)
+            # Not by `np.asarray`: that loads pandas, which takes longer than the whole first answer.
+            return numbers_of(column.cast(pa.int64()).drop_null())
         except (OSError, pa.ArrowException) as error:
             raise StoreDamaged(
                 f"A part of the store cannot be read ({name}): {error}",
