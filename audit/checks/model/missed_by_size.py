@@ -37,8 +37,7 @@ class MissedBySize(Check):
             if min(row["objects"], others) < context.options["objects"]:
                 continue
             share, usual = row["missed"] / row["objects"], (row["every_missed"] - row["missed"]) / others
-            chance = 3 * math.sqrt(max(usual * (1 - usual), 0.01) / row["objects"])
-            if share - usual < max(context.options["difference"], chance):
+            if not exceeds_chance(share, usual, row["objects"], context.options["difference"]):
                 continue
             yield Finding(
                 f"{row['missed']:,} of {row['objects']:,} {row['size']} objects are missed ({share:.0%}), but only "
@@ -47,3 +46,8 @@ class MissedBySize(Check):
                 threshold=context.options["difference"],
                 sql=_SIZES,
             )
+
+
+def exceeds_chance(share: float, usual: float, objects: int, difference: float) -> bool:
+    """Return whether a share of missed objects exceeds that of the others by the difference, and by three standard errors."""
+    return share - usual >= max(difference, 3 * math.sqrt(max(usual * (1 - usual), 0.01) / objects))

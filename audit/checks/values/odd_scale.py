@@ -41,7 +41,7 @@ class OddScale(Check):
             if usual["outputs"] < context.options["samples"]:
                 continue
             middle, high = usual["middle"], usual["high"]
-            limit = max(times * high, middle * math.exp(min(700, _DEVIATIONS * math.log(high / middle) / _PLACE)))
+            limit = find_limit(middle, high, times)
             for row in context.offenders(f"FROM ({spans}) WHERE largest > {limit}", order="largest DESC, index"):
                 if (row["epoch"], row["index"], row["visit"]) in reported:
                     continue
@@ -56,6 +56,11 @@ class OddScale(Check):
                     threshold=limit,
                     sql=context.evidence("stage_outputs", row["index"], f"stage = {stage}"),
                 )
+
+
+def find_limit(middle: float, high: float, times: float) -> float:
+    """Return what no sample should exceed, by the median and the 95 % quantile of the largest values."""
+    return max(times * high, middle * math.exp(min(700, _DEVIATIONS * math.log(high / middle) / _PLACE)))
 
 
 def _is_float(kind: str, dtype: str | None) -> bool:
