@@ -28,38 +28,35 @@ def derive(picture: Any, digest: str, value: Any) -> Encoded | None:
     """
     if loops.native is None:
         return None
+    size, pixels = picture.size, raw_rgb(picture)
     if type(value) is type(picture) and getattr(value, "mode", None) == "RGB":
-        found = _crop(picture, digest, value)
+        found = _crop(pixels, size, digest, value)
     else:
-        found = _table(picture, digest, value)
-    return found if found is not None and _digest(picture) == digest else None
-
-
-def _digest(picture: Any) -> str | None:
-    assert loops.native is not None
-    return (
-        loops.native.rgb_digest(raw_rgb(picture), picture.height, picture.width) or ImageKind().fingerprint(picture)[0]
-    )
-
-
-def _table(picture: Any, digest: str, value: Any) -> Encoded | None:
-    assert loops.native is not None
-    found = loops.native.tables(raw_rgb(picture), picture.height, picture.width, value, tensor.torch_names())
+        found = _table(pixels, size, digest, value)
     if found is None:
         return None
-    return Encoded(ENCODING, _table_head(picture.size, digest, is_unit=not found) + found)
+    now = loops.native.rgb_digest(pixels, size[1], size[0]) or ImageKind().fingerprint(picture)[0]
+    return found if now == digest else None
 
 
-def _crop(picture: Any, digest: str, value: Any) -> Encoded | None:
-    (width, height), (whole_width, whole_height) = value.size, picture.size
+def _table(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encoded | None:
+    assert loops.native is not None
+    found = loops.native.tables(pixels, size[1], size[0], value, tensor.torch_names())
+    if found is None:
+        return None
+    return Encoded(ENCODING, _table_head(size, digest, is_unit=not found) + found)
+
+
+def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encoded | None:
+    (width, height), (whole_width, whole_height) = value.size, size
     if "transparency" in value.info:
         return None
-    if width > whole_width or height > whole_height or value.size == picture.size or not width or not height:
+    if width > whole_width or height > whole_height or value.size == size or not width or not height:
         return None
     # As torchvision finds the middle.
     left, top = round((whole_width - width) / 2.0), round((whole_height - height) / 2.0)
     assert loops.native is not None
-    if not loops.native.holds(raw_rgb(picture), whole_height, whole_width, raw_rgb(value), height, width, left, top):
+    if not loops.native.holds(pixels, whole_height, whole_width, raw_rgb(value), height, width, left, top):
         return None
     return Encoded(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
 

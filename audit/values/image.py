@@ -18,31 +18,17 @@ from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
 from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, pack, unpack
 from audit.values.bits import pack_rgb, unpack_rgb
-from audit.values.pixels import padded_rgb, raw_rgb, summed_rgb
+from audit.values.pixels import CORE, padded_rgb, plain_pixels, raw_rgb, summed_rgb
 
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
 _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 _WIDTHS = {"I": 4, "F": 4}
-#: The class of what holds the pixels of a picture.
-_CORE = type(Image.new("L", (1, 1)).im)
-
-
-def _plain_pixels(image: Any) -> Any:
-    """Return the pixels of an RGB picture as the capsule that owns them, where it is in memory; else None.
-
-    As `load` and the properties of Pillow's class give them, without running their code for each picture.
-    """
-    own = image.__dict__
-    size, pixels = own.get("_size"), own.get("_im")
-    if type(image) is not Image.Image or type(pixels) is not _CORE or own.get("_mode") != "RGB" or not size:
-        return None
-    return None if 0 in size or own.get("palette") is not None else pixels.__arrow_c_array__()
 
 
 def pillow_names() -> tuple[Any, ...]:
     """Return what the compiled loops must know of Pillow, in their order."""
     fields = ("_size", "_im", "_mode", "palette", "info", "transparency", "__arrow_c_array__")
-    return (Image.Image, _CORE, Facts, "image", "uint8", "RGB", *fields)
+    return (Image.Image, CORE, Facts, "image", "uint8", "RGB", *fields)
 
 
 class ImageKind(ValueKind):
@@ -59,7 +45,7 @@ class ImageKind(ValueKind):
 
     def observe_fast(self, value: Any) -> Facts | None:
         """Return the facts of an RGB picture that Pillow has in memory; None for every other picture."""
-        if loops.native is None or (pixels := _plain_pixels(value)) is None or "transparency" in value.info:
+        if loops.native is None or (pixels := plain_pixels(value)) is None or "transparency" in value.info:
             return None
         width, height = value._size
         found: Facts | None = loops.native.pixels(pixels, height, width, "image", "uint8", "RGB", Facts)
@@ -67,7 +53,7 @@ class ImageKind(ValueKind):
 
     def preview_fast(self, value: Any) -> Preview | None:
         """Return the preview of an RGB picture that Pillow has in memory; None for every other picture."""
-        if loops.native is None or (pixels := _plain_pixels(value)) is None:
+        if loops.native is None or (pixels := plain_pixels(value)) is None:
             return None
         return thumbnail.of_pixels(pixels, *value._size)
 

@@ -22,6 +22,8 @@ _PADDING = np.uint32(0xFF000000)
 _KEEP = 1 << 20  # pixels; a larger scratch buffer is made and dropped
 
 _scratch = threading.local()
+#: The class of what holds the pixels of a picture.
+CORE = type(Image.new("L", (1, 1)).im)
 
 Sums = tuple[int, int, int, int, int]
 
@@ -69,10 +71,25 @@ def summed_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]
     return out, None
 
 
+def plain_pixels(image: Any) -> Any:
+    """Return the pixels of an RGB picture as the capsule that owns them, where it is in memory; else None.
+
+    As `load` and the properties of Pillow's class give them, without running their code for each picture.
+    """
+    own = image.__dict__
+    size, pixels = own.get("_size"), own.get("_im")
+    if type(image) is not Image.Image or type(pixels) is not CORE or own.get("_mode") != "RGB" or not size:
+        return None
+    return None if 0 in size or own.get("palette") is not None else pixels.__arrow_c_array__()
+
+
 def raw_rgb(image: Image.Image) -> Any:
     """Pillow's own pixels as the capsule that owns them, or a copy where it cannot offer that."""
-    image.load()
     try:
+        pixels = plain_pixels(image)
+        if pixels is not None:
+            return pixels
+        image.load()
         return image.im.__arrow_c_array__()
     except (ValueError, AttributeError, MemoryError):
         return image.tobytes("raw", "RGBX")
