@@ -89,3 +89,27 @@ def test_runs_of_other_classes_are_another_group(tmp_path: Path) -> None:
         assert "300 classes" in page
         assert 'value="\u202e=odd"' in page, "the value that the filter looks for"
         assert "\\u202e=odd</option>" in page
+
+
+def test_the_history_of_a_sample_is_its_own(tmp_path: Path) -> None:
+    """The first picture of the training and that of the validation have the same index."""
+    writer = begin(tmp_path, "two loaders", classes=["cat", "dog"])
+    samples = [
+        {
+            "index": 0,
+            "epoch": epoch,
+            "visit": visit,
+            "split": split,
+            "source": f"{split}/0.png",
+            "label": visit,
+            "predicted": 0,
+        }
+        for epoch in range(3)
+        for visit, split in enumerate(("train", "val"))
+    ]
+    write_samples(writer, samples)
+    run = writer.finish("complete").run_id
+    with TestClient(build(str(tmp_path)), base_url="http://localhost") as client:
+        for visit in (0, 1):
+            history = client.get(f"/run/{run}/trace/0?epoch=2&visit={visit}&format=json").json()["history"]
+            assert [(row["epoch"], row["visit"]) for row in history] == [(0, visit), (1, visit), (2, visit)]

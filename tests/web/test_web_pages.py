@@ -451,6 +451,11 @@ def test_a_source_that_is_no_longer_what_it_was(tmp_path: Path, state: str) -> N
         assert client.get(f"/run/{run}/source/0").status_code == 404
 
 
+def found_rows(client: TestClient, run: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get(f"/run/{run}?format=json").json()["findings"]
+    return rows
+
+
 def test_failures_and_findings(tmp_path: Path) -> None:
     place = tmp_path / "lineage"
     writer = begin(place, "broken", classes=["a"])
@@ -471,7 +476,11 @@ def test_failures_and_findings(tmp_path: Path) -> None:
         "message": "is blank",
         "index": 0,
     }
-    writer.append({"findings": rows("findings", [found])})
+    lesser = [
+        found | {"check_name": "hint", "severity": "info", "index": None, "message": "a small thing"},
+        *(found | {"check_name": "twins", "severity": "warning", "index": n, "message": f"twin {n}"} for n in range(5)),
+    ]
+    writer.append({"findings": rows("findings", [*lesser, found])})
     run = writer.finish("complete").run_id
     with over(place) as client:
         page = client.get(f"/run/{run}").text
@@ -481,6 +490,12 @@ def test_failures_and_findings(tmp_path: Path) -> None:
         failures = client.get(f"/run/{run}", headers={"accept": "application/json"}).json()["failures"]
         assert [row["count"] for row in failures] == [2, 1]
         assert "is blank" in page
+        assert '<span class="status info">info</span>' in page
+        assert page.count("twin ") == 3
+        assert "and 2 more" in page
+        assert list(dict.fromkeys(row["check_name"] for row in found_rows(client, run))) == ["blank", "twins", "hint"]
+        order = [client.get(f"/run/{run}/checks").text.index(f"<h2>{name} ") for name in ("blank", "twins", "hint")]
+        assert order == sorted(order)
         assert "failed at" in client.get(f"/run/{run}/trace/1").text
         assert "No stage gave an output" in client.get(f"/run/{run}/trace/1").text
 

@@ -85,14 +85,15 @@ class HistoryRow(VisitPlace):
     loss: float | None
 
 
-def history(reader: Reader, run: Run, index: int, most: int = 60) -> list[HistoryRow]:
+def history(reader: Reader, run: Run, sample: SampleRow, most: int = 60) -> list[HistoryRow]:
     """The visits of a sample over the epochs, with its predictions; the last ones where there are many."""
     query = (
         "SELECT epoch, index, visit, predicted, predicted_name, confidence, correct, loss FROM graded_predictions "
-        "WHERE run_id = ? AND index = ? ORDER BY epoch DESC, visit DESC LIMIT ?"
+        "WHERE run_id = ? AND index = ? ORDER BY epoch, visit"
     )
-    found = reader.sql(query, parameters=[run.run_id, index, most]).rows(HistoryRow)
-    return list(reversed(found))
+    visits = {(place["epoch"], place["visit"]) for place in _visits(reader, run, sample)}
+    found = reader.sql(query, parameters=[run.run_id, sample["index"]]).rows(HistoryRow)
+    return [row for row in found if (row["epoch"], row["visit"]) in visits][-most:]
 
 
 def tags(reader: Reader, run: Run, indices: Iterable[int]) -> dict[int, list[str]]:
@@ -121,12 +122,17 @@ def worst_predictions(reader: Reader, run: Run, epoch: int, limit: int) -> list[
 
 
 def neighbouring_visits(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | None, VisitPlace | None]:
-    """Return the visits of the same sample before and after this one. Another loader's sample may have the same index."""
-    rows = reader.rows(SampleRow, run.run_id, index=sample["index"], order="epoch, visit")
-    item = (sample["split"], sample["root"], sample["source"])
-    places = [_place(row) for row in rows if (row["split"], row["root"], row["source"]) == item]
+    """Return the visits of the same sample before and after this one."""
+    places = _visits(reader, run, sample)
     here = places.index(_place(sample))
     return places[here - 1] if here else None, places[here + 1] if here + 1 < len(places) else None
+
+
+def _visits(reader: Reader, run: Run, sample: SampleRow) -> list[VisitPlace]:
+    """Return the visits of a sample, in order. Another loader's sample may have the same index."""
+    rows = reader.rows(SampleRow, run.run_id, index=sample["index"], order="epoch, visit")
+    item = (sample["split"], sample["root"], sample["source"])
+    return [_place(row) for row in rows if (row["split"], row["root"], row["source"]) == item]
 
 
 def _place(row: SampleRow) -> VisitPlace:

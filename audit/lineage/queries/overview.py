@@ -117,6 +117,8 @@ class FindingSummary(TypedDict):
     stage: int | None
     value: float | None
     threshold: float | None
+    #: How many findings the check has with this status.
+    total: int
 
 
 #: The default of the check `calibration`, so that both state one error.
@@ -302,15 +304,18 @@ def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
     ).rows(FailureSummary)
 
 
-def findings(reader: Reader, run: Run, limit: int = 200) -> list[FindingSummary]:
-    """Return what the checks found, failures first."""
+def findings(reader: Reader, run: Run, limit: int = 400, each: int = 3) -> list[FindingSummary]:
+    """Return what the checks found, the worst first: at most `each` findings of a check."""
     return reader.sql(
         """
-        SELECT check_name, severity, status, message, index, source, stage, value, threshold FROM findings
-        WHERE run_id = ? ORDER BY list_position(['fail', 'error', 'skip', 'pass'], status) NULLS FIRST,
-              severity, check_name, index LIMIT ?
+        SELECT check_name, severity, status, message, index, source, stage, value, threshold,
+               count(*) OVER (PARTITION BY check_name, status) AS total
+        FROM findings WHERE run_id = ?
+        QUALIFY row_number() OVER (PARTITION BY check_name, status ORDER BY index NULLS FIRST) <= ?
+        ORDER BY list_position(['fail', 'error', 'skip', 'pass'], status) NULLS FIRST,
+                 list_position(['error', 'warning', 'info'], severity) NULLS FIRST, check_name, index NULLS FIRST LIMIT ?
         """,
-        parameters=[run.run_id, limit],
+        parameters=[run.run_id, each, limit],
     ).rows(FindingSummary)
 
 

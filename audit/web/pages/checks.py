@@ -15,6 +15,7 @@ from audit.web.state import AppState
 _LISTED = 20_000
 _PICTURES = 24
 _ORDER = {"fail": 0, "error": 1, "skip": 3, "pass": 4}
+_WORST = {"error": 0, "warning": 1, "info": 2}
 
 
 def checks(state: AppState, request: Request) -> Page:
@@ -22,12 +23,14 @@ def checks(state: AppState, request: Request) -> Page:
     store = state.store
     row = store.run(request.path_params["run"])
     epoch = state.epoch(store, row)
-    found = state.about(store, row, "findings", lambda: overview.findings(store, row, _LISTED), wait=None) or []
+    found = (
+        state.about(store, row, "findings", lambda: overview.findings(store, row, _LISTED, _LISTED), wait=None) or []
+    )
     grouped: dict[str, list[overview.FindingSummary]] = {}
     for finding in found:
         grouped.setdefault(finding["check_name"], []).append(finding)
     groups = [_group(name, many) for name, many in grouped.items()]
-    groups.sort(key=lambda group: (_ORDER.get(group["status"], 2), group["name"]))
+    groups.sort(key=lambda group: (_ORDER.get(group["status"], 2), _WORST.get(group["severity"], 0), group["name"]))
     shown = {finding["index"] for group in groups for finding in group["pictures"]}
     shows = state.about(store, row, ("shows", 0), lambda: browsing.shows(store, row, 0), wait=None) if shown else None
     return Page(

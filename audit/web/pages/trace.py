@@ -175,7 +175,7 @@ def _view(state: AppState, store: Reader, found: Trace) -> JsonObject:
     view["is_warm"] = state.process.is_warm
     view["last_epoch"] = state.epoch(store, run)
     view["location"] = store.location
-    view["history"] = history(store, run, sample["index"]) if view["last_epoch"] else []
+    view["history"] = history(store, run, sample) if view["last_epoch"] else []
     view["last_stage"] = _last_picture(view["stages"])
     view["heat_maps"] = heat_views(found, view["stages"])
     return view
