@@ -16,6 +16,7 @@ from webstores import begin, write_samples
 
 from audit.cli.report import report as report_command
 from audit.cli.ui import ui as ui_command
+from audit.display import visible
 from audit.errors import NotFound, UsageError
 from audit.lineage.trace import trace
 from audit.report.html import charts
@@ -182,8 +183,8 @@ def test_a_sparkline_of_anything(values: list[float | None]) -> None:
 
 @given(st.text())
 def test_printable_text_neither_moves_nor_hides(text: str) -> None:
-    shown = charts.printable(text)
-    assert all(c.isprintable() or c == "\n" for c in shown)
+    shown = visible(text)
+    assert all(c.isprintable() or c in "\n\u200c\u200d" for c in shown)
     assert "<" not in str(escape(shown))
 
 
@@ -193,6 +194,7 @@ def test_what_differs_comes_before_what_is(digits: Path) -> None:
         text = report(store, "baseline", baseline="nearest")
     assert text.index("Against nearest") < text.index("<h2>Confusion")
     assert "@media print" in text
+    assert "@page { margin:" in text, "a browser that is asked for a PDF leaves no margin of its own"
 
 
 def test_losses_that_are_all_alike_are_one_narrow_bar_with_its_range() -> None:
