@@ -46,11 +46,25 @@ def weights_digest(module: nn.Module) -> str:
     for name, value in module.state_dict().items():
         if not isinstance(value, torch.Tensor):
             continue
+        _require_values(name, value)
         tensor = value.detach().cpu().contiguous()
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         if tensor.numel():
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _require_values(name: str, weight: torch.Tensor) -> None:
+    if nn.parameter.is_lazy(weight):
+        raise ModelError(
+            f"The weight {name} of the model has no values yet: it belongs to a lazy module, such as nn.LazyLinear.",
+            hint="Call the model once with a batch of the right shape in the function that returns it.",
+        )
+    if weight.is_meta:
+        raise ModelError(
+            f"The weight {name} of the model has no values: it is on torch's meta device.",
+            hint="Load the weights in the function that returns the model.",
+        )
 
 
 def resolve(spec: str, *, option: str = "--model") -> Callable[..., Any]:

@@ -259,3 +259,12 @@ def test_an_archive_of_an_unknown_version_is_a_sentence(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ModelError):
         load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("built", "said"), [("nn.LazyLinear(3)", "a lazy module"), ("nn.Linear(2, 3, device='meta')", "meta device")]
+)
+def test_a_function_whose_model_has_no_weights_yet(built: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(f"from torch import nn\n\n\ndef make():\n    return nn.Sequential({built})\n")
+    check_refused(f"{path}:make", "The weight 0.weight of the model has no values", said)

@@ -90,6 +90,7 @@ class BatchIntake:
             size=envelope.row_bytes,
             batches=[number] * envelope.count,
             positions=places if number is not None else [None] * envelope.count,
+            origin_key=key,
             loose=number is None,
             origin=weakref.ref(iteration) if iteration is not None else None,
             targets=order_targets(_batch_targets(envelope.data, len(envelope.ok)), envelope.layout),

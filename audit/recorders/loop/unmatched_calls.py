@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from audit.recorders.model.recorded_model import RecordedModel
+from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
 
 #: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
@@ -25,8 +26,8 @@ class UnmatchedCalls:
         """Count a call of this kind, a key of the notes above."""
         self._calls[kind] += 1
 
-    def report(self, models: Sequence[RecordedModel], problems: Problems) -> None:
-        """Mark the run with everything that was not recorded of these models."""
+    def report(self, models: Sequence[RecordedModel], batches: WaitingBatches, problems: Problems) -> None:
+        """Mark the run with everything that was not recorded of these models, and with the batches that none was given."""
         for watched in models:
             if not watched.calls:
                 name = type(watched.model).__name__
@@ -44,3 +45,10 @@ class UnmatchedCalls:
                     f"{count} {text}" if count > 1 else f"1 {text.replace('calls', 'call', 1).replace('were', 'was')}"
                 )
                 problems.mark(sentence, loud=loud)
+        without, with_call = batches.uncalled
+        if without:
+            problems.mark(
+                f"{without} of {without + with_call} batches {'were' if without > 1 else 'was'} seen in no recorded model call: their samples have no "
+                "prediction. Call the recorded model itself, as model(x): model.forward(x) and calls of its parts are not recorded.",
+                loud=False,
+            )

@@ -46,6 +46,8 @@ class UnpredictedBatch(RecordedBatch):
     size: int
     batches: list[int | None]
     positions: list[int | None]
+    #: The key of the loader or dataset that it came from.
+    origin_key: int
     #: Made by a recorded dataset: which batch its samples became part of is not known yet.
     loose: bool = False
     #: The pass over a loader that it came from; gone when the loop has let go of the iterator.
@@ -55,6 +57,8 @@ class UnpredictedBatch(RecordedBatch):
     memory: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     #: Places that each model, by id, has predicted already; the first model's predictions are those that are kept.
     predicted: dict[int, set[int]] = field(default_factory=dict)
+    #: Whether a recorded model was given any of it.
+    is_called: bool = False
     #: Steps with a prediction that is not written yet.
     predictions: list[ModelStep] = field(default_factory=list)
     steps: list[ModelStep] = field(default_factory=list)

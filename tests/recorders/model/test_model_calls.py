@@ -139,3 +139,32 @@ def test_a_name_twice_is_refused(tmp_path: Path) -> None:
         run.model(linear(), name="a")
         with pytest.raises(audit.AuditError, match="name is 'a'"):
             run.model(linear(), name="a")
+
+
+def test_batches_that_no_recorded_call_was_given_are_told(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(linear())
+        for _ in run.loader(DataLoader(Numbers(), batch_size=4)):
+            pass  # a loader whose batches are for no model
+        for number, (x, _) in enumerate(run.loader(DataLoader(Numbers(), batch_size=4))):
+            model(x) if number == 1 else model.forward(x)
+    [told] = run.run.warnings
+    assert told.startswith("2 of 3 batches were seen in no recorded model call")
+
+
+class Difference(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = linear()
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.linear(one - other)
+
+
+def test_a_batch_that_is_another_argument_was_given_to_the_model(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model, loader = run.model(Difference()), run.loader(DataLoader(Numbers(), batch_size=4))
+        batches = [x for x, _ in loader]
+        model(batches[0], batches[1])
+        model(batches[2], batches[1])
+    assert run.run.warnings == []
