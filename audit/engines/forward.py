@@ -132,7 +132,8 @@ class Forward:
             return ModelOutput(reader, wanted, task=rows, head=head, call=call)
         values = torch.cat(tensors)
         meaning, _ = reader.find_meaning(values, wanted.labels, wanted.values, wanted.classes)
-        columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
+        scale = reader.label_scale(values)
+        columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values, scale)
         return ModelOutput(reader, wanted, values, columns, head=head, call=call)
 
     def _graded_targets(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:

@@ -17,6 +17,8 @@ from audit.records import OUTPUT_TASKS
 
 #: How far the sum of probabilities may be from 1, in the precision that models compute in.
 _NEAR = 2e-3
+#: The same for fewer rows than this, where logits may come as near by chance.
+_NEAR_OF_FEW, _FEW = 1e-5, 4
 #: What is said of targets that the output cannot be graded against.
 _MISFIT = (
     "{targets}, and the model gives {width} for each sample: what they mean is not evident. They are recorded as {kind} and "
@@ -71,9 +73,15 @@ def find_meaning(
 
     `classes` are the names of the labels' classes, where they are known.
     """
+    values = values.detach().float().cpu()
+    if (
+        declared == "sigmoid"
+        and (found := _from_targets(values, [], targets)) is not None
+        and found.kind == "multilabel"
+    ):
+        return replace(found, evidence=f"It was declared as sigmoid. {found.evidence}")
     if declared is not None:
         return OutputMeaning(declared, "It was declared.")
-    values = values.detach().float().cpu()
     found = _from_one_number(values, module, labels or [], classes)
     found = found or _from_targets(values, labels or [], targets) or _from_values(values, module)
     return replace(found, doubt=found.doubt or doubt_targets(found, values.shape[1], labels or [], targets))
@@ -115,7 +123,7 @@ def _from_one_number(
     known = [label for label in labels if label is not None]
     if values.shape[1] != 1 or not known:
         return None
-    is_score = isinstance(_last_module(module), nn.Sigmoid) and lies_inside(values)
+    is_score = isinstance(last_module(module), nn.Sigmoid) and lies_inside(values)
     is_classes = classes is not None and len(classes) > 2
     others = sum(label > 1 for label in known)
     may_be_measured = others > len(known) / 2 and not is_score
@@ -145,9 +153,9 @@ def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch
 
 
 def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeaning:
-    last = _last_module(module)
+    last = last_module(module)
     inside = lies_inside(values)
-    if inside and values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < _NEAR).all()):
+    if inside and values.shape[1] > 1 and adds_up(values):
         said = "The last module is a Softmax, and each" if isinstance(last, nn.Softmax) else "Each"
         return OutputMeaning("probabilities", f"{said} row lies between 0 and 1 and adds up to 1.")
     if inside and isinstance(last, nn.Sigmoid):
@@ -162,6 +170,13 @@ def lies_inside(values: torch.Tensor) -> bool:
     return bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
 
 
-def _last_module(module: nn.Module | None) -> nn.Module | None:
+def adds_up(values: torch.Tensor) -> bool:
+    """Return whether the values (N, C, …) of all classes add up to 1 everywhere; few have to do so more exactly."""
+    sums = values.float().sum(1)
+    return bool(((sums - 1).abs() < (_NEAR if sums.numel() >= _FEW else _NEAR_OF_FEW)).all())
+
+
+def last_module(module: nn.Module | None) -> nn.Module | None:
+    """Return the module that was made last of those without children."""
     leaves = [one for one in module.modules() if not list(one.children())] if module is not None else []
     return leaves[-1] if leaves else None

@@ -15,6 +15,8 @@ import torch
 
 from audit.errors import UnclearOutput
 from audit.metrics.boxes import Boxes
+from audit.models.meaning import adds_up
+from audit.models.score_scale import UNCLEAR, ScoreScale, as_logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +29,17 @@ class DetectorOutput:
 
 @dataclass(frozen=True, slots=True)
 class MaskOutput:
-    """The scores (N, C, H, W) of each class at each pixel."""
+    """The scores (N, C, H, W) of each class at each pixel, as logits."""
 
     scores: torch.Tensor | list[torch.Tensor]
     kind: str = "masks"
+    #: Whether the scores are logits, so that they have a loss.
+    has_loss: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOutput:
-    """The scores (N, T, V) of each token at each position."""
+    """The scores (N, T, V) of each token at each position, as logits."""
 
     scores: torch.Tensor | list[torch.Tensor]
     kind: str = "tokens"
@@ -56,7 +60,9 @@ def join_outputs(parts: list[TaskOutput]) -> TaskOutput:
     if isinstance(first, DetectorOutput):
         return DetectorOutput([one for part in parts if isinstance(part, DetectorOutput) for one in part.pictures])
     scores = [one for part in parts if not isinstance(part, DetectorOutput) for one in part.scores]
-    return MaskOutput(scores) if isinstance(first, MaskOutput) else TokenOutput(scores)
+    if isinstance(first, MaskOutput):
+        return MaskOutput(scores, has_loss=all(part.has_loss for part in parts if isinstance(part, MaskOutput)))
+    return TokenOutput(scores)
 
 
 def is_losses(output: Any) -> bool:
@@ -147,8 +153,8 @@ def is_mask(target: Any) -> bool:
     return isinstance(target, np.ndarray) and target.ndim == 2 and target.dtype.kind in "iub"
 
 
-def read_masks(output: Any, count: int, name: str) -> MaskOutput:
-    """Return the scores of each class at each pixel."""
+def read_masks(output: Any, count: int, name: str, scale: ScoreScale) -> MaskOutput:
+    """Return the scores of each class at each pixel. Raise UnclearOutput where nothing shows whether one class is a logit."""
     scores = pixel_scores(output)
     if scores is None:
         raise UnclearOutput(
@@ -157,10 +163,17 @@ def read_masks(output: Any, count: int, name: str) -> MaskOutput:
         )
     _require_count(scores, count, name, "masks")
     _require_classes(scores, scores.shape[1], name)
-    return MaskOutput(scores.detach())
+    found = scale.read(scores, exclusive=True)
+    if found is None and scores.shape[1] == 1:
+        said, _, hint = UNCLEAR.format(result="these masks are not recorded").partition(" Say ")
+        raise UnclearOutput(f"The masks of the model {name}: {said}", hint=f"Say {hint}")
+    # Shares that do not add up to 1, of a sigmoid for each class, have a largest one and no cross entropy.
+    has_loss = found == "logits" or (found == "probabilities" and (scores.shape[1] == 1 or adds_up(scores.detach())))
+    scores = scores.detach()
+    return MaskOutput(as_logits(scores) if found == "probabilities" and has_loss else scores, has_loss=has_loss)
 
 
-def read_tokens(output: Any, count: int, name: str, length: int | None) -> TokenOutput:
+def read_tokens(output: Any, count: int, name: str, length: int | None, scale: ScoreScale) -> TokenOutput:
     """Return the scores of each token at each position; `length` is the number of positions that targets have."""
     found = output if isinstance(output, torch.Tensor) else getattr(output, "logits", None)
     if found is None and isinstance(output, Mapping):
@@ -174,7 +187,9 @@ def read_tokens(output: Any, count: int, name: str, length: int | None) -> Token
     if length is not None and found.shape[1] != length and found.shape[2] == length:
         found = found.transpose(1, 2)  # (N, V, T), as torch's cross entropy takes it
     _require_classes(found, found.shape[2], name)
-    return TokenOutput(found.detach())
+    found = found.detach()
+    is_shares = scale.read(found.transpose(1, 2), exclusive=True) == "probabilities" and adds_up(found.transpose(1, 2))
+    return TokenOutput(as_logits(found.transpose(1, 2)).transpose(1, 2) if is_shares else found)
 
 
 def _require_count(scores: torch.Tensor, count: int, name: str, what: str) -> None:

@@ -219,7 +219,10 @@ class CallRecorder:
         wanted: GradedTargets,
     ) -> None:
         """Make the prediction of one output of a model."""
-        task = reader.read_task(output, step.size, wanted.items)
+        try:
+            task = reader.read_task(output, step.size, wanted.items)
+        finally:
+            self._watch_uses(reader, output)
         if task is not None:
             self._read_task(watched, reader, step, given, task, wanted)
             return
@@ -234,18 +237,25 @@ class CallRecorder:
             self._note_meaning(watched, reader, step, meaning)
         wide = doubt_width(meaning, values.shape[1], wanted.classes) if is_new and not reader.is_declared else None
         digests = step.digests or row_digests(given, step.rows, step.inputs)
-        columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values)
+        scale = reader.label_scale(values)
+        columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values, scale)
         is_doubted = meaning.doubt is not None
         problems = describe_problems(columns, wanted, meaning.kind, is_doubted=is_doubted)
         outside = describe_label_problem(wanted.labels, values.shape[1], meaning.kind)
         for problem in (wide, outside, reader.scale.take(is_last=False), *problems):
             if problem is not None:
                 self._problems.mark(f"The output of the model {reader.name}: {problem}")
-        if reader.scale.is_open:
-            self._tracker.uses.watch(output, reader.scale.note_use)
-        elif self._tracker.uses.watched:
-            self._tracker.uses.forget(reader.scale.note_use)
+        self._watch_uses(reader, output)
         step.predict(columns, digests)
+
+    def _watch_uses(self, reader: OutputReader, output: Any) -> None:
+        """Look at what the loop uses an output for, as long as that may show whether its numbers are logits."""
+        uses = self._tracker.uses
+        for scale in (reader.scale, reader.scores):
+            if scale.is_open:
+                uses.watch(output, scale.note_use)
+            elif uses.watched:
+                uses.forget(scale.note_use)
 
     def _read_task(
         self,

@@ -13,15 +13,19 @@ from audit.errors import UnclearOutput, UsageError
 from audit.models.meaning import (
     MOST_NUMBERS,
     OutputMeaning,
+    adds_up,
     check_kind,
     doubt_targets,
     find_meaning,
+    lies_inside,
 )
 from audit.models.outputs import logits_of, named_logits
+from audit.models.score_scale import SCALES, ScoreScale
 from audit.models.task_outputs import (
     TASK_KINDS,
     TaskOutput,
     describe_output,
+    is_mask,
     looks_like_boxes,
     looks_like_masks,
     pixel_scores,
@@ -30,7 +34,10 @@ from audit.models.task_outputs import (
     read_tokens,
 )
 from audit.recorders.model.scale_doubt import ScaleDoubt
+from audit.recorders.model.tasks.mask_rows import as_mask
 
+#: How far a probability may lie outside of 0 to 1, as rounding leaves it.
+_NEAR = 1e-3
 #: A key, a position or a function that picks the tensor out of what a model returns; False for none at all.
 Picker = str | int | bool | Callable[[Any], Any] | None
 
@@ -51,6 +58,8 @@ class OutputReader:
         self._is_named = False
         #: Whether values that are taken for logits may be probabilities.
         self.scale = ScaleDoubt()
+        #: Whether scores of several labels, of pixels or of tokens are logits.
+        self.scores = ScoreScale(module, self._declared)
 
     @property
     def is_read(self) -> bool:
@@ -74,13 +83,19 @@ class OutputReader:
         if kind == "boxes":
             return read_boxes(picked, size, self.name)
         if kind == "masks":
-            return read_masks(picked, size, self.name)
+            return read_masks(picked, size, self.name, self.scores)
         if kind == "tokens":
             lengths = {len(target) for target in targets if getattr(target, "ndim", 0) == 1}
-            return read_tokens(picked, size, self.name, lengths.pop() if len(lengths) == 1 else None)
+            return read_tokens(picked, size, self.name, lengths.pop() if len(lengths) == 1 else None, self.scores)
         return None
 
     def _task_kind(self, picked: Any, targets: list[Any]) -> str | None:
+        if (
+            self._declared in SCALES
+            and pixel_scores(picked) is not None
+            and any(is_mask(as_mask(one)) for one in targets)
+        ):
+            return "masks"
         if self._declared is not None:
             return self._declared if self._declared in TASK_KINDS else None
         evident = "boxes" if looks_like_boxes(picked) else "masks" if looks_like_masks(picked, targets) else None
@@ -131,6 +146,28 @@ class OutputReader:
             )
         return picked.flatten(1)
 
+    def label_scale(self, values: torch.Tensor) -> str | None:
+        """Return whether the values of several labels are `logits` or `probabilities`; None where neither is evident."""
+        is_several = self.meaning is not None and self.meaning.kind == "multilabel"
+        return self.scores.read(values, exclusive=False) if is_several else "logits"
+
+    def _require_same_scale(self, values: torch.Tensor) -> None:
+        """Raise UnclearOutput where a model that gave logits gives probabilities now, or the other way round."""
+        kind = self.meaning.kind if self.meaning is not None else None
+        finite = values[torch.isfinite(values)]
+        now = None
+        if kind == "logits" and not self._is_named and values.shape[1] > 1 and lies_inside(values) and adds_up(values):
+            now = "each row lies between 0 and 1 and adds up to 1"
+        elif kind in ("probabilities", "sigmoid") and bool(((finite < -_NEAR) | (finite > 1 + _NEAR)).any()):
+            now = "some numbers lie outside of 0 to 1"
+        elif kind == "log_probabilities" and bool((finite > _NEAR).any()):
+            now = "some numbers are above 0"
+        if now is not None:
+            raise UnclearOutput(
+                f"The output of the model {self.name} was {kind}, and now {now}: this is not recorded.",
+                hint="Return the same in training and evaluation, or say what the output is with output=.",
+            )
+
     def _picked(self, output: Any) -> Any:
         pick = self._pick
         if pick is None:
@@ -160,7 +197,9 @@ class OutputReader:
             )
             if self._is_named and self.meaning.kind == "logits" and self.meaning.doubt is None:
                 self.meaning = replace(self.meaning, evidence="The model calls it logits.")
-        elif self._declared is None and self.meaning.doubt is None:
+        elif self._declared is None:
+            self._require_same_scale(values)
+        if not is_new and self._declared is None and self.meaning.doubt is None:
             doubt = doubt_targets(self.meaning, values.shape[1], labels, targets)
             if doubt is not None:
                 self.meaning, is_new = replace(self.meaning, doubt=doubt), True

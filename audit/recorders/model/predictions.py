@@ -28,15 +28,19 @@ def prediction_columns(
     classes: Sequence[str] | None,
     kind: str = "logits",
     targets: torch.Tensor | None = None,
+    scale: str | None = "logits",
 ) -> dict[str, Any]:
-    """Return the columns of `predictions` that follow from an output (N, C) of this kind, labels and targets."""
+    """Return the columns of `predictions` that follow from an output (N, C) of this kind, labels and targets.
+
+    `scale` says of several labels whether they are `logits` or `probabilities`; None where that is not known.
+    """
     values = values.detach().to("cpu", torch.float32)
     if kind in ("regression", "embedding"):
         return _measured(
             values, labels, classes, targets if kind == "regression" else None, graded=kind == "regression"
         )
     if kind == "multilabel":
-        return _multilabel(values, labels, classes, targets)
+        return _multilabel(values, labels, classes, targets, scale)
     wanted = None if targets is None else _class_targets(targets, values.shape)
     labels = [None if label == IGNORED_LABEL else label for label in labels]
     if targets is not None and values.shape[1] == 1 and targets.numel() == len(values):
@@ -129,26 +133,33 @@ def _measured_targets(
 
 
 def _multilabel(
-    values: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, targets: torch.Tensor | None
+    values: torch.Tensor,
+    labels: Sequence[int | None],
+    classes: Sequence[str] | None,
+    targets: torch.Tensor | None,
+    scale: str | None,
 ) -> dict[str, Any]:
     """Return the columns where each class is decided by itself: a sample is correct when every class is.
 
-    A target that is not from 0 to 1 (-1 for "not known", NaN) is not graded: its sample has neither loss nor verdict.
+    Values of an unknown scale have no probabilities, and are not graded. A target that is not from 0 to 1 (-1 for "not known", NaN) is not graded: its sample has neither loss nor verdict.
     """
     count = len(values)
-    is_score = bool(((values >= 0) & (values <= 1)).all())
-    scores = values if is_score else torch.sigmoid(values)
     columns: dict[str, Any] = {
         "label": list(labels),
         "label_name": _names(classes, list(labels)),
         "logits": values.numpy(),
-        "probabilities": scores.numpy(),
-        "output": scores.numpy(),
     }
+    if scale is None:
+        return columns
+    is_score = scale == "probabilities"
+    scores = values if is_score else torch.sigmoid(values)
+    columns |= {"probabilities": scores.numpy(), "output": scores.numpy()}
     if targets is not None and targets.reshape(count, -1).shape[1] == values.shape[1]:
         wanted = targets.reshape(count, -1).float()
         if is_score:
-            losses = torch.nn.functional.binary_cross_entropy(scores, wanted.nan_to_num().clamp(0, 1), reduction="none")
+            losses = torch.nn.functional.binary_cross_entropy(
+                scores.nan_to_num().clamp(0, 1), wanted.nan_to_num().clamp(0, 1), reduction="none"
+            )
         else:
             losses = torch.nn.functional.binary_cross_entropy_with_logits(values, wanted, reduction="none")
         is_target = ((wanted >= 0) & (wanted <= 1)).all(1).numpy()

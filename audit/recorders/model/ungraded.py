@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from audit.metrics.boxes import Boxes
+from audit.models.score_scale import UNCLEAR
 from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.predictions import IGNORED_LABEL
 
@@ -48,7 +49,9 @@ def _describe_values(columns: Mapping[str, Any], kind: str) -> str | None:
     """Return a sentence about NaN and infinity. A logit of -inf beside others is a class that is ruled out."""
     if kind in _CLASSIFIED and any(number is None for number in columns["predicted"]):
         return "It has NaN or infinite numbers: such samples have no predicted class, and count as wrong where they have a label."
-    if kind == "multilabel" and not np.isfinite(columns["probabilities"]).all():
+    if kind == "multilabel" and "probabilities" not in columns:
+        return UNCLEAR.format(result="they are recorded and not graded")
+    if kind == "multilabel" and not np.isfinite(columns["logits"]).all():
         return "It has NaN: such scores are recorded, and count as wrong where they have a target."
     if kind in ("regression", "embedding") and not np.isfinite(columns["output"]).all():
         return "It has NaN or infinite numbers: they are recorded as they are."
@@ -59,7 +62,7 @@ def _describe_targets(
     columns: Mapping[str, Any], wanted: GradedTargets, kind: str, width: int, *, is_doubted: bool
 ) -> str | None:
     """Return a sentence about samples that have a target and no loss."""
-    if kind == "embedding":
+    if kind == "embedding" or (kind == "multilabel" and "probabilities" not in columns):
         return None
     losses = columns.get("loss") or [None] * len(wanted.items)
     open_targets: list[Any] = [

@@ -224,7 +224,7 @@ def test_scores_without_classes(tmp_path: Path, kind: str, shape: tuple[int, ...
 def test_a_score_of_nan_counts_as_wrong(tmp_path: Path) -> None:
     """In DuckDB NaN is above every number: such a score must not pass for a yes."""
     targets = torch.tensor([1.0, 0.0, 1.0])
-    ask = record(tmp_path, lambda n: targets, lambda x, call: spoiled(logits(x) + 1), output="multilabel")
+    ask = record(tmp_path, lambda n: targets, lambda x, call: spoiled(logits(x) + 2), output="multilabel")
     assert any("It has NaN: such scores" in warning for warning in ask.warnings), ask.warnings
     assert ask("SELECT DISTINCT class, correct FROM label_scores ORDER BY class") == [(0, False), (1, False), (2, True)]
     assert ask("SELECT DISTINCT correct FROM predictions") == [(False,)]
@@ -275,7 +275,7 @@ def test_a_picture_without_a_target_among_others_is_reported(tmp_path: Path) -> 
 def test_a_mask_may_be_of_whole_floating_point_numbers(tmp_path: Path) -> None:
     """Losses of binary masks want them so."""
     mask = torch.tensor([[1.0, 0.0], [0.0, 255.0]])[None]
-    ask = record(tmp_path, lambda n: mask, lambda x, call: torch.ones(len(x), 1, 2, 2), output="masks")
+    ask = record(tmp_path, lambda n: mask, lambda x, call: torch.full((len(x), 1, 2, 2), 2.0), output="masks")
     assert ask("SELECT class, target_pixels, shared_pixels FROM mask_scores WHERE index = 0 ORDER BY class") == [
         (0, 2, 0),
         (1, 1, 1),

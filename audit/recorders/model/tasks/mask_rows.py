@@ -30,8 +30,10 @@ def as_mask(target: Any) -> Any:
     return flat.astype(np.int64) if is_whole else flat
 
 
-def add_masks(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskContext) -> float | None:
-    """Add the rows of one predicted mask; return its mean loss."""
+def add_masks(
+    rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskContext, *, has_loss: bool = True
+) -> float | None:
+    """Add the rows of one predicted mask; return its mean loss, if its scores have one."""
     scores = scores.detach().float().cpu()
     if not bool(torch.isfinite(scores).all()):
         rows.mark("A mask has scores that are NaN or infinite: such masks are neither recorded nor graded.")
@@ -70,6 +72,11 @@ def add_masks(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskCo
             accuracy=score.accuracy,
             **{"class": score.number},
         )
+    if not has_loss:
+        rows.mark(
+            "Every score of the masks lies between 0 and 1, and those of a pixel do not add up to 1: they have no loss."
+        )
+        return None
     return _mask_loss(scores, target, counted & (target < max(width, 2)))
 
 

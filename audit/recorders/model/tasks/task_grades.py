@@ -22,7 +22,7 @@ def make_task_rows(output: TaskOutput, context: TaskContext) -> TaskRows:
         if isinstance(output, DetectorOutput):
             add_boxes(rows, sample, output.pictures[place], context)
         elif isinstance(output, MaskOutput):
-            losses[sample] = add_masks(rows, sample, output.scores[place], context)
+            losses[sample] = add_masks(rows, sample, output.scores[place], context, has_loss=output.has_loss)
         elif isinstance(output, TokenOutput):
             losses[sample] = add_tokens(rows, sample, output.scores[place], context)
     rows.columns["loss"] = losses
