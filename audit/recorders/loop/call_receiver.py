@@ -53,4 +53,9 @@ class CallReceiver:
     def report(self) -> None:
         """Write the calls that are left, and mark the run with those that could not be recorded."""
         self._state.write(self._recorder.take_rest())
-        self._unmatched.report(self._recorder.models, self._state.batches, self._problems)
+        self._unmatched.report(
+            self._recorder.models,
+            self._state.batches,
+            self._problems,
+            has_samples=self._state.has_samples or self._state.has_logged,
+        )

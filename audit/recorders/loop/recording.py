@@ -356,6 +356,7 @@ class Recording:
         self._require_open()
         with self._problems.guard():
             logged = check_logged(indices, logits, labels, epoch)
+            self._state.has_logged = True
             self._state.write([logged_rows(logged, self._state, self._intake.visits, self._problems)])
 
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:

@@ -47,6 +47,8 @@ class RecordingState:
         self.tracker = BatchTracker()
         #: Whether any sample has come, and whether a model is recorded, so that samples wait for predictions.
         self.has_samples = False
+        #: Whether `run.log` recorded any.
+        self.has_logged = False
         self.has_models = False
         #: Outputs of models that have targets of their own: (name of the model, head).
         self.heads: list[tuple[str, GradedHead]] = []

@@ -26,7 +26,9 @@ class UnmatchedCalls:
         """Count a call of this kind, a key of the notes above."""
         self._calls[kind] += 1
 
-    def report(self, models: Sequence[RecordedModel], batches: WaitingBatches, problems: Problems) -> None:
+    def report(
+        self, models: Sequence[RecordedModel], batches: WaitingBatches, problems: Problems, *, has_samples: bool
+    ) -> None:
         """Mark the run with everything that was not recorded of these models, and with the batches that none was given."""
         for watched in models:
             if not watched.calls:
@@ -45,6 +47,11 @@ class UnmatchedCalls:
                     f"{count} {text}" if count > 1 else f"1 {text.replace('calls', 'call', 1).replace('were', 'was')}"
                 )
                 problems.mark(sentence, loud=loud)
+        if self._calls["early"] and not has_samples:
+            problems.mark(
+                "The recorded model was called, and no sample was recorded: the loop iterates another loader. Give run.loader the one "
+                "that it iterates, and iterate what run.loader returns: loader = run.loader(accelerator.prepare(loader))."
+            )
         without, with_call = batches.uncalled
         if without:
             problems.mark(

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import audit
 from audit.recorders.model.unpredicted_batch import UnpredictedBatch
+from audit.recorders.problems import RecordingWarning
 
 EACH = "SELECT model, call, count(*), count(DISTINCT index) FROM predictions GROUP BY ALL ORDER BY call, model"
 
@@ -168,3 +169,20 @@ def test_a_batch_that_is_another_argument_was_given_to_the_model(tmp_path: Path)
         model(batches[0], batches[1])
         model(batches[2], batches[1])
     assert run.run.warnings == []
+
+
+def test_a_loop_over_another_loader_than_the_recorded_one_is_told(tmp_path: Path) -> None:
+    run = audit.record(tmp_path / "lineage")
+    model, loader = run.model(linear()), DataLoader(Numbers(), batch_size=4)
+    run.loader(DataLoader(Numbers(), batch_size=4))
+    for x, _ in loader:
+        model(x)
+    with pytest.warns(RecordingWarning, match="no sample was recorded: the loop iterates another loader"):
+        run.close()
+
+
+def test_logged_samples_beside_a_recorded_model_are_samples(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        model = run.model(linear())
+        run.log(indices=[0, 1], logits=model(torch.zeros(2, WIDTH)).detach())
+    assert run.run.warnings == ["1 model call came before any recorded batch and was not stored."]
