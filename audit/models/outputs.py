@@ -46,9 +46,30 @@ def named_logits(output: object) -> object | None:
     return None if callable(getattr(output, "logits", None)) else getattr(output, "logits", None)
 
 
+def require_plain(value: object) -> None:
+    """Raise UnclearOutput for a tensor whose numbers cannot be read row by row: sparse, nested, or without values."""
+    if not isinstance(value, torch.Tensor):
+        return
+    form = (
+        "nested"
+        if value.is_nested
+        else "sparse"
+        if value.layout is not torch.strided
+        else "meta"
+        if value.is_meta
+        else None
+    )
+    if form is not None:
+        raise UnclearOutput(
+            f"The model returned a {form} tensor, whose numbers cannot be read row by row.",
+            hint="Return a dense tensor with a row for each sample, such as output.to_dense().",
+        )
+
+
 def _only_candidate(entries: dict[str, object], kind: str, batch: int | None, module: nn.Module | None) -> torch.Tensor:
-    if len(entries) == 1:
-        return logits_of(next(iter(entries.values())), batch=batch)
+    only = next(iter(entries.values())) if len(entries) == 1 else None
+    if only is not None and list_entries(only, batch) is None:  # what lies too deep is a container still
+        return logits_of(only, batch=batch)
     candidates = {port: value for port, value in entries.items() if _may_be_logits(value, batch, module)}
     if len(candidates) == 1:
         return logits_of(next(iter(candidates.values())), batch=batch)
@@ -59,13 +80,14 @@ def _only_candidate(entries: dict[str, object], kind: str, batch: int | None, mo
 
 
 def _may_be_logits(value: object, batch: int | None, module: nn.Module | None) -> bool:
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or value.is_nested or value.is_meta or value.layout is not torch.strided:
         return False
     may_be = value.is_floating_point() and value.dim() in (1, 2) and batch in (None, value.shape[0])
     return may_be and not is_weight(value, module)
 
 
 def _check_shape(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
+    require_plain(tensor)
     shape = tuple(tensor.shape)
     if not tensor.is_floating_point():
         reason = f"{tensor.dtype} numbers, not logits (classes already chosen?)"
@@ -101,6 +123,8 @@ def probabilities_of(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _kind(value: object, batch: int | None = None) -> str:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return "a nested tensor"
     if isinstance(value, torch.Tensor):
         # The axis of the batch has a letter, so that batches of different length are described by one sentence.
         lengths = [str(length) for length in value.shape]

@@ -18,7 +18,7 @@ SCALES = {
     "probabilities": "probabilities",
     "sigmoid": "probabilities",
 }
-#: The logits of one class easily have the same sign for all samples: by so many classes and values it is no chance.
+#: The logits of one class easily have the same sign for all samples: so many classes and values are not there by chance.
 _MANY_CLASSES, _MANY_VALUES = 8, 48
 #: What is said of scores that may be both.
 UNCLEAR = (

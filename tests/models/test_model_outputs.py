@@ -143,3 +143,25 @@ def test_non_finite_logits_are_not_repaired() -> None:
 )
 def test_losses_are_numbers_of_the_whole_batch(output: object, expected: bool) -> None:
     assert is_losses(output) == expected
+
+
+def recursive() -> dict[str, object]:
+    output: dict[str, object] = {}
+    output["again"] = output
+    return output
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (torch.ones(2, 3).to_sparse(), "a sparse tensor"),
+        (torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), "a nested tensor"),
+        (torch.ones(2, 3, device="meta"), "a meta tensor"),
+        ({"a": torch.ones(2, 3).to_sparse(), "b": torch.nested.nested_tensor([torch.ones(3)])}, "no entry can be"),
+        (recursive(), "no entry can be"),
+    ],
+    ids=["sparse", "nested", "meta", "entries", "recursive"],
+)
+def test_outputs_whose_numbers_cannot_be_read(output: object, said: str) -> None:
+    with pytest.raises(UnclearOutput, match=said):
+        logits_of(output, batch=2)

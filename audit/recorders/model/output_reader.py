@@ -19,7 +19,7 @@ from audit.models.meaning import (
     find_meaning,
     lies_inside,
 )
-from audit.models.outputs import logits_of, named_logits
+from audit.models.outputs import logits_of, named_logits, require_plain
 from audit.models.score_scale import SCALES, ScoreScale
 from audit.models.task_outputs import (
     TASK_KINDS,
@@ -79,6 +79,7 @@ class OutputReader:
     def read_task(self, output: Any, size: int, targets: list[Any]) -> TaskOutput | None:
         """Return boxes, masks or tokens; None where the output is to be one row of numbers for each sample."""
         picked = self._picked(output)
+        require_plain(picked)
         kind = self._task_kind(picked, targets)
         if kind == "boxes":
             return read_boxes(picked, size, self.name)

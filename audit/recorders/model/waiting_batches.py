@@ -26,13 +26,13 @@ class WaitingBatches:
         self._unlisted: list[UnpredictedBatch] = []
         self._bytes = 0
         self._samples = 0
-        #: By loader, how many batches with good samples the loop was given, and how many of them went to a recorded model.
-        self._given: Counter[int] = Counter()
-        self._called: Counter[int] = Counter()
+        #: By loader and epoch, how many batches with good samples the loop was given, and how many went to a recorded model.
+        self._given: Counter[tuple[int, int]] = Counter()
+        self._called: Counter[tuple[int, int]] = Counter()
 
     @property
     def uncalled(self) -> tuple[int, int]:
-        """How many batches of loaders that a recorded model was given batches of went to none, and to one."""
+        """How many batches of epochs of which a recorded model was given a part went to none, and to one."""
         return sum(self._given[key] - self._called[key] for key in self._called), self._called.total()
 
     @property
@@ -69,7 +69,7 @@ class WaitingBatches:
             # The loop itself lets go of the batch before this one: its tensors lead to it where they are still used.
             self._batches[-1].memory = []
         self._batches.append(batch)
-        self._given[batch.origin_key] += bool(batch.ok)
+        self._given[batch.origin_key, batch.epoch] += bool(batch.ok)
         return [*self._enter(batch), *self._take_finished([batch])]
 
     def add_loose(self, batch: UnpredictedBatch) -> list[BatchRows]:
@@ -114,7 +114,7 @@ class WaitingBatches:
         """
         owners = list({id(batch): batch for batch, _ in step.rows}.values())
         for batch in (*owners, *(batch for mixed in step.parents for batch, _ in mixed or ())):
-            self._called[batch.origin_key] += not (batch.is_called or batch.loose)
+            self._called[batch.origin_key, batch.epoch] += not (batch.is_called or batch.loose)
             batch.is_called = True
         for batch in owners:
             if id(batch) in self._loose:
