@@ -96,11 +96,10 @@ def as_text(rows: Sequence[SelectedSample], form: Form, *, defused: bool = False
     if form == "jsonl":
         return "".join(_as_json(row) + "\n" for row in rows)
     out = io.StringIO()
-    writer = csv.DictWriter(out, [name for name in _COLUMNS if name != "label"])
+    writer = csv.DictWriter(out, _COLUMNS)
     writer.writeheader()
     for row in rows:
-        cells = {name: value for name, value in row.items() if name != "label"}
-        writer.writerow({name: _defuse(name, cell) for name, cell in cells.items()} if defused else cells)
+        writer.writerow({name: _defuse(name, cell) for name, cell in row.items()} if defused else row)
     return out.getvalue()
 
 

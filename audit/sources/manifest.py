@@ -1,7 +1,8 @@
 """A table with one row for each sample: .csv, .tsv, .jsonl or .parquet.
 
 A column names the file, relative to the manifest's own folder, or holds the text itself; others may give the label
-and the split. Labels that are whole numbers are kept; names are numbered in text order. Every row is a sample, even
+and the split. Labels that are whole numbers are kept, with the names of a column `label_name` or `class_name` beside them;
+names alone are numbered in text order. Every row is a sample, even
 if its file does not exist: it fails when it is read. It refuses a table with incomplete rows or missing labels.
 """
 
@@ -21,7 +22,9 @@ PATH_COLUMNS = (
     "path", "file", "filename", "file_name", "filepath", "file_path",
     "image", "image_path", "img", "img_path", "source", "src",
 )  # fmt: skip
-LABEL_COLUMNS = ("label", "class", "target", "y", "category", "label_name", "class_name")
+NAME_COLUMNS = ("label_name", "class_name")
+LABEL_COLUMNS = ("label", "class", "target", "y", "category", *NAME_COLUMNS)
+_MOST_CLASSES = 1_000_000
 TEXT_COLUMNS = ("text",)
 SPLIT_COLUMNS = ("split",)
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
@@ -89,13 +92,12 @@ def _splits(table: Table) -> list[str | None] | None:
 
 def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
     """Return class indices, and the class names where labels are names."""
-    column = table.find(LABEL_COLUMNS)
+    found = [name for name in LABEL_COLUMNS if (one := table.find([name])) and not all(map(_empty, table.columns[one]))]
+    column = table.find(found)
     if column is None:
         return None, None
     values = table.columns[column]
     empty = [row for row, value in enumerate(values) if _empty(value)]
-    if len(empty) == len(values):
-        return None, None
     if empty:
         raise DatasetError(
             f"In the manifest {table.shown}, the column {column} is empty in {len(empty)} of {len(values)} rows, "
@@ -105,11 +107,26 @@ def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
     numbers = [_to_integer(value) for value in values]
     whole = [number for number in numbers if number is not None]
     if len(whole) == len(values):
-        return whole, None
+        return whole, _names_of(table, whole)
     names = [_class_name(table, column, row) for row in range(len(values))]
     classes = sorted(set(names))
     order = {name: label for label, name in enumerate(classes)}
     return [order[name] for name in names], classes
+
+
+def _names_of(table: Table, labels: list[int]) -> list[str] | None:
+    """Return the class names that a column gives beside the numbers; a number without one is its own name.
+
+    None without such a column, and where its names do not belong to the numbers one to one.
+    """
+    column = table.find(NAME_COLUMNS)
+    if column is None or min(labels) < 0 or max(labels) >= _MOST_CLASSES or any(map(_empty, table.columns[column])):
+        return None
+    named = {(label, _class_name(table, column, row)) for row, label in enumerate(labels)}
+    if not len(named) == len(set(labels)) == len({name for _, name in named}):
+        return None
+    names = dict(named)
+    return [names.get(number, str(number)) for number in range(max(labels) + 1)]
 
 
 def _note_unlabelled(table: Table) -> list[str]:

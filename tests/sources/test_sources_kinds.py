@@ -433,3 +433,19 @@ def test_a_module_whose_name_is_taken_does_not_change_the_digest() -> None:
         type("Own", (), {"__len__": lambda _: 3, "__module__": name}) for name in ("calls", "calls@/a/calls.py")
     )
     assert dataset_digest(free()) == dataset_digest(taken())
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "classes"),
+    [
+        ("path,label,label_name\na.png,4,cat\nb.png,1,ant\n", [4, 1], ["0", "ant", "2", "3", "cat"]),
+        ("path,label,label_name\na.png,1,cat\nb.png,1,ant\n", [1, 1], None),
+        ("path,label,label_name\na.png,0,cat\nb.png,1,cat\n", [0, 1], None),
+        ("path,label,label_name\na.png,0,cat\nb.png,1,\n", [0, 1], None),
+        ("path,label,label_name\na.png,,cat\nb.png,,ant\n", [1, 0], ["ant", "cat"]),
+    ],
+)
+def test_numbers_and_names_of_classes(pictures: Path, text: str, labels: list[int], classes: list[str] | None) -> None:
+    dataset = open_dataset(write(pictures / "m.csv", text))
+    assert [dataset[n][1] for n in range(2)] == labels
+    assert dataset.classes == classes

@@ -200,6 +200,11 @@ def test_an_exported_manifest_is_a_dataset(photos: Path, tmp_path: Path) -> None
 
     with Store(str(photos)) as store:
         store.select(str(tmp_path / "chosen.csv"), "photos", where="label_name = 'cat'")
+        (number,) = (
+            store.sql("SELECT DISTINCT label FROM samples WHERE label_name = 'cat'", run="photos").fetchone() or ()
+        )
     dataset = open_source(str(tmp_path / "chosen.csv"), Options())
     assert len(dataset) == 10
-    assert dataset[0][1] == 0
+    assert dataset[0][1] == number > 0, "the model was trained with this number"
+    assert dataset.classes is not None
+    assert dataset.classes[number] == "cat"
