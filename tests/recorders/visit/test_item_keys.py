@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader, Dataset
 
 import audit
 from audit.recorders.randomness.states import State
-from audit.recorders.visit.item_key import KEY, key_states, read_key, recorded_key, write_key
+from audit.recorders.randomness.watch import KEY
+from audit.recorders.visit.item_key import key_states, read_key, recorded_key, write_key
 
 
 class Sizes(NamedTuple):
-    index: int
+    number: int
     size: int
 
 
@@ -100,7 +101,7 @@ def test_a_key_that_cannot_be_stored(tmp_path: Path) -> None:
         replay = lineage.replay(dataset=Sized())
     assert replay.identical == 0
     assert {one.reason for one in replay.different} == {"not reproducible"}
-    assert "was asked for it by Sizes(index=0, size=3), which" in str(replay.different[0].detail)
+    assert "was asked for it by Sizes(number=0, size=3), which" in str(replay.different[0].detail)
 
 
 @pytest.mark.parametrize("key", [(1, 2.5), "a'b\n", {"a": [1, None]}, (True, b"\0"), ()])
