@@ -328,7 +328,7 @@ def test_stored_pictures_are_opened_in_one_place() -> None:
     package = Path(audit.__file__).parent
     opening = {str(path.relative_to(package)) for path in package.rglob("*.py") if "Image.open(" in path.read_text()}
     # The second one stands for torchvision's own loader, which opens what the user's loop opens.
-    assert opening == {"picture_formats.py", "recorders/visit/instrument.py"}
+    assert opening == {"picture_formats.py", "recorders/visit/file_load.py"}
 
 
 def test_the_machine_that_recorded_derives_without_a_flag(material: Path, tmp_path: Path) -> None:
