@@ -73,6 +73,14 @@ def row_values(dataset: Any, index: int) -> dict[str, Any]:
     return values
 
 
+def has_columns_of_file(dataset: Any) -> bool:
+    """Return whether a row has exactly what its file holds: no column was removed, renamed, cast or added since."""
+    blocks = [block for row in getattr(dataset._data, "blocks", None) or [[dataset._data]] for block in row]
+    beside = any(len(row) > 1 for row in getattr(dataset._data, "blocks", None) or ())
+    steps = {name for block in blocks for name, *_ in getattr(block, "replays", None) or ()}
+    return not beside and steps <= {"slice", "fast_slice"}
+
+
 def _locate(table: Any, number: int) -> TableRow:
     rows_of_blocks = getattr(table, "blocks", None) or []
     for blocks in rows_of_blocks:

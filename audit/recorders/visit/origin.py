@@ -20,7 +20,7 @@ from torch.utils.data import Subset
 
 from audit.recorders.calls.asked_items import makes_own_items
 from audit.recorders.visit.file_lists import folder_of
-from audit.recorders.visit.hugging_face import TableRow, row_values, table_row
+from audit.recorders.visit.hugging_face import TableRow, has_columns_of_file, row_values, table_row
 from audit.recorders.visit.items import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
 from audit.sources.base import FileDataset
@@ -118,8 +118,8 @@ def _origin_of_row(dataset: Any, index: int, row: TableRow) -> Origin:
     values = row_values(dataset, index)
     if any(isinstance(value, dict) and value.get("bytes", b"") is None for value in values.values()):
         return unnamed
-    data = row_bytes(values)
     folder, name = os.path.split(row.file)
+    data = row_bytes(values) if has_columns_of_file(dataset) else read_member(member_name(row.file, str(row.row)))
     digest = hashlib.sha256(data).hexdigest()
     return Origin(member_name(name, str(row.row)), folder, digest=digest, size=len(data))
 

@@ -89,6 +89,23 @@ def test_rows_of_files_are_sources(rows: Any, tmp_path: Path) -> None:
         assert [store.trace(index=index).source_state for index in (0, 1)] == ["changed", "unchanged"]
 
 
+@pytest.mark.parametrize("change", ["removed", "renamed", "added"])
+def test_the_digest_of_a_row_is_that_of_its_file(change: str, rows: Any, tmp_path: Path) -> None:
+    """A replay said "source changed" of each row, if the dataset had other columns than the file."""
+
+    def build() -> Any:
+        if change == "removed":
+            return rows.remove_columns("text")
+        return rows.rename_column("label", "y") if change == "renamed" else rows.add_column("more", [5, 6])
+
+    with audit.record(tmp_path / "lineage") as run:
+        list(run.loader(DataLoader(build(), batch_size=2)))
+    with audit.open(tmp_path / "lineage") as lineage:
+        states = [lineage.trace(index=index).source_state for index in (0, 1)]
+        replay = lineage.replay(dataset=build())
+    assert (states, replay.identical, replay.different) == (["unchanged"] * 2, 2, [])
+
+
 def test_a_row_of_parquet_can_be_named(tmp_path: Path) -> None:
     import pyarrow as arrow
     import pyarrow.parquet as parquet
