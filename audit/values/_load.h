@@ -133,7 +133,7 @@ static PyObject *py_run_load(PyObject *self, PyObject *const *args, Py_ssize_t c
     } else {
         if (note_source(loader, visit, data, path) < 0) PyErr_Clear(); /* recording never raises into the user's code */
         long long begun = nanoseconds();
-        value = PyObject_CallFunctionObjArgs(PyTuple_GetItem(loader, DECODE), data, NULL);
+        value = PyObject_CallFunctionObjArgs(PyTuple_GetItem(loader, DECODE), data, path, NULL);
         long long ended = nanoseconds();
         if (!value) note_failure(visit, A_FAIL_LOAD, stage);
         else if (note_loaded(plan, visit, rows, value, ended - begun, ended) < 0) PyErr_Clear();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_source import HASHED_LATER
 from audit.values import native as loops
 
+_FOLDER = "torchvision.datasets.folder"
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
@@ -25,7 +27,10 @@ def path_loader(target: Any) -> Callable[..., Any]:
 
 
 def _is_torchvisions(target: Any) -> bool:
-    return getattr(target, "__module__", "") == "torchvision.datasets.folder"
+    if getattr(target, "__module__", "") != _FOLDER:
+        return False
+    # `default_loader` calls this function by its name, and the user may have put another one there.
+    return getattr(sys.modules[_FOLDER].pil_loader, "__module__", "") == _FOLDER
 
 
 def load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
@@ -41,7 +46,7 @@ def load_path(visit: Visit, target: Any, args: Any, kwargs: Any) -> Any:
         if _is_torchvisions(target):
             backend, decode = _torchvision_loader()
             if backend() == "PIL":
-                return visit.load(decode, (data,), {})
+                return visit.load(decode, (data, path), {})
     return visit.load(target, args, kwargs)
 
 
@@ -64,12 +69,21 @@ def read_whole(path: str) -> bytes:
 
 
 @functools.cache
-def _torchvision_loader() -> tuple[Callable[[], str], Callable[[bytes], Any]]:
+def _torchvision_loader() -> tuple[Callable[[], str], Callable[[bytes, str], Any]]:
     """Return what says how torchvision loads pictures, and what loads them so from memory with Pillow."""
     import torchvision
     from PIL import Image
 
-    def decode_rgb(data: bytes) -> Any:
-        return Image.open(io.BytesIO(data)).convert("RGB")
+    def decode_rgb(data: bytes, path: str) -> Any:
+        content = io.BytesIO(data)
+        try:
+            return Image.open(content).convert("RGB")
+        except Exception as error:
+            # The text names the file object: it shall name the one that torchvision would have opened.
+            opened = f"<_io.BufferedReader name={path!r}>"
+            error.args = tuple(
+                one.replace(repr(content), opened) if isinstance(one, str) else one for one in error.args
+            )
+            raise
 
     return torchvision.get_image_backend, decode_rgb

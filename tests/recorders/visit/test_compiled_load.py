@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -69,8 +68,7 @@ def facts_of(made: MadeVisit) -> tuple[Any, ...]:
     }
     opened = [path for path in visit.opened if "site-packages" not in path]  # not what the first value imports
     source = visit.source_digest, visit.source_bytes, visit.source_path, visit.has_further_sources, opened
-    # Pillow's errors name the place of a buffer in memory.
-    errors = [re.sub("0x[0-9a-f]+", "", str(error)) for error in (visit.error, made.error)]
+    errors = str(visit.error), str(made.error)
     return rows, source, visit.last_digest, visit.failed_stage, errors, visit.problem
 
 
@@ -96,7 +94,7 @@ def test_a_file_is_read_as_open_reads_it(tmp_path: Path) -> None:
     def read(path: Path) -> bytes:
         plan, loader = path_loader(torchvision.datasets.folder.default_loader).args  # type: ignore[attr-defined]
         decoded: list[bytes] = []
-        parts = (*loader[:4], decoded.append, loader[-1])
+        parts = (*loader[:4], lambda data, _: decoded.append(data), loader[-1])
         loops.native.run_load(plan, parts, visit_of_nothing(tmp_path), None, (str(path),), {})  # type: ignore[union-attr]
         return decoded[0]
 
@@ -139,3 +137,25 @@ def test_another_backend_of_torchvision_decodes_by_itself(monkeypatch: pytest.Mo
     made = make_visits(dataset, "digest")[0]
     assert asked == [path for path, _ in dataset.samples]
     assert made.visit.source_bytes == (folder / "class" / "3.jpg").stat().st_size
+
+
+@pytest.mark.parametrize("way", ["compiled", "plain"])
+def test_a_file_that_is_no_picture_has_the_error_of_the_plain_loader(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, way: str
+) -> None:
+    if way == "plain":
+        monkeypatch.setattr("audit.recorders.visit.instrument.path_loader", lambda _: load_path)
+    dataset = ImageFolder(str(folder), allow_empty=True)
+    for made in make_visits(dataset, "digest")[4:]:
+        with pytest.raises(OSError) as plain:
+            dataset.loader(dataset.samples[made.visit.index][0])
+        assert (type(made.error), str(made.error)) == (type(plain.value), str(plain.value))
+        assert f"{dataset.samples[made.visit.index][0]}" in str(made.visit.error)
+
+
+def test_a_function_that_the_user_has_put_into_torchvision_is_called(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr("torchvision.datasets.folder.pil_loader", lambda path: Image.new("RGB", (3, 2)))
+    dataset = ImageFolder(str(folder), ToTensor())
+    assert [made.item[0].shape for made in make_visits(dataset, "digest")] == [(3, 2, 3)] * len(dataset)
