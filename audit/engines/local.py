@@ -17,6 +17,7 @@ from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.request import RunRequest
 from audit.engines.resilient_loader import ResilientLoader
 from audit.engines.watchdog import WatchOptions
+from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.capture import Decision, decide
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
@@ -70,6 +71,7 @@ class LocalRun(RunExecutor):
         self.rows = Rows(self.writer.run.run_id, plan.selection, self.stages, self.forward)
 
     def end(self, status: Status) -> Run:
+        MONITOR.release()
         self._submit_stages()
         if self.background is not None:
             return self.background.finish(status)

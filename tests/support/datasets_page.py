@@ -27,8 +27,16 @@ calls directly (`torch.from_numpy`). To record such a step, put it into a functi
 In each process the first item is made with a profile function and a torch function mode, which see operators, assignments to items and
 functions in C. What it gives counts as loaded if the dataset holds it (or what it is a row or window of), if a function of a library returned it, or if a function in C may
 have read it and nothing changed it since; all else is reported, also a text of the item beside its value.
-If the dataset's own code that ran has branches, this is done again after 1, 2, 4, 8… more items, and then after each 512. A branch that is first taken between these by operators or methods of the value alone is reported
-only if it changes what a stage returned.
+If the dataset's own code that ran has branches, this is done again after 1, 2, 4, 8… more items, and then after each 512.
+
+Between these, audit watches for code of the dataset's own that the first item did not run (`sys.monitoring`, from Python 3.12 on): a branch, one side of `a if b else c`,
+another method. What ran before costs nothing. Where such code runs, the variables of its function are compared before and after it. A value that is new, and was made of one
+that was there or by operators, is reported with the line, even if a single item of millions takes that branch. What a stage does inside is its own. A value that is only
+counted or logged, another row that the dataset holds, and another file that is read instead are not changes.
+
+Python 3.11 only shows afterwards which code has run for the first time, without its values. There audit reports that a value *may* change in such a line, and does not see: code that ran before
+the recording or in about the first dozen items of a process, values in attributes (`self.x = self.x * 2`), and what a method changes that is called for less than eight items.
+No version of Python shows it if a tool for coverage or debugging holds what is needed; that is reported, too.
 
 audit reports every change that it did not see as a stage, with the function, file and line: in `runs.unrecorded`, in a
 warning at the end of the run, and in the check `stage_coverage`. Run `audit doctor FILE.py:dataset` to see this before a

@@ -26,7 +26,7 @@ from audit.recorders.calls.c_functions import (
 from audit.recorders.calls.callables import dict_of, is_a, is_library_file, is_own_file
 from audit.recorders.calls.data_values import carries_data, is_picture
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.calls.operators import Change, carries_numbers, changes_in, has_branches
+from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
 
 #: Functions that hand over what another thread or process made, where no call is seen.
@@ -88,8 +88,8 @@ class CallProfile:
         self.text_calls: list[tuple[CodeType, str]] = []
         #: The same after stage 0 was recorded: what they change is beside the value.
         self.later_text_calls: list[tuple[CodeType, str]] = []
-        #: Code of the user's own that ran.
-        self._users: set[CodeType] = set()
+        #: Code of the user's own that ran, with its variables that held data at its end.
+        self.users: dict[CodeType, set[str]] = {}
         self.torch = TorchCalls()
         #: Whether another profiler kept this one from running.
         self.is_blocked = False
@@ -149,7 +149,7 @@ class CallProfile:
         code = frame.f_code
         if not is_library_file(code.co_filename):
             self.has_users_code = True
-            self._users.add(code)
+            self.users.setdefault(code, set()).update(data_among(frame.f_locals))
             is_after_load = id(frame) in self._after_load
             self._after_load.discard(id(frame))
             if carries_numbers(value) and not _is_observed(code):
@@ -169,7 +169,7 @@ class CallProfile:
     @property
     def has_branches(self) -> bool:
         """Whether the user's own code that ran has branches: another item may take others."""
-        return any(has_branches(code) for code in self._users)
+        return any(has_branches(code) for code in self.users)
 
     @property
     def has_text_changes(self) -> bool:

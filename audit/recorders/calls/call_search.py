@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -60,6 +60,8 @@ class CallSearch:
         self._seen: set[int] = set()
         self._bodies: deque[tuple[FunctionType, bool]] = deque()
         self._scanned: set[int] = set()
+        #: The user's own code that may make items, with the functions inside it.
+        self.codes: list[CodeType] = []
         #: Whether the user's own code has operations that may change a value in place.
         self.changes_in_place = False
         #: Objects whose methods make items, by id.
@@ -142,6 +144,7 @@ class CallSearch:
                 self._add_method(type(owner), name)
         if library:
             return
+        self.codes += _codes_in(function.__code__)
         self.changes_in_place = self.changes_in_place or may_change_in_place(function.__code__)
         for name in sorted(names):
             if name in function.__globals__:
@@ -212,6 +215,11 @@ def is_dataset(value: Any) -> bool:
     if type(value) in _PLAIN:
         return False
     return not is_a(value, (type, ModuleType, str, bytes)) and is_dataset_class(type(value))
+
+
+def _codes_in(code: CodeType) -> list[CodeType]:
+    inner = (constant for constant in code.co_consts if is_a(constant, CodeType))
+    return [code, *(found for one in inner for found in _codes_in(one))]
 
 
 def _is_transform(value: Any) -> bool:

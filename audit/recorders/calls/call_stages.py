@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from audit.recorders.calls.asked_items import AskedItems, has_one_base, item_functions
@@ -60,6 +60,17 @@ class CallStages:
         """Follow the calls of one visit, where the slots are put already."""
         # All else is made when there is something to note: most items of many datasets make no such call.
         visit.follower = self
+
+    @property
+    def codes(self) -> list[CodeType]:
+        """The user's own code that may make items."""
+        return self._search.codes
+
+    @property
+    def observed_names(self) -> set[str]:
+        """The names by which the user's own code may call what is observed."""
+        labels = {label.rpartition(".")[2] for label in self._search.labels.values()}
+        return labels | {function.__name__ for function in self._search.functions.values()}
 
     def calls_of(self, visit: Visit) -> VisitCalls | None:
         """Return what follows the calls of a visit; None where no function is observed."""

@@ -6,7 +6,10 @@ A tensor counts its changes. An array or a picture does not: its content is comp
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterable
 from types import CodeType
+
+from audit.recorders.calls.callables import is_a
 
 #: Methods and functions that change an array or a picture in place; so do torch's, whose names end with an underscore.
 _NAMES = {
@@ -24,12 +27,20 @@ def may_change_in_place(code: CodeType) -> bool:
     names = {*code.co_names, *(name for found in code.co_consts if isinstance(found, tuple) for name in found)}
     if any(name in _NAMES or name == "out" or _is_torchs(name) for name in names if isinstance(name, str)):
         return True
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
-            return True
-        if instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="):
-            return True
+    if any(_stores(instruction) for instruction in dis.get_instructions(code)):
+        return True
     return any(may_change_in_place(inner) for inner in code.co_consts if isinstance(inner, CodeType))
+
+
+def changes_in_place(ran: Iterable[dis.Instruction]) -> bool:
+    """Return whether instructions that ran may change a value in place."""
+    return any(_stores(one) or (is_a(one.argval, str) and one.argval in _NAMES) for one in ran)
+
+
+def _stores(one: dis.Instruction) -> bool:
+    if one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
+        return True
+    return one.opname == "BINARY_OP" and one.argrepr.endswith("=")
 
 
 def _is_torchs(name: str) -> bool:

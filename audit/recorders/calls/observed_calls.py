@@ -103,6 +103,11 @@ class VisitCalls:
         """Note that the stage has returned or failed."""
         self._frames.pop()
 
+    @property
+    def is_inside_stage(self) -> bool:
+        """Whether a stage is running: what it does is its own business."""
+        return len(self._frames) > 1
+
     # -- calls -----------------------------------------------------------------------------------
 
     def observe(self, slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ held by the dataset, and the user's own code that ran has such operations.
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
@@ -107,6 +107,34 @@ def _change_of(
     return "operators in place" if one.opname == "BINARY_OP" and one.argrepr.endswith("=") else "operators"
 
 
+def names_read(one: dis.Instruction) -> tuple[str, ...]:
+    """Return the variables that an instruction reads, or the attribute, as `.name`."""
+    if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        return (f".{one.argval}",)
+    if one.opname in ("LOAD_DEREF", "LOAD_NAME", "LOAD_CLOSURE"):
+        return (one.argval,)
+    if not one.opname.startswith("LOAD_FAST") and one.opname != "STORE_FAST_LOAD_FAST":
+        return ()
+    # Newer versions of Python load two variables with one instruction, or store one and load another.
+    names: tuple[str, ...] = one.argval if is_a(one.argval, tuple) else (one.argval,)
+    return names[1:] if one.opname.startswith("STORE") else names
+
+
+def is_plain_arithmetic(before: Sequence[dis.Instruction], data: Container[str]) -> bool:
+    """Return whether the instructions before an operator load constants and variables without data: an index, for example."""
+    found = 0
+    for one in reversed(before[-2:]):
+        if not one.opname.startswith(("LOAD_FAST", "LOAD_CONST", "LOAD_DEREF", "LOAD_SMALL_INT")):
+            return False
+        names = names_read(one)
+        if any(name in data for name in names):
+            return False
+        found += max(len(names), 1)
+        if found >= 2:
+            return True
+    return False
+
+
 def _has_format(instructions: Sequence[dis.Instruction]) -> bool:
     return any(one.opname == "LOAD_CONST" and is_a(one.argval, str) and "%" in one.argval for one in instructions)
 
@@ -149,6 +177,12 @@ def _resolve(instructions: Sequence[dis.Instruction], place: int, names: Mapping
 def carries_numbers(value: Any) -> bool:
     """Return whether a value is a number of numpy's, or an array, a tensor, a picture or a text, or holds one; or a list of numbers."""
     return is_a(value, np.generic) or is_listed(value) or carries_data(value)
+
+
+def data_among(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a function that hold data. Mappings of the user's own are left alone: they may read files."""
+    looked_at = ((name, held) for name, held in variables.items() if is_a(held, dict) or not is_a(held, Mapping))
+    return {name: held for name, held in looked_at if carries_numbers(held)}
 
 
 def is_listed(value: Any) -> bool:

@@ -7,19 +7,23 @@ was seen at all though the dataset's own code changes values. Each is reported o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import Any
 
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import find_in_class, is_library_file, unwrap
 from audit.recorders.calls.changed_values import ChangedValues
+from audit.recorders.calls.monitor import can_monitor
+from audit.recorders.calls.rare_code import RareCode
+from audit.recorders.calls.warmed_code import WarmedCode
 from audit.records import FILES_NOT_KNOWN, Stage, is_about_files
 
 _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
 #: How a text ends that a run was marked with already, when the batch came.
 WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
 _FILES_HINT = "Name the files of each sample: a method source(index) of the dataset, or run.loader(…, source=…)."
+_RARE_UNKNOWN = "whether code that only some items run changes values is not known"
 _NO_STAGE = "no stage was seen, and `load` is the finished item"
 #: So many items are made at most until calls are listed again: that takes about as long as making a few items.
 _LONGEST_PAUSE = 512
@@ -29,8 +33,16 @@ _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
 class UnseenChanges:
     """Collects what one process did not see of one dataset."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        own_code: Callable[[], list[CodeType]] = list,
+        observed_names: Callable[[], Collection[str]] = list,
+    ) -> None:
+        """`own_code` returns the user's own code that may make items, `observed_names` the names of what it calls stages by."""
         self._dataset = dataset
+        self._own_code = own_code
+        self._rare = RareCode(dataset) if can_monitor() else WarmedCode(observed_names)
         self._profile: CallProfile | None = None
         #: Whether that is the profile of the first item that was listed.
         self._is_first = True
@@ -55,11 +67,17 @@ class UnseenChanges:
         """
         self._is_first = self._profile is None
         self._profile = profile = CallProfile()
+        codes = self._own_code()
+        is_watched = not codes or self._rare.is_watching or self._rare.begin(codes)
         try:
             return profile.run(make)
         finally:
+            self._rare.end_first()
+            self._rare.data_names.update(profile.users)
             self.is_listed, self.is_load_checked = True, False
             self._made, self._again = 0, _next_pause(self._again) if profile.has_branches else 0
+            if profile.has_branches and not is_watched:
+                self._add("monitor", f"{_RARE_UNKNOWN}: other tools hold sys.monitoring")
 
     def add_visit(self, load: Any, item: Any, gaps: Sequence[tuple[str, str]], *, is_load_only: bool) -> None:
         """Note what one visit does not explain: `load` is the value of stage 0, `gaps` are pairs of stages."""
@@ -92,9 +110,9 @@ class UnseenChanges:
             # It was changed since, or is another value, such as a second picture.
             self._add(f"{after} {before}", f"{before} was given a value that no stage returned, after {after}")
 
-    def _add(self, key: str, text: str) -> None:
+    def _add(self, key: str, text: str, where: str | None = None) -> None:
         if key not in self._gaps:
-            self._gaps[key] = text, self._describe_place(with_later_texts=key == "text")
+            self._gaps[key] = text, where or self._describe_place(with_later_texts=key == "text")
 
     def add_files(self, what: str, example: str = "") -> None:
         """Note files of which it is not known whose sources they are: once for each `what`."""
@@ -132,6 +150,11 @@ class UnseenChanges:
 
     def take(self) -> list[str]:
         """Return what has not been reported yet."""
+        if self._rare.problem is not None:
+            self._add("rare", f"{_RARE_UNKNOWN}: {self._rare.problem}")
+        for place in self._rare.take():
+            changes = "changes" if can_monitor() else "may change"
+            self._add(place, f"a value {changes} in code that only some items run", place)
         fresh = [gap for key, gap in self._gaps.items() if key not in self._sent]
         self._sent.update(self._gaps)
         found = [f"{type(self._dataset).__name__}: {'; '.join(filter(None, said))}" for said in fresh]

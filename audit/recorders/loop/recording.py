@@ -21,6 +21,7 @@ from audit.errors import RecordingError, UsageError, message_without_hint
 from audit.identity import check_run_name
 from audit.models.expected_input import stated_by
 from audit.models.presets import expand_preset
+from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.loop.base_loader import base_of
@@ -404,6 +405,7 @@ class Recording:
     def _write_rest(self) -> None:
         self._receiver.remove_hooks()
         self._recorder.remove_hooks()
+        MONITOR.release()
         for channel in self._channels:
             # If a worker has died, torch's signal handler raises wherever the main thread is: also here, while it waits for rows.
             with self._problems.guard():

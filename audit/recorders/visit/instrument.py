@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any, Literal, NamedTuple
 
 from audit import values
@@ -176,6 +177,15 @@ class Instrument:
         if self._calls is None and self.pipeline.observed is not None:
             self._calls = CallStages(self.pipeline.observed, self.pipeline)
         return self._calls
+
+    def own_code(self) -> list[CodeType]:
+        """Return the user's own code that may make items, as far as it was searched."""
+        return self._calls.codes if self._calls is not None else []
+
+    def observed_names(self) -> set[str]:
+        """Return the names by which the user's own code may call stages."""
+        named = {step.stage.name for step in self.pipeline.steps}
+        return named | (self._calls.observed_names if self._calls is not None else set())
 
     def describe(self, visit: Visit) -> dict[int, Stage]:
         """Return the stages of a visit that were not known before it, by their ordinals in the visit."""

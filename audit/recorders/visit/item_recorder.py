@@ -69,7 +69,7 @@ class ItemRecorder:
         """Make what each process has of its own."""
         values.load_kinds()
         self._ids = StageIds()
-        self._changes = UnseenChanges(self.dataset)
+        self._changes = UnseenChanges(self.dataset, self.instrument.own_code, self.instrument.observed_names)
         if is_mapped(self.dataset):
             text = "its rows were made by Dataset.map before the recording, and `load` is what it wrote"
             self._changes.add_earlier(text)

@@ -158,6 +158,11 @@ class Visit(CalledStages):
         found = self.calls.unseen_changes(item) if self.calls is not None else []
         return [*found, *self.changed_in_place]
 
+    def passed_values(self) -> list[tuple[set[int], Any]]:
+        """Return what each stage so far was given, as the identities of all in it, and what it returned."""
+        found = [(given if type(given) is set else {id(given)}, output) for given, output in self._passed.values()]
+        return [*found, *((call.given, call.output) for call in (self.calls.made if self.calls is not None else ()))]
+
     def note_given(self, given: Sequence[Any], *, is_sole: bool = False) -> None:
         """Note what the first stage is given, where that is under `audit.stage`; of several values the first that is data."""
         if 0 not in self.rows and (first := next((v for v in given if is_sole or carries_data(v)), None)) is not None:
