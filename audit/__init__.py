@@ -99,7 +99,7 @@ def _html(value: object) -> str | None:
 
 
 def _print(value: object) -> None:
-    from audit.report.printed import print_result
+    from audit.report.print_result import print_result
 
     print_result(value)
 

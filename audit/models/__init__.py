@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audit.models.classes import compare_classes
-from audit.models.loaded import LoadedModel
+from audit.models.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,6 +32,6 @@ def load(
     into the architecture that is recognised from names and shapes. Raises `ModelError` or a subclass.
     """
     from audit.models.formats import load_model
-    from audit.models.loaded import LoadOptions
+    from audit.models.loaded_model import LoadOptions
 
     return load_model(spec, LoadOptions(arch=arch, trust=trust, device=device, builder=builder))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from audit.errors import ModelError
-from audit.models.complete import complete_model, identify
+from audit.models.complete_model import complete_model, identify
 from audit.models.files import digest_of, members, require_file
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded_model import LoadedModel, LoadOptions
 
 kind = "an exported PyTorch program (.pt2)"
 executes_code = True

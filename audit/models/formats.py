@@ -14,7 +14,7 @@ from audit.errors import ModelError, NeedsTrust, UsageError
 from audit.models import exported, function, huggingface, onnx, safetensors, state_dict, torchscript
 from audit.models.archives import check_archive
 from audit.models.files import members, not_a_model, require_file
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.registry import Registry
 
 

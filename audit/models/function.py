@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError
-from audit.models.complete import complete_model, identify
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.complete_model import complete_model, identify
+from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.usercode import explain_user_errors, import_named, is_code_name, load_module
 
 kind = "a function"

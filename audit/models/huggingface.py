@@ -17,10 +17,10 @@ from typing import Any
 from torch import nn
 
 from audit.errors import MissingExtra, ModelError, NeedsTrust
-from audit.models.complete import complete_model
+from audit.models.complete_model import complete_model
 from audit.models.expected_input import stated_by
 from audit.models.huggingface_modules import MODULES
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.processor_stages import TokenizeText, processor_preset
 
 kind = "a Hugging Face folder"

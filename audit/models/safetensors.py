@@ -5,9 +5,9 @@ from __future__ import annotations
 from audit.errors import MissingExtra, ModelError
 from audit.models.checkpoint import hinted_arch
 from audit.models.classes import classes_of
-from audit.models.complete import complete_model
+from audit.models.complete_model import complete_model
 from audit.models.files import digest_of, head, require_file
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.weights import State, fit
 
 kind = "a safetensors file"

@@ -21,10 +21,10 @@ from torch import nn
 from audit.errors import ModelError, NeedsTrust
 from audit.models.checkpoint import find_weights, hinted_arch, is_state_dict, plain_facts
 from audit.models.classes import classes_of
-from audit.models.complete import complete_model, identify
+from audit.models.complete_model import complete_model, identify
 from audit.models.expected_input import stated_by
 from audit.models.files import digest_of, is_legacy_torch, is_pickle, members, require_file
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.weights import fit
 
 kind = "a file of torch.save"

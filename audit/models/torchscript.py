@@ -7,9 +7,9 @@ import warnings
 import torch
 
 from audit.errors import ModelError
-from audit.models.complete import complete_model, identify
+from audit.models.complete_model import complete_model, identify
 from audit.models.files import digest_of, members, require_file
-from audit.models.loaded import LoadedModel, LoadOptions
+from audit.models.loaded_model import LoadedModel, LoadOptions
 
 kind = "a TorchScript archive"
 executes_code = True

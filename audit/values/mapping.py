@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from audit.values import attributes, composite, dispatch, joint, loaded
+from audit.values import attributes, composite, dispatch, joint, loaded_classes
 from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 
 _DATACLASS = "dataclass "
@@ -64,7 +64,7 @@ class MappingKind(ValueKind):
         if header["type"] == "collections.defaultdict":
             return defaultdict(_FACTORIES.get(header.get("factory", "")), found)
         if str(header["type"]).startswith(_DATACLASS):
-            return loaded.rebuild_dataclass(header["type"].removeprefix(_DATACLASS), found)
+            return loaded_classes.rebuild_dataclass(header["type"].removeprefix(_DATACLASS), found)
         return found
 
     def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008

@@ -12,7 +12,7 @@ from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint
 from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, unpack
-from audit.values.loaded import find_class
+from audit.values.loaded_classes import find_class
 from audit.values.mapping import export_children
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.integrity import drawn, ranks
+from audit.checks.integrity import planned_draws, ranks
 from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprints, have_same_rows, unique_visits
 
 
@@ -33,7 +33,7 @@ class Coverage(Check):
 def _find_missing(context: Context) -> Iterable[Finding]:
     expected = context.run.expected
     if expected is None:
-        yield from drawn.find_missing(context)
+        yield from planned_draws.find_missing(context)
         return
     recorded = f"FROM samples WHERE run_id = {context.run_literal}"
     if context.value(f"SELECT {distinct_indices(expected)} {recorded}") == expected:

@@ -9,7 +9,7 @@ from audit.errors import ModelError, UnknownArchitecture, UsageError
 from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, recognise
 from audit.models.building import Architecture, shapes_of
 from audit.models.expected_input import published_for
-from audit.models.loaded import LoadedModel
+from audit.models.loaded_model import LoadedModel
 from audit.models.presets import preset_of
 
 
