@@ -24,11 +24,11 @@ def put_long_units_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*_FOLDERS, unit := unit_of(item.nodeid)).index(unit))
 
 
-def make_scheduler(config: pytest.Config) -> Any:
+def make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return what hands out unit after unit, in the order of the tests."""
     from xdist.scheduler import LoadScopeScheduling  # not installed everywhere
 
     config.option.loadscopereorder = False
-    scheduler = LoadScopeScheduling(config)
+    scheduler = LoadScopeScheduling(config, log)
     scheduler._split_scope = unit_of
     return scheduler

@@ -25,6 +25,7 @@ WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
 _FILES_HINT = "Name the files of each sample: a method source(index) of the dataset, or run.loader(…, source=…)."
 _RARE_UNKNOWN = "whether code that only some items run changes values is not known"
 _NO_STAGE = "no stage was seen, and `load` is the finished item"
+_READS_AHEAD = "stages run before the item that they are for is given, and their outputs were not recorded: whose they are was not seen"
 #: So many items are made at most until calls are listed again: that takes about as long as making a few items.
 _LONGEST_PAUSE = 512
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
@@ -117,6 +118,10 @@ class UnseenChanges:
     def add_files(self, what: str, example: str = "") -> None:
         """Note files of which it is not known whose sources they are: once for each `what`."""
         self._gaps.setdefault(f"file {what}", (f"{what}{example}: {FILES_NOT_KNOWN}", ""))
+
+    def add_read_ahead(self) -> None:
+        """Note that stages ran for items that come later, so that their outputs belong to no item."""
+        self._add("ahead", _READS_AHEAD)
 
     def add_earlier(self, text: str) -> None:
         """Note what was done to the values before the recording."""

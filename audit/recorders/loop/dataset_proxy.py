@@ -186,7 +186,7 @@ class RecordedIterableProxy(RecordedDatasetProxy):
         recorder = self._audit_recorder
         worker = get_worker_info()
         index, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        recorder.source.reads_ahead = False
+        recorder.begin_stream()
         items = iter(recorder.dataset)
         while True:
             if not self._audit_channel.is_open:

@@ -169,7 +169,7 @@ class RecordedIterable(StandIn):
         recorder = self._audit_recorder
         # A last batch that drop_last dropped has left its rows behind.
         recorder.clear()
-        recorder.source.reads_ahead = False
+        recorder.begin_stream()
         items = RecordedItems(recorder, iter(recorder.dataset))
         object.__setattr__(self, "_audit_items", items)
         # A loader that saves its state asks whether the dataset is its own iterator.

@@ -28,6 +28,7 @@ from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalle
 from audit.recorders.visit.origin import ListedFile, Origin, class_names, listed_file
 from audit.recorders.visit.sample_row import add_listed_sample, add_sample
 from audit.recorders.visit.stage_numbers import StageIds
+from audit.recorders.visit.stream_outputs import StreamOutputs
 from audit.recorders.visit.targets import TargetPicker
 from audit.recorders.visit.thread_files import FILES
 from audit.records import Stage
@@ -88,6 +89,11 @@ class ItemRecorder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._begin_process()
+
+    def begin_stream(self) -> None:
+        """Say that a dataset without indexes is read from its beginning."""
+        self.source.reads_ahead = False
+        self._maker.stream = StreamOutputs()
 
     def clear(self) -> None:
         """Forget what was not put into a batch: items of one that never came to be."""
@@ -254,7 +260,11 @@ class ItemRecorder:
             rows.unlabelled.append((index, made.item))
         if not made.is_seen:
             rows.unseen = rows.unseen or describe_batches(self.dataset)
-        self._changes.add_visit(visit.take_load(), made.item, made.gaps, is_load_only=made.is_load_only)
+        load = visit.take_load()
+        if made.is_read_ahead:
+            self._changes.add_read_ahead()
+        else:
+            self._changes.add_visit(load, made.item, made.gaps, is_load_only=made.is_load_only)
         numbers: dict[int, int] = {}
         if visit.added_stages:
             added = self.instrument.describe(visit)

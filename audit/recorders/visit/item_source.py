@@ -30,6 +30,7 @@ class ItemSource:
 
     def find(self, index: int, made: MadeVisit, origin: Origin | None, problems: list[str]) -> Origin:
         """Return the origin of an item; `origin` is what is known of it before it is made."""
+        self.reads_ahead = self.reads_ahead or made.is_read_ahead
         if origin is not None and origin.is_streamed:
             made.visit.opened = self._own_files(made.visit.opened)
             origin = archived_origin(made.item) or origin

@@ -19,6 +19,7 @@ from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import NOTHING_INSERTED, Instrument
 from audit.recorders.visit.item_calls import ItemCalls, assign_calls
 from audit.recorders.visit.items import further_inputs, parts_of, split_item
+from audit.recorders.visit.stream_outputs import StreamOutputs
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
 from audit.values import native as loops
@@ -41,6 +42,8 @@ class MadeVisit:
     is_seen: bool = True
     #: Whether no stage was observed. Then `load`, stage 0, is the finished item.
     is_load_only: bool = False
+    #: Whether the stages ran for items that come later, so that none of their outputs was noted.
+    is_read_ahead: bool = False
     #: Pairs of stages between which the value changed, although no stage was observed that changed it.
     gaps: Sequence[tuple[str, str]] = ()
     #: Whether the visit read a file, went through the pipeline to a tensor and a class number, and left nothing to explain.
@@ -84,6 +87,8 @@ class VisitMaker:
         #: What the compiled loops know of visits in a row, and the last one that they began.
         self._plan: tuple[Any, ...] | None = None
         self._begun: Visit | None = None
+        #: For a dataset without indexes, which stage outputs belong to which item.
+        self.stream: StreamOutputs | None = None
 
     def make(self, request: VisitRequest, fetch: Callable[[], Any], level: CaptureOrVerify) -> MadeVisit:
         """Make one visit. If it created random generators that were not prepared, prepare them and make it again.
@@ -226,7 +231,11 @@ class VisitMaker:
         try:
             made.value, made.label = split_item(made.item)
             visit.settle_calls(made.value, made.label if made.label is not None else further_inputs(made.item))
-            if made.value is None and self._require_value:
+            if self.stream is not None and not self.stream.belong_to(made.item, made.value, visit):
+                visit.forget_outputs()
+                visit.note_loaded(made.value)
+                made.is_read_ahead = True
+            elif made.value is None and self._require_value:
                 visit.fail(visit.last_name or "dataset", TypeError("the pipeline returned None instead of a value"))
             elif 0 not in visit.rows:
                 if visit.problem is None:

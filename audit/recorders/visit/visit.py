@@ -163,6 +163,21 @@ class Visit(CalledStages):
         found = [(given if type(given) is set else {id(given)}, output) for given, output in self._passed.values()]
         return [*found, *((call.given, call.output) for call in (self.calls.made if self.calls is not None else ()))]
 
+    @property
+    def has_repeated_stages(self) -> bool:
+        """Whether a stage ran more than once."""
+        return any("#" in self.stages.path_of(ordinal) for ordinal in self.added_stages)
+
+    def forget_outputs(self) -> None:
+        """Forget what the stages returned, and the files that they read: they are another item's."""
+        self.rows.clear()
+        self._ran.clear()
+        self._passed.clear()
+        self._stages = self.calls = self._value = self._digest = self._last = self._picture = None
+        self.changed_in_place = ()
+        self.source_digest = self.source_bytes = self.source_path = None
+        self.opened = []
+
     def note_given(self, given: Sequence[Any], *, is_sole: bool = False) -> None:
         """Note what the first stage is given, where that is under `audit.stage`; of several values the first that is data."""
         if 0 not in self.rows and (first := next((v for v in given if is_sole or carries_data(v)), None)) is not None:
