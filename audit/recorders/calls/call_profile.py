@@ -27,6 +27,7 @@ from audit.recorders.calls.callables import dict_of, is_a, is_library_file, is_o
 from audit.recorders.calls.data_values import carries_data, is_picture
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
+from audit.recorders.calls.picture_changes import picture_changed_by
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
 
 #: Functions that hand over what another thread or process made, where no call is seen.
@@ -73,6 +74,8 @@ class CallProfile:
         self._after_load: set[int] = set()
         #: Values that functions of libraries returned to the user's own code, by identity.
         self.returned: dict[int, Any] = {}
+        #: Pictures that the user's own code had changed in place before stage 0 was recorded, by identity.
+        self.changed_pictures: dict[int, Any] = {}
         #: Where the user's own code was when a function in C last made a value, whose result is not seen.
         self._maker: dict[CodeType, int] | None = None
         #: Where it was when stage 0 was recorded: what comes after is not before the first stage.
@@ -129,8 +132,13 @@ class CallProfile:
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
             code = frame.f_code
-            if not is_library_file(code.co_filename) and is_load_noted():
-                self._after_load.add(id(frame))
+            if not is_library_file(code.co_filename):
+                if is_load_noted():
+                    self._after_load.add(id(frame))
+            elif not is_load_noted() and not is_library_file(frame.f_back.f_code.co_filename):
+                picture = picture_changed_by(frame, code)
+                if picture is not None:
+                    self.changed_pictures[id(picture)] = picture
             if _is_wait(code) and not is_library_file(frame.f_back.f_code.co_filename):
                 self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
             elif (
@@ -202,7 +210,7 @@ class CallProfile:
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""
-        self.returned = {}
+        self.returned, self.changed_pictures = {}, {}
         self.torch.forget_values()
 
     def _add(self, caller: FrameType, name: str) -> None:

@@ -33,6 +33,8 @@ class ChangedValues:
         """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
         if is_a(value, torch.Tensor):
             return self._is_changed_tensor(value)
+        if id(value) in self._profile.changed_pictures:
+            return True
         if is_a(value, (list, tuple, Mapping)):
             return not self._held.holds(value) and self._is_changed_container(value, is_part)
         if self._profile.is_blocked or not self._profile.has_users_code or id(value) in self._profile.returned:

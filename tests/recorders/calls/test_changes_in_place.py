@@ -166,3 +166,39 @@ def test_a_stage_that_changes_its_input_has_changed_it(tmp_path: Path) -> None:
     with audit.open(tmp_path) as store:
         rows = store.sql("SELECT DISTINCT stage, changed FROM stage_outputs ORDER BY stage").fetchall()
     assert rows == [(0, True), (1, False), (2, True)]
+
+
+class Painted(Dataset[Any]):
+    """Changes a new picture in its own code, and gives it to a stage."""
+
+    def __init__(self, change: str) -> None:
+        self.step = Copy()
+        self._change = change
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        picture = Image.new("RGB", (8, 8), (index, 20, 10))
+        if self._change == "paste":
+            canvas = Image.new("RGB", (8, 8))
+            canvas.paste(picture.crop((0, 0, 4, 4)), (0, 0))
+            picture = canvas
+        elif self._change == "draw":
+            ImageDraw.Draw(picture).rectangle((0, 0, 3, 3), fill=(255, 0, 0))
+        elif self._change == "thumbnail":
+            picture.thumbnail((4, 4))
+        elif self._change == "putpixel":
+            picture.putpixel((1, 1), (9, 9, 9))
+        return np.asarray(self.step(picture)).copy(), index
+
+
+@pytest.mark.parametrize("change", ["paste", "draw", "thumbnail", "putpixel", "nothing"])
+def test_a_picture_that_is_painted_on_before_the_first_stage_is_reported(tmp_path: Path, change: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", audit.RecordingWarning)
+        with audit.record(tmp_path) as run:
+            list(run.loader(DataLoader(Painted(change))))
+    with audit.open(tmp_path) as store:
+        found = store.run().unrecorded or []
+    assert any("changes before the first stage" in text for text in found) == (change != "nothing")
