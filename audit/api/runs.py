@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from audit.config import store_location
+from audit.errors import UsageError
 from audit.records import DEFAULT_BUDGET, Progress, Run
 
 if TYPE_CHECKING:
@@ -92,12 +93,18 @@ def run(
     from audit.engines.request import RunRequest
     from audit.engines.run import run as run_request
 
-    paths = {"dataset": os.fspath(dataset), "model": _as_path(model), "pipeline": _as_path(pipeline)}
+    given = {"dataset": dataset, "model": model, "pipeline": pipeline}
+    paths = {name: _as_path(name, value) for name, value in given.items() if value is not None or name == "dataset"}
     return run_request(RunRequest(**options | paths | {"store": store_location(store), "tags": tags or {}}))
 
 
-def _as_path(given: str | os.PathLike[str] | None) -> str | None:
-    return os.fspath(given) if given is not None else None
+def _as_path(name: str, given: object) -> str:
+    if isinstance(given, (str, os.PathLike)):
+        return str(os.fspath(given))
+    raise UsageError(
+        f"{name}= is an object of the class {type(given).__name__}: audit.run takes a path, or FILE.py:NAME of what makes the {name}.",
+        hint=f"Record objects of your own in your loop, with audit.record; or give the {name} as FILE.py:NAME, so that a replay can make it again.",
+    )
 
 
 def resume(
@@ -146,4 +153,4 @@ def diff_pipelines(
     options = dict(locals())
     from audit.lineage.diff.pipelines import diff_pipelines as compare
 
-    return compare(**options)
+    return compare(**options | {"dataset": _as_path("dataset", dataset)})

@@ -437,3 +437,12 @@ def test_hostile_names_can_be_traced_by_name(tmp_path: Path) -> None:
     with audit.open(tmp_path / "lineage") as store:
         for name in ("class_a/new\nline.png", os.fsdecode(b"class_a/not-utf8-\xff.png"), "class_a/emoji😀.png"):
             assert store.trace(source=name).sample["status"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["dataset", "model", "pipeline"])
+def test_an_object_where_a_path_is_due_is_a_sentence(tmp_path: Path, name: str) -> None:
+    given: dict[str, Any] = {"dataset": str(DIGITS), name: torch.nn.Identity()}
+    with pytest.raises(UsageError, match=f"{name}= is an object of the class Identity") as raised:
+        audit.run(**given, store=tmp_path / "lineage")
+    assert "audit.record" in str(raised.value.hint)
+    assert not (tmp_path / "lineage").exists()
