@@ -173,8 +173,7 @@ def worked_out(mine: list[tuple[int, WrittenVisit]]) -> dict[str, dict[str, Any]
     logits = np.array([seen.logits for _, seen in mine], dtype=np.float32).astype(np.float64)
     exponent = np.exp(logits - logits.max(axis=1, keepdims=True))
     probability = exponent / exponent.sum(axis=1, keepdims=True)
-    # The recorder judges by float32 probabilities, the first of equals.
-    right = probability.astype(np.float32).argmax(axis=1) == label
+    right = logits.argmax(axis=1) == label  # the first of equals
     margin = logits[:, label] - np.delete(logits, label, axis=1).max(axis=1)
     each = [epochs == epoch for epoch in np.unique(epochs)]
     mean = np.array([probability[at, label].mean() for at in each])

@@ -82,8 +82,9 @@ def _change_of(
     instructions: Sequence[dis.Instruction], place: int, names: Mapping[str, Any], variables: Mapping[str, Any]
 ) -> str | None:
     one = instructions[place]
-    if one.opname == "STORE_SUBSCR":
-        container = _before_value(instructions, place)
+    if one.opname in ("STORE_SUBSCR", "STORE_SLICE"):
+        # Of a slice, newer versions of Python put both ends on the stack.
+        container = _before_value(instructions, place, 2 if one.opname == "STORE_SLICE" else 1)
         if container is None or container.opname != "LOAD_FAST":
             return None
         return "assignment to items" if carries_numbers(variables.get(container.argval)) else None
@@ -149,13 +150,13 @@ def _is_cut(instructions: Sequence[dis.Instruction]) -> bool:
     )
 
 
-def _before_value(instructions: Sequence[dis.Instruction], place: int) -> dis.Instruction | None:
-    """Return the instruction before those that made the topmost value of the stack."""
+def _before_value(instructions: Sequence[dis.Instruction], place: int, count: int) -> dis.Instruction | None:
+    """Return the instruction before those that made so many values at the top of the stack."""
     made = 0
     for start in range(place - 1, 0, -1):
         one = instructions[start]
         made += dis.stack_effect(one.opcode, one.arg, jump=False)
-        if made == 1:
+        if made == count:
             return instructions[start - 1]
     return None
 

@@ -178,7 +178,10 @@ def _classified(
     rows = np.arange(count)
     finite: np.ndarray[Any, Any] = np.asarray(np.isfinite(probabilities).all(axis=1))
     safe = np.where(finite[:, None], probabilities, 0.0)
-    best = safe.argmax(axis=1)
+    # Ranked by what the model gave: close logits have equal probabilities.
+    is_given = kind in ("logits", "log_probabilities") and logits.shape[1] == width
+    ranked = np.where(finite[:, None], logits.numpy(), 0.0) if is_given else safe
+    best = ranked.argmax(axis=1)
     top = safe[rows, best]
     known = np.array([label is not None for label in labels])
     label = np.array([0 if value is None else value for value in labels], dtype=np.int64)
@@ -186,7 +189,7 @@ def _classified(
     at = np.where(inside, label, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(safe > 0, safe * np.log(safe), 0.0).sum(axis=1)
-    rank = _ranks(safe, at)
+    rank = _ranks(ranked, at)
     safe[rows, best] = -np.inf
     second = safe.max(axis=1) if width > 1 else np.zeros(count)
     predicted = _where(finite, best)

@@ -66,6 +66,7 @@ def compared(a: list[dict[str, Any]], b: list[dict[str, Any]], **runs: Any) -> I
 
 def expected_matches(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> tuple[int, int, int]:
     """How many are matched by source, how many of the rest by content, and how many of that rest by what was loaded."""
+    a, b = ([row | {"index": index} for index, row in enumerate(rows)] for rows in (a, b))
     gone: list[dict[str, Any]] = []
     come: list[dict[str, Any]] = []
     for source in dict.fromkeys(map(_source, a + b)):
@@ -78,6 +79,8 @@ def expected_matches(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> tuple[
         paired = min(len(of_a), len(of_b))
         gone += of_a[paired:]
         come += of_b[paired:]
+    for left in (gone, come):  # of several with one content, the first is matched
+        left.sort(key=_index)
     by_source = len(a) - len(gone)
     by_content = sum((Counter(map(_content, gone)) & Counter(map(_content, come))).values())
     by_content -= min(sum(_content(row) is None for row in gone), sum(_content(row) is None for row in come))
@@ -86,6 +89,10 @@ def expected_matches(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> tuple[
     ]
     loaded = [Counter(row["outputs"][0] for row in left if 0 in row["outputs"]) for left in rest]
     return by_source, by_content, sum((loaded[0] & loaded[1]).values())
+
+
+def _index(row: dict[str, Any]) -> int:
+    return int(row["index"])
 
 
 def _source(row: dict[str, Any]) -> str:

@@ -36,3 +36,12 @@ def test_a_single_output_has_two_classes() -> None:
     columns = prediction_columns(torch.tensor([[2.0], [-2.0]]), [1, 1], None, "logits")
     assert columns["predicted"] == [1, 0]
     assert columns["label_rank"] == [1, 2]
+
+
+def test_of_two_close_logits_the_greater_one_is_predicted() -> None:
+    """Their probabilities are the same number in float32."""
+    logits = torch.tensor([[0.0, 2.8e-8, -1.0]])
+    found = prediction_columns(logits, [0], None)
+    assert (found["predicted"], found["label_rank"]) == ([int(logits.argmax())], [2])
+    assert found["probabilities"][0, 0] == found["probabilities"][0, 1]
+    assert found["correct"] == [False]

@@ -74,7 +74,7 @@ def test_the_command_takes_the_limits(place: Path) -> None:
 
 @pytest.mark.workers
 def test_a_command_ends_though_its_query_ignores_the_interrupt() -> None:
-    deaf = "import time; from audit.cli import query_limits as limits; limits._GRACE = 0.1\nwith limits.limited(None, 0.1): time.sleep(60)"
+    deaf = "import time; from audit.cli import query_limits as limits; limits._GRACE = 0.1\nwith limits.limit_process(None, 0.1): time.sleep(60)"
     done = subprocess.run([sys.executable, "-c", deaf], capture_output=True, text=True, timeout=50)
     assert done.returncode == 1
     assert "longer than 0.1 seconds" in done.stderr
