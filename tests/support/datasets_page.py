@@ -71,6 +71,10 @@ the tuple; an item with any other key has the number -1, and is known by its sou
 A part of a file is named too: a member of a tar archive (`shard.tar#0001.jpg`), or a row of a Parquet or Arrow file (`rows.parquet#7`).
 Rows of a Hugging Face dataset on disk have such sources; those of one in memory have the number of their row (`dataset://7`).
 
+A dataset without indexes may run its stages for items that come later: it fills a buffer that it shuffles, or gathers batches. An output is recorded for an item only if the
+item holds it. Where stages run several times and the item does not hold what each of them returned, only the item is recorded (as `load`) for this visit and for later ones like it, and
+`runs.unrecorded` says so. Put such a transform behind the buffer, or into a collate function.
+
 If a transform runs twice in one visit, each call has its own output: `1` and `1#2`. Stages of the label have paths that begin with `target.`, and so have those of a
 second and third view of the same form (`(anchor, positive, negative)`): the first view is the model's input.
 
