@@ -82,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    return make_scheduler(config, log)
+    # Tests that start no processes share nothing that is expensive: one by one they fill all processes to the end.
+    return None if config.getoption("--no-processes") else make_scheduler(config, log)
 
 
 def _keep_temporary_files_in_memory(config: pytest.Config) -> None:
