@@ -87,6 +87,11 @@ def is_library(function: FunctionType) -> bool:
     return is_library_file(function.__code__.co_filename)
 
 
+def describe_code(code: CodeType) -> str:
+    """Return the name of a function, with its file and line."""
+    return f"{code.co_qualname} ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"
+
+
 @functools.lru_cache(maxsize=4096)
 def is_library_file(path: str) -> bool:
     """Return whether a file of code belongs to an installed package, or to Python itself."""

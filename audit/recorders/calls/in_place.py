@@ -11,12 +11,14 @@ from types import CodeType
 
 from audit.recorders.calls.callables import is_a
 
+#: Methods that change a picture of Pillow's in place.
+PICTURE_METHODS = frozenset(["alpha_composite", "paste", "putalpha", "putdata", "putpalette", "putpixel", "thumbnail"])
 #: Methods and functions that change an array or a picture in place; so do torch's, whose names end with an underscore.
 _NAMES = {
     *("byteswap", "fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "shuffle", "sort"),
     *("copyto", "fill_diagonal", "place", "put_along_axis", "putmask", "as_strided", "frombuffer", "memoryview"),
-    *("alpha_composite", "frombytes", "paste", "putalpha", "putdata", "putpalette", "putpixel", "thumbnail"),
-    *("Draw", "ImageDraw", "setattr", "apply_along_axis", "nditer"),
+    *PICTURE_METHODS,
+    *("frombytes", "Draw", "ImageDraw", "setattr", "apply_along_axis", "nditer"),
     *("arrowedLine", "circle", "drawContours", "drawMarker", "ellipse", "fillConvexPoly", "fillPoly", "floodFill"),
     *("line", "polylines", "putText", "rectangle"),
 }

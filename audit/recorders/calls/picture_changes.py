@@ -7,13 +7,11 @@ from typing import Any
 
 from audit.recorders.calls.callables import dict_of
 from audit.recorders.calls.data_values import is_picture
+from audit.recorders.calls.in_place import PICTURE_METHODS
 
 #: By module, the functions whose first argument is the picture, or an object that holds it.
 _IN_PLACE = {
-    "PIL.Image": {
-        *("alpha_composite", "apply_transparency", "paste", "putalpha", "putdata", "putpalette", "putpixel"),
-        *("thumbnail",),
-    },
+    "PIL.Image": {*PICTURE_METHODS, "apply_transparency"},
     "PIL.ImageDraw": {
         *("arc", "bitmap", "chord", "circle", "ellipse", "floodfill", "line", "multiline_text", "pieslice", "point"),
         *("polygon", "rectangle", "regular_polygon", "rounded_rectangle", "shape", "text"),

@@ -6,10 +6,10 @@ and after it, up to the next line that is known. This needs Python 3.12 or newer
 
 from __future__ import annotations
 
-import os
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from audit.recorders.calls.callables import describe_code
 from audit.recorders.calls.data_values import ids_in
 from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.calls.rare_change import Passed, RareChange, Variables, facts_of
@@ -153,8 +153,7 @@ class RareCode:
         after, passed = span.after or span.look(self._visit)
         change = RareChange(frame, span.offsets, span.before, self._dataset)
         if change.is_found(after, returned, span.earlier, passed):
-            place = f"{code.co_qualname} ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"
-            self._found[id(code), min(span.offsets)] = f"{place}, {change.describe()}"
+            self._found[id(code), min(span.offsets)] = f"{describe_code(code)}, {change.describe()}"
             self._looks[id(code), min(span.offsets)] = _MOST_LOOKS
             for other in self._open.values():
                 other.is_reported = True

@@ -6,13 +6,12 @@ was seen at all though the dataset's own code changes values. Each is reported o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import Any
 
 from audit.recorders.calls.call_profile import CallProfile
-from audit.recorders.calls.callables import find_in_class, is_library_file, unwrap
+from audit.recorders.calls.callables import describe_code, find_in_class, is_library_file, unwrap
 from audit.recorders.calls.changed_values import ChangedValues
 from audit.recorders.calls.monitor import can_monitor
 from audit.recorders.calls.rare_code import RareCode
@@ -174,7 +173,7 @@ class UnseenChanges:
         if self._profile is not None and (named := self._profile.describe(with_later_texts=with_later_texts)):
             if code is not None and not any(text.startswith(f"{code.co_qualname} (") for text in named):
                 # What it does there may be what was not seen: a function in C that is called by a partial, for example.
-                named.append(f"{code.co_qualname} ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})")
+                named.append(describe_code(code))
             return "; ".join(named)
         if code is not None:
             reason = ", whose calls are not known: another profiler is active"

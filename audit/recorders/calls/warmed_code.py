@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dis
 import itertools
-import os
 from collections.abc import Callable, Collection, Mapping
 from types import CodeType
 
 import numpy as np
 
+from audit.recorders.calls.callables import describe_code
 from audit.recorders.calls.in_place import changes_in_place
 from audit.recorders.calls.operators import changes_in, is_plain_arithmetic, names_read
 
@@ -96,8 +96,7 @@ class WarmedCode:
             if ran := warmed.take():
                 names = self.data_names.get(code, set())
                 found += [
-                    f"{code.co_qualname} ({os.path.relpath(code.co_filename)}:{code.co_firstlineno}), {where}"
-                    for where in _changes_of(code, ran, names, self._observed())
+                    f"{describe_code(code)}, {where}" for where in _changes_of(code, ran, names, self._observed())
                 ]
         return found
 
