@@ -149,7 +149,7 @@ def parse_configuration(content: Settings, path: str | None, own: Sequence[type[
     most = _check_type(content, "max_findings", int, where)
     if most is not None and most < 1:
         raise UsageError(
-            f"max_findings in {where} must be at least 1, got {most}.", hint="Give a whole number from 1 up."
+            f"max_findings in {where} must be at least 1, got {most}.", hint="Give a whole number of at least 1."
         )
     notes = [note for setting in settings for note in setting.allow.notes(setting.name)]
     return Configuration(settings, _severity(severity, "fail_on", where), most or DEFAULT_MOST, baseline, path, notes)

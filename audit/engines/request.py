@@ -89,11 +89,11 @@ class RunRequest:
         if self.mode is not None and self.mode not in MODES:
             raise UsageError(f"mode is {self.mode!r}.", hint=f"Choose one of {', '.join(MODES)}.")
         if self.batch_size < 1:
-            raise UsageError(f"batch_size is {self.batch_size}.", hint="Give a whole number from 1 up.")
+            raise UsageError(f"batch_size is {self.batch_size}.", hint="Give a whole number of at least 1.")
         if self.workers is not None and self.workers < 0:
-            raise UsageError(f"workers is {self.workers}.", hint="Give a whole number from 0 up.")
+            raise UsageError(f"workers is {self.workers}.", hint="Give a whole number of at least 0.")
         if self.limit is not None and self.limit < 1:
-            raise UsageError(f"limit is {self.limit}.", hint="Give a whole number from 1 up.")
+            raise UsageError(f"limit is {self.limit}.", hint="Give a whole number of at least 1.")
         if not self.stall_timeout >= 0:
             raise UsageError(f"stall_timeout is {self.stall_timeout}.", hint="Give seconds, or 0 to wait for ever.")
         if self.max_failures is not None:
@@ -111,7 +111,7 @@ class RunRequest:
         if self.engine == "local" and (self.address is not None or self.actors is not None or self.gpus_per_actor):
             raise UsageError("address, actors and gpus_per_actor are Ray's.", hint="Give --engine ray too.")
         if self.actors is not None and self.actors < 1:
-            raise UsageError(f"actors is {self.actors}.", hint="Give a whole number from 1 up.")
+            raise UsageError(f"actors is {self.actors}.", hint="Give a whole number of at least 1.")
         if self.gpus_per_actor < 0 or (self.gpus_per_actor > 1 and self.gpus_per_actor % 1):
             raise UsageError(
                 f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a share of one, such as 0.5, or a whole number."

@@ -87,7 +87,7 @@ def _diagnose(dataset: Any, name: str | os.PathLike[str] | None, samples: int, s
     with Reader(store) as reader:
         _read(reader, found)
         if not found.samples:
-            found.notes.append("The dataset gave no sample: nothing is known of it.")
+            found.notes.append("The dataset gave no sample, so there is nothing to report about it.")
         if run.status == "complete" and found.samples and not _is_iterable(dataset):
             # A dataset that keeps its items gives other ones the second time: a replay opens it again.
             result = replay(reader, dataset=dataset if name is None else open_dataset(name))

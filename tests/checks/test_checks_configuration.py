@@ -149,7 +149,7 @@ def test_a_broken_query_is_an_error_and_the_others_still_run(planted: Plant, que
         ('[checks.duplicates]\nallow = ["x"]', "holds 'x'"),
         ("[[sql]]\nname = 'x'", "no query"),
         ("[[sql]]\nname = 'finite'\nquery = 'FROM samples'", "which another check already has"),
-        ("max_findings = 0", "from 1 up"),
+        ("max_findings = 0", "at least 1"),
         ("[checks.sql]", "[[sql]]"),
         ("baseline = 5", "must be a text"),
     ],

@@ -152,7 +152,13 @@ def _(world: World) -> None:
     world.run.unrecorded = ["Pictures: no stage was seen; Pictures.make (data.py:31): torch.from_numpy (line 33)"]
 
 
-@fault("stage_coverage", "load is the finished tensor", says="Of 60 visits", stage=0, severity="error")
+@fault(
+    "stage_coverage",
+    "load is the finished tensor",
+    says="60 visits have no stage but `load`",
+    stage=0,
+    severity="error",
+)
 def _(world: World) -> None:
     world.tables["stage_outputs"] = [row for row in world.tables["stage_outputs"] if row["stage"] == 0]
     for row in world.tables["stage_outputs"]:

@@ -35,7 +35,7 @@ class StageCoverage(Check):
         """
         for row in context.rows(finished):
             yield Finding(
-                f"Of {row['visits']:,} visits the only stage is `load`, which is already the finished tensor: "
+                f"{row['visits']:,} visits have no stage but `load`, which is already the finished tensor: "
                 f"{row['source']} is the first.",
                 index=row["index"],
                 source=row["source"],

@@ -188,7 +188,7 @@ def diff(
     again, also by code that this machine did not record if `trust` is set; `derive=False` measures only stored ones.
     """
     if rows is not None and rows < 0:
-        raise UsageError(f"rows is {rows}.", hint="Give a whole number from 0 up.")
+        raise UsageError(f"rows is {rows}.", hint="Give a whole number of at least 0.")
 
     def report_progress(doing: str) -> None:
         if progress is not None:
@@ -280,7 +280,7 @@ def _notes(found: Diff) -> list[str]:
         if not side.stages:
             notes.append(f"The run {side.run.run_id} recorded no stages, so no stage can be compared.")
         if side.epoch:
-            notes.append(f"Of the run {side.run.run_id} the last epoch, {side.epoch}, is compared.")
+            notes.append(f"The last epoch ({side.epoch}) of the run {side.run.run_id} is compared.")
     if a.run.classes and b.run.classes and a.run.classes != b.run.classes:
         notes.append("The runs have different class lists: labels and predictions are compared by name.")
     same_model = a.run.model_digest is not None and a.run.model_digest == b.run.model_digest

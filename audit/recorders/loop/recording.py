@@ -253,7 +253,7 @@ class Recording:
             raise UsageError(f"run.model takes a torch module, not a {type(model).__name__}.")
         if isinstance(model, torch.jit.ScriptModule):
             raise UsageError(
-                "run.model takes no TorchScript module: torch lets nobody observe its calls.",
+                "run.model cannot record a TorchScript module: torch runs no hooks on its calls.",
                 hint="Put it into a module and call that: model = run.model(torch.nn.Sequential(model)).",
             )
         if any(watched.model is model for watched in self._recorder.models):

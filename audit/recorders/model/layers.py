@@ -45,7 +45,7 @@ class LayerPolicy:
         if not callable(self.keep) and self.keep not in ("stats", "full"):
             raise UsageError(f"keep is {self.keep!r}.", hint="Use 'stats', 'full' or a function of the tensor.")
         if not isinstance(self.every, int) or self.every < 1:
-            raise UsageError(f"every is {self.every!r}.", hint="Give a whole number of steps from 1 up.")
+            raise UsageError(f"every is {self.every!r}.", hint="Give a whole number of steps, at least 1.")
         if not isinstance(self.budget, (int, float)) or not self.budget >= 0:
             raise UsageError(f"budget is {self.budget!r}.", hint="Give a number of bytes.")
         if self.when is not None and not callable(self.when) and not isinstance(self.when, str):

@@ -39,7 +39,7 @@ def report(reader: Reader, run: str | None = None, *, baseline: str | None = Non
     row = reader.run(run)
     if mistakes is not None and mistakes < 0:
         raise UsageError(
-            f"The number of mistakes must not be negative, got {mistakes}.", hint="Give a whole number from 0 up."
+            f"The number of mistakes must not be negative, got {mistakes}.", hint="Give a whole number of at least 0."
         )
     epoch = overview.last_epoch(reader, row)
     counts = counts_view(overview.counts(reader, row, epoch), task=task_results(reader, row, epoch))

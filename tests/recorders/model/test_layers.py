@@ -200,7 +200,7 @@ def test_a_hook_that_never_fired_is_reported_and_all_are_gone(tmp_path: Path) ->
         ({"layers": [nn.Conv2d]}, "Linear"),
         ({"layers": "head"}, "Give a list"),
         ({"layers": ["head"], "keep": "all"}, "'stats', 'full'"),
-        ({"layers": ["head"], "every": 0}, "from 1 up"),
+        ({"layers": ["head"], "every": 0}, "at least 1"),
         ({"layers": ["head"], "when": "los > 1"}, "not a condition"),
         ({"layers": ["head"], "when": 3}, "SQL condition"),
         ({"layers": [nn.ReLU()]}, "by a ReLU"),
