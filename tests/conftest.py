@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SlowTestWriter())
     if config.getoption("--no-processes") and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
         forbid_processes()  # not where pytest-xdist itself has to start the workers
+    elif config.getoption("-n", None) and not config.getoption("--no-processes"):
+        config.add_cleanup(warm_programs.share_warm_programs())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,6 +18,7 @@ import os
 import random
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -67,6 +68,7 @@ _MODULES = (
     "scipy.stats",
     "audit.api",
     "audit.engines.local",
+    "audit.web.server",
     # What workers of Ray import besides. Ray itself reads its settings when it is imported: each worker does that.
     "audit.engines.ray.work",
     "google.protobuf.message",
@@ -76,33 +78,52 @@ _MODULES = (
 )
 
 
+#: Names the folder of the programs that all processes of a test run share.
+_SHARED = "AUDIT_TESTS_WARM_PROGRAMS"
+
+
+def share_warm_programs() -> Callable[[], None]:
+    """Let processes that are started from now on share one warm process. Call what is returned to end it."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    os.mkfifo(folder / "user")
+    # For reading and writing, or it would wait for somebody who reads. The warm process ends when nobody has it open to write.
+    user = os.open(folder / "user", os.O_RDWR)
+    os.environ[_SHARED] = str(folder)
+
+    def end() -> None:
+        os.environ.pop(_SHARED, None)
+        os.close(user)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return end
+
+
 @lru_cache(maxsize=1)
 def warm_folder() -> Path:
-    """Return a folder with the programs; the process behind them ends with this one."""
-    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    """Return a folder with the programs; the process behind them ends with this one, or with the one that shares it."""
+    if (shared := os.environ.get(_SHARED)) is None:
+        atexit.register(share_warm_programs())
+        shared = os.environ.pop(_SHARED)  # only this process knows of it
+    folder = Path(shared)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "socket").exists():
+            _start(folder)
+    return folder
+
+
+def _start(folder: Path) -> None:
     path = folder / "socket"
     for program in ("audit", "python", "torchrun", "ray-worker"):
         file = folder / program
         file.write_text(_CLIENT.format(python=sys.executable, program=program, path=str(path)))
         file.chmod(0o755)
-    reading, writing = os.pipe()
-    server = subprocess.Popen(
-        [sys.executable, __file__, str(path), str(reading)], pass_fds=[reading], start_new_session=True
-    )
-    os.close(reading)
-
-    atexit.register(_end, writing, server)
+    server = subprocess.Popen([sys.executable, __file__, str(path), str(folder / "user")], start_new_session=True)
     deadline = time.monotonic() + 600
     while not path.exists():
         assert server.poll() is None, "the process behind the programs ended"
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return folder
-
-
-def _end(writing: int, server: subprocess.Popen[bytes]) -> None:
-    os.close(writing)
-    server.wait(60)
 
 
 def warm_audit() -> str:
@@ -138,8 +159,9 @@ def warm_ray_worker() -> str:
 # -- the process behind them -----------------------------------------------------------------------
 
 
-def _serve(path: str, parent: int) -> Callable[[], None] | None:
+def _serve(path: str, user: str) -> Callable[[], None] | None:
     """Fork a process for each command. Returns what to do in the processes of commands, and None at the end."""
+    parent = os.open(user, os.O_RDONLY)
     for name in _MODULES:
         with contextlib.suppress(ImportError):  # not every environment has what Ray needs
             __import__(name)
@@ -271,7 +293,7 @@ def _exit_status(command: Callable[[], None]) -> int:
 
 
 if __name__ == "__main__":
-    command = _serve(sys.argv[1], int(sys.argv[2]))
+    command = _serve(sys.argv[1], sys.argv[2])
     if command is None:
         os._exit(0)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from warm_programs import warm_python
 from webstores import ROOT
 
 
@@ -19,7 +19,7 @@ def served(place: Path, *options: str) -> Iterator[str]:
     """`serve` in a process of its own; gives its address, and ends it."""
     keywords = ", ".join(("port=0", *options))
     code = f"from audit.web.server import serve; serve({str(place)!r}, {keywords}, ready=lambda a: print(a.url, flush=True))"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([warm_python(), "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()

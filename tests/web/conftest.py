@@ -71,7 +71,7 @@ def site(digits: Path) -> Iterator[str]:
 #: One process shows all pages, one after the other: to start another for each costs a quarter of what a page does.
 CHROMIUM = [
     *("--headless", "--no-sandbox", "--disable-gpu"),
-    *("--renderer-process-limit=1", "--disable-site-isolation-trials"),
+    *("--renderer-process-limit=1", "--disable-site-isolation-trials", "--in-process-gpu"),
 ]
 
 
