@@ -90,7 +90,7 @@ def _timm_preset(name: str) -> object | None:
     config = timm.get_pretrained_cfg(name)
     if config is None:
         return None
-    data = resolve_data_config({}, pretrained_cfg=dataclasses.asdict(config))  # type: ignore[no-untyped-call]
+    data = resolve_data_config({}, pretrained_cfg=dataclasses.asdict(config))
     preset: object = create_transform(**data, is_training=False)
     return preset
 
