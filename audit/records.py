@@ -75,7 +75,7 @@ class Run(NotebookView):
     arch: Annotated[str | None, VARCHAR("the architecture", null="no model, or unknown")] = None
     classes: Annotated[list[str] | None, VARCHARS("class names in label order", null="unknown")] = None
     pipeline_digest: Annotated[str | None, VARCHAR("of the descriptions of all stages", null="unknown")] = None
-    samples: Annotated[int, BIGINT("visits recorded")] = 0
+    samples: Annotated[int, BIGINT("visits recorded: a sample counts once for each of its visits")] = 0
     failed: Annotated[int, BIGINT("of them, those that failed")] = 0
     wrong: Annotated[int, BIGINT("predictions that are not correct, of all epochs", null="nothing was graded")] = 0
     last_epoch: Annotated[

@@ -64,7 +64,8 @@ class Finding:
 
 
 class Check(ABC):
-    """One rule. Subclass it, give it a name, and register it (or name it in an entry point `audit.checks`)."""
+    """One rule. A built-in check is found by its file; one of your own has a name, and is named by `--checks`, by the
+    configuration or by an entry point `audit.checks`."""
 
     #: A built-in check has the name of its file, and the group of its folder; one of your own declares its name.
     name: ClassVar[str]

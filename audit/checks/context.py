@@ -23,7 +23,7 @@ from audit.store.sql_literal import literal
 #: At most this many offending rows of one kind are fetched; the rest is counted.
 MOST_FETCHED = 2_000
 #: The same limit for a check with an allow-list: allowed rows must not hide the others.
-MOST_WITH_EXCUSES = 100_000
+MOST_WITH_ALLOW_LIST = 100_000
 #: More findings than this, on half of all samples or more, have one cause: they are one finding with a count.
 _MANY = 20
 #: Kinds of stage outputs that are numbers in a grid.
@@ -137,7 +137,7 @@ class Context:
 
         Never if the configuration has an allow-list: it names samples.
         """
-        return found > _MANY and 2 * found >= total and self.most < MOST_WITH_EXCUSES
+        return found > _MANY and 2 * found >= total and self.most < MOST_WITH_ALLOW_LIST
 
     def name(self, rows: Sequence[QueryRow]) -> None:
         """Add the source to rows that have an index (and an epoch and a visit, if several loaders share the index)."""

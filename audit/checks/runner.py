@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from audit.checks import own_process
 from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
 from audit.checks.baseline import Baseline, open_baseline
 from audit.checks.config import Configuration, Setting, load_configuration
-from audit.checks.context import MOST_WITH_EXCUSES, Context
+from audit.checks.context import MOST_WITH_ALLOW_LIST, Context
 from audit.checks.report import CheckOutcome, Report
 from audit.checks.shared_facts import RunFacts
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
@@ -42,7 +42,7 @@ def run_checks(
     """Run the checks on one run, as `audit check` does. `only` and `skip` name checks; `record` stores the findings.
 
     `checks` names Python files with checks of your own. `probe` runs the model again on a few hundred samples. `trust`
-    allows `reproducible` and `probe` to run code that this machine did not record, and the configuration to name files.
+    allows `reproducible` and `probe` to run code that this machine did not record, and the configuration to load Python files with checks.
     """
     files = [os.fspath(file) for file in checks]
     configuration = (
@@ -94,7 +94,7 @@ def _run(
 def _judge_all(
     facts: RunFacts, settings: list[Setting], max_findings: int, progress: Callable[[Progress], None] | None
 ) -> list[CheckOutcome]:
-    """Return the outcomes in the order of the settings; what runs in a process of its own is waited for at the end."""
+    """Return the outcomes in the order of the settings; checks in separate processes are collected last."""
     outcomes: dict[str, CheckOutcome] = {}
     beside = own_process.start(facts, settings, max_findings)
     try:
@@ -121,7 +121,7 @@ def _baseline(reader: Reader, run_id: str, wanted: str | os.PathLike[str] | None
 
 
 def _place(pipeline: object, configuration: str | None) -> str | None:
-    """Return the file at which CI shows findings without a source: the pipeline or the configuration.
+    """Return the file that CI marks for a finding without a source file: the pipeline or the configuration.
 
     None if neither lies below the working directory.
     """
@@ -171,7 +171,7 @@ def judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome:
     begun = time.perf_counter()
     context = Context(facts, setting.options, setting.narrowing)
     if setting.allow.entries:
-        context.most = MOST_WITH_EXCUSES
+        context.most = MOST_WITH_ALLOW_LIST
     verdict = _verdict(context, setting, max_findings)
     return CheckOutcome(
         check=setting.name,
@@ -190,7 +190,7 @@ def judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome:
 def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) -> None:
     """Lower a check to `info` if one that it `follows` failed, so that one cause is reported once.
 
-    An error is lowered only by an error: what fails a build still does.
+    An error becomes a note only if its cause is an error too, so that the build still fails.
     """
     failed = {outcome.check: outcome.severity for outcome in outcomes if outcome.status == "fail"}
     for outcome, setting in zip(outcomes, settings, strict=True):
@@ -202,7 +202,7 @@ def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) ->
         ]
         if outcome.status == "fail" and weight and causes and setting.given_severity is None:
             outcome.severity = "info"
-            outcome.findings = [_with_severity(finding, None) for finding in outcome.findings]
+            outcome.findings = [_without_severity(finding) for finding in outcome.findings]
             outcome.notes.append(f"probably a consequence of what {causes[0]} reports")
 
 
@@ -231,9 +231,11 @@ def _weigh(context: Context, setting: Setting, found: list[Finding], max_finding
         context.note(f"allowed by the configuration: {len(found) - len(kept)}")
     total = len(kept) + context.unlisted
     if setting.given_severity is not None:
-        kept = [_with_severity(finding, None) for finding in kept]
+        kept = [_without_severity(finding) for finding in kept]
     if not kept and context.unlisted:
-        kept = [Finding(f"There are {context.unlisted:,} more findings than can be compared with the allow list.")]
+        kept = [
+            Finding(f"{context.unlisted:,} further findings were not compared with the allow-list: there are too many.")
+        ]
     if not kept:
         return _Verdict("pass", "; ".join(context.notes), [], 0, setting.severity)
     weights = [finding.severity or setting.severity for finding in kept]
@@ -243,10 +245,8 @@ def _weigh(context: Context, setting: Setting, found: list[Finding], max_finding
     return _Verdict("fail", message, kept[:max_findings], total, worst)
 
 
-def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
-    from dataclasses import replace
-
-    return replace(finding, severity=severity)
+def _without_severity(finding: Finding) -> Finding:
+    return replace(finding, severity=None)
 
 
 def _unmet_need(context: Context, check: type[Check]) -> str | None:

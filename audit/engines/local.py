@@ -34,7 +34,7 @@ def run(request: RunRequest) -> Run:
 
 
 def resume(store: str, reference: str | None, **changes: Any) -> Run:
-    """Continue an interrupted run to exactly the rows that an undisturbed one has."""
+    """Continue an interrupted run. It then has the same rows as a run that was not interrupted."""
     return LocalRun(resume_plan(store, reference, **changes)).execute()
 
 
@@ -83,7 +83,7 @@ class LocalRun(RunExecutor):
         self.writer.run.capture = str(decision)
         batches = self._loader(self.level).batches(self.indices, self.request.batch_size)
         first = next(batches, None)
-        # The workers are forked by now: a thread that lives while a process forks can leave a lock held in it.
+        # The workers are forked by now: if a thread holds a lock during a fork, the child can never take that lock.
         self.background = BackgroundWriter(self.writer)
         with torch.inference_mode():
             if first is not None:
@@ -92,7 +92,7 @@ class LocalRun(RunExecutor):
                 self._take(fetched)
 
     def _submit_stages(self) -> None:
-        """Write the rows of `stages`, though no batch has come."""
+        """Write the rows of `stages`, also if there was no batch."""
 
         def write(writer: RunWriter) -> None:
             self.stages.register_rest()
@@ -142,8 +142,8 @@ class LocalRun(RunExecutor):
     def _decide(self) -> Decision:
         """Estimate from a few samples what keeping everything would take.
 
-        In a worker of their own, which nothing of the run remembers: one of them may kill its process, and a pipeline
-        with a memory must not have seen any sample twice. Without workers the first batch itself shows it (`_settle`).
+        These samples are made in a separate worker: one of them may crash it, and a pipeline that keeps state must not see
+        a sample twice. Without workers the first batch itself shows it (`_settle`).
         """
         asked = self.request.capture
         if asked != "auto" or not len(self.indices):
@@ -159,7 +159,7 @@ class LocalRun(RunExecutor):
         )
 
     def _settle(self, fetched: RecordedBatch) -> None:
-        """Decide about the rest of the run by what the first batch took, which was kept in full."""
+        """Decide about the rest of the run by the bytes of the first batch, which was kept in full."""
         self.undecided = False
         decision = self.decide_level(fetched.payload_bytes, len(fetched.ok))
         self.level.lower(decision.level)

@@ -36,7 +36,7 @@ from audit.tables import (
     TokenRow,
 )
 
-#: What `audit trace --json` shows of a prediction and of a stage: a contract with those who read it.
+#: What `audit trace --json` shows of a prediction and of a stage: scripts rely on these names.
 _PREDICTION = (
     *("predicted", "predicted_name", "confidence", "correct", "loss", "logits", "probabilities"),
     *("model", "call", "operations", "target", "output", "head", "label", "label_name"),
@@ -63,7 +63,7 @@ class Trace(PrintableView):
     activations: list[ActivationRow] = field(default_factory=list)
     #: Whether code that the store names may run to recompute what was not stored, even if another machine recorded it.
     trust: bool = False
-    #: Those of other models and of further calls.
+    #: Predictions of other models, and of later calls.
     other_predictions: list[PredictionRow] = field(default_factory=list)
     #: All files that the sample was read from, as rows of `sample_sources`.
     sources: list[SampleSourceRow] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Trace(PrintableView):
 
     @cached_property
     def source_state(self) -> SourceState | None:
-        """Whether the file still is what was recorded; None for a sample without a file, or where no digest tells."""
+        """Whether the file still is what was recorded; None for a sample without a file, or if no digest was recorded."""
         self._allow_sources()
         return compare_source(self.sample, self.sample["source_digest"], self.sample["source_bytes"])[0]
 
@@ -126,12 +126,12 @@ class Trace(PrintableView):
 
     @cached_property
     def outputs(self) -> list[OutputRow]:
-        """What a model with several outputs returned: the visit's own entries, then the values of its whole calls."""
+        """What a model with several outputs returned: first the values of this visit, then those that belong to a whole call."""
         key = self.sample
         visit = f"epoch = {key['epoch']} AND visit = {key['visit']}"
         own = self.reader.rows(OutputRow, self.run.run_id, index=key["index"], where=visit, order="call, port")
         if any(row["axis"] is None for row in own):
-            # What had as many entries as the call had rows only by chance, as later calls showed, is not the sample's.
+            # An output whose first axis only happened to be as long as the batch, as later calls showed, does not belong to the sample.
             query = "SELECT DISTINCT model, port FROM outputs WHERE run_id = ? AND axis = 'other'"
             others = set(self.reader.sql(query, parameters=[self.run.run_id]).fetchall())
             own = [row for row in own if row["axis"] is not None or (row["model"], row["port"]) not in others]
@@ -150,8 +150,8 @@ class Trace(PrintableView):
     def output(self, port: str, *, model: str | None = None, call: int | None = None) -> Any:
         """Return the exact value that a model returned for this visit at a port, as stored; its digest is checked.
 
-        Where several calls have the port, the first is taken unless `model` or `call` says another. NotFound where the value
-        was not stored: it is with capture level `full`.
+        Where several calls have the port, the first is taken, unless `model` or `call` chooses another. Raises NotFound if the value was
+        not stored; capture level `full` stores it.
         """
         found = [row for row in self.outputs if row["port"] == port and model in (None, row["model"])]
         rows = [row for row in found if call in (None, row["call"])]
@@ -179,7 +179,7 @@ class Trace(PrintableView):
 
     @cached_property
     def overlays(self) -> list[StageOverlay]:
-        """The boxes and masks at each stage, in the pixels of that stage's picture; derives nothing."""
+        """The boxes and masks at each stage, in the pixels of that stage's picture, as far as they are stored."""
         return stage_overlays(self)
 
     @property
@@ -194,7 +194,10 @@ class Trace(PrintableView):
         return {(row["stage"], row["form"]): row for row in rows}
 
     def _payload(self, stage: int, form: str) -> PayloadRow | None:
-        """Return a stage that changed nothing shares the payload of the stage before it that did."""
+        """Return the payload of a stage, or None.
+
+        A stage that changed nothing shares the payload of the last stage before it that changed the value.
+        """
         digest = next((row["digest"] for row in self.stages if row["stage"] == stage), None)
         for row in reversed([row for row in self.stages if row["stage"] <= stage]):
             if row["digest"] == digest and (found := self._payloads.get((row["stage"], form))) is not None:
@@ -214,7 +217,7 @@ class Trace(PrintableView):
         """Return the exact output of a stage: as stored, else derived again from the source; its digest is checked.
 
         Deriving runs the recorded pipeline: CodeNotTrusted unless this machine recorded it, or `trust` is set.
-        `allow_pickle` permits executing what the store contains, which objects of unknown classes need.
+        `allow_pickle=True` also loads objects of unknown classes, which are stored as pickles: a pickle can execute code.
         """
         row = next((row for row in self.stages if row["stage"] == stage), None)
         if row is None:
@@ -240,7 +243,7 @@ class Trace(PrintableView):
         return value
 
     def _self_contained(self, encoded: values.Encoded, stage: int, allow_pickle: bool) -> values.Encoded:
-        """Return a stored value by itself where it is stored as a function of an earlier stage's picture."""
+        """Return the value itself: if it was stored as a function of an earlier stage's picture, compute it from that picture."""
         digest = values.source_digest(encoded)
         if digest is None:
             return encoded
@@ -425,13 +428,13 @@ def _sample(
         _check_absent(reader, run, index, where)
     asked = "".join(f", {name} {value}" for name, value in (("epoch", epoch), ("visit", visit)) if value is not None)
     raise NotFound(
-        f"The run {run.run_id} has no sample with index {index}{asked}; it recorded {run.samples:,} samples.",
+        f"The run {run.run_id} has no sample with index {index}{asked}; it recorded {run.samples:,} visits.",
         hint=f"See which with: audit sql 'SELECT min(index), max(index) FROM samples' --run {run.run_id}",
     )
 
 
 def _check_absent(reader: Reader, run: Run, index: int, where: str) -> None:
-    """Ask for a sample in a second way, over every part, before it is denied. StoreError where the answers differ."""
+    """Ask for a sample in a second way, over every part, before saying that it does not exist. Raises StoreError if the answers differ."""
     condition = f" AND {where}" if where else ""
     query = f"SELECT count(*) FROM samples WHERE run_id = ? AND index = {int(index)}{condition}"
     found = reader.sql(query, parameters=[run.run_id]).fetchall()[0][0]
@@ -447,8 +450,8 @@ def _is_utf8(text: str) -> bool:
 
 
 def _find_source(reader: Reader, run: Run, source: str) -> tuple[int, str]:
-    """Return index and source of the sample that is meant: by the recorded path; else by the end of one, when only one sample ends so."""
-    # Names are recorded printable: what was typed is spelt the same way before it is compared.
+    """Return index and source of the sample that is meant: by the recorded path, or by the end of it if exactly one sample matches."""
+    # Recorded names are escaped, so the given name is escaped in the same way.
     source = printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source
     exact = reader.sql(
         "SELECT DISTINCT index FROM samples WHERE run_id = ? AND source = ?", parameters=[run.run_id, source]

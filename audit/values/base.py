@@ -64,6 +64,8 @@ class ValueKind(ABC):
     """One kind of stage output."""
 
     name: ClassVar[str]
+    # The first version of the digest recipe that has this kind. Runs of earlier versions have such values as another kind.
+    since: ClassVar[int] = 1
     # True when the type alone decides, so that the answer of `matches` may be remembered for the type.
     by_type: ClassVar[bool] = False
     # True if no earlier kind in the table takes a value of a type that this one takes. After the first value of that type,

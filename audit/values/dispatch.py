@@ -10,6 +10,7 @@ from pathlib import Path
 
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.registry import Registry
+from audit.values import hashing
 from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error
 
 KINDS: Registry[ValueKind] = Registry("value kind", "audit.values")
@@ -20,11 +21,12 @@ _by_type: dict[type, ValueKind] = {}
 
 def kind_of(value: object) -> ValueKind:
     """The kind that describes `value`."""
+    version = hashing.version()
     known = _by_type.get(type(value))
-    if known is not None and (known.by_type or known.matches(value)):
+    if known is not None and known.since <= version and (known.by_type or known.matches(value)):
         return known
     for kind in KINDS.values():
-        if kind.name != "other" and kind.matches(value):
+        if kind.name != "other" and kind.since <= version and kind.matches(value):
             if kind.by_type or kind.is_first_of_its_types:
                 _by_type[type(value)] = kind
             return kind

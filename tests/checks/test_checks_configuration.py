@@ -312,7 +312,7 @@ def test_what_is_allowed_hides_nothing(planted: Plant, monkeypatch: pytest.Monke
     allow = '[checks.duplicates]\nseverity = "error"\nallow = [{ source = "*/00*.png", reason = "known" }]'
     monkeypatch.setattr("audit.checks.context.MOST_FETCHED", 5)
     assert judged(store, allow, only=["duplicates"]) == {"duplicates": "fail"}
-    monkeypatch.setattr("audit.checks.runner.MOST_WITH_EXCUSES", 5)
+    monkeypatch.setattr("audit.checks.runner.MOST_WITH_ALLOW_LIST", 5)
     assert judged(store, allow, only=["duplicates"]) == {"duplicates": "fail"}
 
 

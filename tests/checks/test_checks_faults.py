@@ -50,7 +50,9 @@ def test_there_are_many_faults() -> None:
 def test_the_page_has_the_question_the_rule_and_the_assumptions_of_every_check(check: type[Check]) -> None:
     rows = [line.split("|") for line in checks_page().splitlines() if line.startswith("| `")]
     rows = [row for row in rows if f"`{check.name}`" in row[1]]
-    assert any(len(row) == 6 and row[2].strip().endswith("?") and row[3].strip() and row[4].strip() for row in rows)
+    assert any(len(row) == 6 and row[2].strip().endswith("?") and row[3].strip() and row[4].strip() for row in rows), (
+        f"add a row for {check.name} (question, statistic, assumptions) to audit/checks/documentation.py"
+    )
 
 
 @pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.name)

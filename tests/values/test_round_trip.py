@@ -41,6 +41,15 @@ def test_every_registered_kind_is_documented() -> None:
         assert not missing, f"add rows for {missing} to the table under {place!r} in docs/FORMAT-values.md"
 
 
+def test_a_run_of_an_earlier_recipe_has_no_kind_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was observed before in this process."""
+    monkeypatch.setattr(type(values.KINDS.get("text")), "since", values.DIGEST_VERSION)
+    for _ in range(2):
+        assert values.observe("text").kind == "text"
+        with values.following_digests(values.DIGEST_VERSION - 1):
+            assert values.observe("text").kind == "other"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "example"), CASES)
 def test_contract(name: str, example: Any, tmp_path: Path) -> None:

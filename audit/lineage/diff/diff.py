@@ -184,8 +184,8 @@ def diff(
 ) -> Diff:
     """Compare run `a` (by default the second newest complete run) with run `b` (by default the newest).
 
-    Lists hold at most `rows` entries (None: all). To measure how far outputs differ, those that are not stored are made
-    again, also by code that this machine did not record if `trust` is set; `derive=False` measures only stored ones.
+    Lists hold at most `rows` entries (None: all). Outputs that were not stored are computed again, to measure how
+    far they differ; `derive=False` skips this. `trust=True` also runs code that another machine recorded.
     """
     if rows is not None and rows < 0:
         raise UsageError(f"rows is {rows}.", hint="Give a whole number of at least 0.")

@@ -198,7 +198,7 @@ class Recording:
         self._state.tracker.adopts = True
         self._register(id(channel), pipeline, dataset, builder_entry)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset), activity=self._receiver.new_activity())
-        # The batch that an item becomes part of is not seen, so its target is taken from the item.
+        # audit does not see the batches that are built from these items, so it takes the target from each item.
         recorder = ItemRecorder(maker, self._plan.level, label=label, source=source, all_targets=True)
         return kind(recorder, channel)
 
@@ -236,7 +236,7 @@ class Recording:
     ) -> nn.Module:
         """Record the model's logits, and inputs and outputs of the chosen layers. Returns the same model; it computes the same.
 
-        `name` is what its predictions are known by; without it, the name of its class. `output` says what the numbers mean
+        `name` is written to the column `model`; without it, the name of its class. `output` says what the numbers mean
         (logits, probabilities, sigmoid, log_probabilities, multilabel, regression, embedding); `logits` picks the tensor
         by a key, a position or a function if the model returns several; `logits=False` records none.
 

@@ -39,7 +39,7 @@ from audit.store.stamped_rows import Rows, StampedRows
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
 
-#: A part is written when enough has gathered (see pending_rows.py), or when so many seconds have passed. A commit takes about
+#: A part is written when enough has gathered (see pending_rows.py), or when the interval below has passed. A commit takes about
 #: 15 ms of processor time: after 4 s, that is less than half a percent.
 FIRST_INTERVAL = 4.0
 LONGEST_INTERVAL = 60.0
@@ -71,10 +71,10 @@ class RunWriter:
         self._tally = Tally(run.samples, run.failed, run.graded, right, {0: (run.graded, right)} if run.samples else {})
         #: The counts of rows in the parts of the manifest. `_tally` has pending rows that were counted, too.
         self._tally_of_parts = self._tally
-        #: Parts in the manifest that no commit holds yet, and how many parts each table has.
+        #: Parts that are not committed yet, and how many parts each table has.
         self._uncommitted: list[Part] = []
         self._numbers = Counter(part.table for part in manifest.parts)
-        #: Called with a sentence for what could not be written; everything else is written.
+        #: Called with a message about rows that could not be written. The other rows are still written.
         self.on_loss: Callable[[str], None] = manifest.run.warnings.append
 
     @classmethod
@@ -84,7 +84,7 @@ class RunWriter:
         create_store(filesystem)
         now = datetime.now(UTC)
         run = run or Run("")
-        # If the caller gives the sequence number, the manifests of all other runs need not be read to find it.
+        # If the caller gives the sequence number (the place in the order of runs), the manifests of all other runs need not be read to find it.
         manifests = [] if run.sequence else read_manifests(filesystem)[0]
         run.run_id = check_run_id(run.run_id or new_run_id(now))
         run.started_at = now.isoformat()
@@ -112,7 +112,7 @@ class RunWriter:
         locks = ExitStack()
         locks.enter_context(filesystem.lock(lock_path(run_id)))
         try:
-            # Read under the lock: another writer may have committed until just now.
+            # Read under the lock: another writer may have committed a moment ago.
             manifest = read_manifest(filesystem, run_id)
             if isinstance(filesystem, LocalFilesystem):
                 remove_leftovers(filesystem, run_id, CleanupResult(), keep_replaced=True)
@@ -142,7 +142,7 @@ class RunWriter:
         self._longest = seconds
 
     def append(self, tables: Mapping[str, Rows], stamped: StampedRows | None = None, size: int = 0) -> None:
-        """Add rows that belong together; one commit will hold all of them. `size` is about how many bytes `stamped` takes."""
+        """Add rows that belong together; one commit will hold all of them. `size` is the approximate number of bytes of `stamped`."""
         self._pending.add(tables, stamped, size)
         if self._pending.is_enough or self._is_overdue():
             self.flush()
@@ -150,8 +150,8 @@ class RunWriter:
     def adopt(self, parts: Sequence[Part], tally: Tally) -> None:
         """Add parts that another process wrote for this run (see block.py); the next commit lists them.
 
-        In a folder it checks that the last of them exists: it does not if each machine has a folder of its own. A bucket is one
-        place for all machines, and one driver could not make a request for every block there, so it checks nothing.
+        In a local folder, the last part must exist: if it does not, the machines do not share the folder. In a bucket
+        nothing is checked: one request for every block would be too many for one driver.
         """
         for part in parts[-1:] if isinstance(self._filesystem, LocalFilesystem) else ():
             path = f"{run_folder(self.run.run_id)}/{part.file}"
