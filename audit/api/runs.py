@@ -91,11 +91,11 @@ def run(
     # Every option is a field of RunRequest by the same name.
     options = dict(locals())
     from audit.engines.request import RunRequest
-    from audit.engines.run import run as run_request
+    from audit.engines.run import record_run
 
     given = {"dataset": dataset, "model": model, "pipeline": pipeline}
     paths = {name: _as_path(name, value) for name, value in given.items() if value is not None or name == "dataset"}
-    return run_request(RunRequest(**options | paths | {"store": store_location(store), "tags": tags or {}}))
+    return record_run(RunRequest(**options | paths | {"store": store_location(store), "tags": tags or {}}))
 
 
 def _as_path(name: str, given: object) -> str:
@@ -127,7 +127,7 @@ def resume(
     What decides about its samples is in its recipe; how it is carried out may be another than before.
     """
     options = dict(locals())
-    from audit.engines.run import resume as resume_run
+    from audit.engines.run import resume_run
 
     return resume_run(store_location(options.pop("store")), options.pop("run"), **options)
 

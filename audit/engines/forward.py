@@ -27,7 +27,7 @@ from audit.recorders.model.tasks.task_grades import make_task_rows
 from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows
 from audit.recorders.visit.stage_register import StageOrdinals
 from audit.records import Level
-from audit.store import wire as rows
+from audit.store import wire
 from audit.store.write.block import BlockWriter
 from audit.store.write.payload_filter import Selection
 from audit.store.write.writer import RunWriter
@@ -238,14 +238,14 @@ class Rows:
     ) -> None:
         """Hand all rows of batch `number` to a writer; `output` is None where no model was run."""
         ordinals = self._stages.ordinals(ONLY_PIPELINE, fetched.stages)
-        stamp = rows.BatchStamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
+        stamp = wire.BatchStamp(self._run_id, epoch=0, batch=number, visits=[0] * fetched.count, stages=ordinals)
         tables: dict[str, Any] = {}
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages
         if output is not None:
             made = [self._predictions(fetched, number, one, digests) for one in output.graded]
             tables |= {
-                name: rows.join_tables([one[name] for one in made if name in one]) for one in made for name in one
+                name: wire.join_tables([one[name] for one in made if name in one]) for one in made for name in one
             }
             keys = self._keys(fetched, output.graded[0].call if made else _UNGRADED)
             numbered = {place: key | {"number": number} for place, key in keys.items()}
@@ -273,7 +273,7 @@ class Rows:
             "samples": len(fetched.ok),
             "evidence": "batch",
         }
-        return rows.table_of("calls", {name: [value] for name, value in facts.items()})
+        return wire.table_of("calls", {name: [value] for name, value in facts.items()})
 
     def _predictions(
         self, fetched: RecordedBatch, number: int, output: ModelOutput, digests: list[str | None]
@@ -295,7 +295,7 @@ class Rows:
             "number": [number] * count,
             "head": [output.head] * count,
         }
-        found = {"predictions": rows.table_of("predictions", columns)}
+        found = {"predictions": wire.table_of("predictions", columns)}
         if output.task is not None:
             found |= task_tables(output.task, self._keys(fetched, output.call))
         return found

@@ -28,12 +28,12 @@ from audit.store.write.background import BackgroundWriter
 from audit.store.write.writer import RunWriter
 
 
-def run(request: RunRequest) -> Run:
+def record_locally(request: RunRequest) -> Run:
     """Record a new run; gives its row as committed."""
     return LocalRun(begin(request)).execute()
 
 
-def resume(store: str, reference: str | None, **changes: Any) -> Run:
+def resume_locally(store: str, reference: str | None, **changes: Any) -> Run:
     """Continue an interrupted run. It then has the same rows as a run that was not interrupted."""
     return LocalRun(resume_plan(store, reference, **changes)).execute()
 

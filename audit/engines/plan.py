@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import provenance as environment
+from audit import provenance
 from audit.engines.assemble import Assembly, assemble
 from audit.engines.request import RunRequest
 from audit.errors import NotFound, UsageError
@@ -146,9 +146,9 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         arch=model.arch if model else None,
         classes=assembly.classes,
         pipeline_digest=assembly.pipeline_digest(),
-        versions=environment.versions(),
-        git_commit=environment.git_commit(),
-        host=environment.host(),
+        versions=provenance.versions(),
+        git_commit=provenance.git_commit(),
+        host=provenance.host(),
         tags=dict(request.tags),
         recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept | found),
         expected=total,

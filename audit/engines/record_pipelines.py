@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from audit.engines.local import run
+from audit.engines.local import record_locally
 from audit.engines.request import RunRequest
 from audit.errors import PipelineError, UsageError
 from audit.identity import check_run_name
@@ -30,7 +30,7 @@ def record_pair(
     for pipeline, name in zip(pipelines, _names(pipelines), strict=True):
         report = _prefix_progress(pipeline, progress) if progress is not None else None
         asked = {"name": name, **options}
-        made = run(RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **asked))
+        made = record_locally(RunRequest(dataset=dataset, pipeline=pipeline, store=store, progress=report, **asked))
         if made.status != "complete":
             raise PipelineError(
                 f"The recording of {pipeline} ended as {made.status}. {' '.join(made.warnings[-1:])}".rstrip(),

@@ -15,7 +15,7 @@ import pytest
 from warm_programs import warm_audit
 
 import audit
-from audit.engines.local import resume
+from audit.engines.local import resume_locally
 from audit.errors import NotFound, UsageError
 
 pytestmark = pytest.mark.workers
@@ -101,7 +101,7 @@ def test_sigkill_at_random_moments_and_resume(
             assert set(counts) <= {(4, 4)}
             assert len(counts) == killed.samples < 60
         assert rows_of(tmp_path / "lineage", earlier.run_id) == undisturbed
-        resumed = resume(str(tmp_path / "lineage"), killed.run_id)
+        resumed = resume_locally(str(tmp_path / "lineage"), killed.run_id)
         assert (resumed.run_id, resumed.status, resumed.samples) == (killed.run_id, "complete", 60)
         assert rows_of(tmp_path / "lineage", killed.run_id) == undisturbed
 
@@ -144,9 +144,9 @@ def test_what_cannot_be_resumed(
     process.communicate()
     (images / "class_0" / "img_000.png").unlink()
     with pytest.raises(UsageError, match="dataset has changed"):
-        resume(store, None)
+        resume_locally(store, None)
     complete = audit.run(images, pipeline=pipeline, store=store, workers=0)
     with pytest.raises(UsageError, match="complete"):
-        resume(store, complete.run_id)
+        resume_locally(store, complete.run_id)
     with pytest.raises(NotFound):
-        resume(store, "nothing")
+        resume_locally(store, "nothing")

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import audit
-from audit.engines.local import run
+from audit.engines.local import record_locally
 from audit.engines.request import RunRequest
 from audit.errors import ModelError, NeedsTrust
 from audit.models import load
@@ -65,7 +65,7 @@ def test_a_run_gives_what_transformers_gives(tmp_path: Path) -> None:
         place = tmp_path / "data" / ("cat", "dog")[number % 2]
         place.mkdir(parents=True, exist_ok=True)
         noise(number, 20 + number).save(place / f"{number}.png")
-    done = run(
+    done = record_locally(
         RunRequest(dataset=str(tmp_path / "data"), model=str(folder), store=str(tmp_path / "lineage"), workers=0)
     )
     assert (done.status, done.classes) == ("complete", ["cat", "dog"])
@@ -221,7 +221,7 @@ def test_texts_are_classified_with_the_tokenizer_as_a_stage(tmp_path: Path) -> N
     folder = bert(tmp_path / "bert", "SequenceClassification")
     (tmp_path / "texts.csv").write_text("text,label\ngood film,cat\nbad,dog\nanna lives in rome,cat\n")
     store = str(tmp_path / "lineage")
-    done = run(RunRequest(dataset=str(tmp_path / "texts.csv"), model=str(folder), store=store, workers=0))
+    done = record_locally(RunRequest(dataset=str(tmp_path / "texts.csv"), model=str(folder), store=store, workers=0))
     assert (done.status, done.samples, done.task) == ("complete", 3, "classification")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
@@ -239,7 +239,7 @@ def test_tokens_are_classified_with_the_tokenizer_as_a_stage(tmp_path: Path) -> 
     folder = bert(tmp_path / "bert", "TokenClassification")
     (tmp_path / "texts.txt").write_text("anna lives in rome\ngood film\n")
     store = str(tmp_path / "lineage")
-    done = run(RunRequest(dataset=str(tmp_path / "texts.txt"), model=str(folder), store=store, workers=0))
+    done = record_locally(RunRequest(dataset=str(tmp_path / "texts.txt"), model=str(folder), store=store, workers=0))
     assert (done.status, done.samples, done.output, done.task) == ("complete", 2, "tokens", "tokens")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.BertForTokenClassification.from_pretrained(folder).eval()
@@ -265,7 +265,7 @@ def test_tokens_are_graded_where_the_dataset_has_their_targets(tmp_path: Path) -
     request = RunRequest(
         dataset=str(tmp_path), model=str(folder), store=store, workers=0, pipeline=str(tmp_path / "data.py")
     )
-    done = run(request)
+    done = record_locally(request)
     assert done.status == "complete"
     with audit.open(store) as opened:
         found = opened.sql("SELECT index, position, target FROM tokens ORDER BY ALL").fetchall()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from audit.engines.local import run
+from audit.engines.local import record_locally
 from audit.engines.request import RunRequest
 from audit.records import Run
 from audit.store.wire import table_of
@@ -87,7 +87,7 @@ class Recorder:
     def file(self, dataset: Path, pipeline: Path, **options: Any) -> Run:
         """Record through a pipeline file that is there."""
         options = {"workers": 0, "capture": "full", **options}
-        return run(RunRequest(dataset=str(dataset), pipeline=str(pipeline), store=self.store, **options))
+        return record_locally(RunRequest(dataset=str(dataset), pipeline=str(pipeline), store=self.store, **options))
 
 
 def hexed(*words: object) -> str:

@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import audit
-from audit.engines.local import LocalRun, resume
+from audit.engines.local import LocalRun, resume_locally
 from audit.engines.plan import begin
 from audit.engines.request import RunRequest
 from audit.errors import UsageError
@@ -218,7 +218,7 @@ def test_resuming_refuses_an_edited_helper(tmp_path: Path, pictures: Any, files:
     begin(request).writer.finish("interrupted")
     files(helper_of_pipeline=HELPER.replace("VALUE = 1", "VALUE = 8"))
     with pytest.raises(UsageError, match=r"helper_of_pipeline\.py has changed"):
-        resume(str(store), None)
+        resume_locally(str(store), None)
 
 
 def test_a_reload_by_the_user_reads_the_disk(tmp_path: Path, pictures: Any, files: Files) -> None:

@@ -39,7 +39,7 @@ _GPU_BATCHES = 16
 _HOPELESS = 6
 
 
-def run(request: RunRequest) -> Run:
+def record_on_ray(request: RunRequest) -> Run:
     """Record a new run; gives its row as committed."""
     with connect_cluster(request.address) as cluster:
         capacity = cluster.capacity()
@@ -48,7 +48,7 @@ def run(request: RunRequest) -> Run:
         return RayRun(begin(request), cluster, capacity, actors).execute()
 
 
-def resume(store: str, reference: str | None, **changes: Any) -> Run:
+def resume_on_ray(store: str, reference: str | None, **changes: Any) -> Run:
     """Continue an interrupted run, whichever engine began it."""
     with connect_cluster(changes.get("address")) as cluster:
         capacity = cluster.capacity()

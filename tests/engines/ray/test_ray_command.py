@@ -20,7 +20,7 @@ from ray_material import gone, ray_processes, short_folder, write_material
 from warm_programs import warm_audit
 
 import audit
-from audit.engines.run import resume
+from audit.engines.run import resume_run
 from audit.errors import MissingExtra, UsageError
 
 pytest.importorskip("ray.data")
@@ -86,7 +86,7 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
     assert addresses
     assert all(ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback for address in addresses)
     assert usage_settings == {"0"}
-    done = resume(str(store), None)
+    done = resume_run(str(store), None)
     assert done.status == "complete"
     with audit.open(store) as opened:
         counts = opened.sql("SELECT count(*), count(DISTINCT index) FROM samples").fetchone()

@@ -24,7 +24,7 @@ from warm_programs import warm_audit
 import audit
 from audit.cli.main import cli
 from audit.engines.ray.cluster import ClusterCapacity
-from audit.engines.run import resume
+from audit.engines.run import resume_run
 from audit.errors import ModelError, PipelineError, RecordingError, UsageError
 from audit.records import Progress
 
@@ -222,7 +222,7 @@ def test_a_run_is_resumed_by_the_other_engine(
     if then == "ray":
         resumed_by_command(store, begun.run_id, nodes.address)
     else:
-        resume(str(store), begun.run_id)
+        resume_run(str(store), begun.run_id)
     with audit.open(store) as opened:
         done = opened.run(begun.run_id)
     assert (done.status, done.samples) == ("complete", 31)

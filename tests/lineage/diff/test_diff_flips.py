@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from places import CHECKPOINT, DIGITS, PIPELINE
 
-from audit.engines.local import run
+from audit.engines.local import record_locally
 from audit.engines.request import RunRequest
 from audit.lineage.diff.diff import diff
 from audit.records import Run
@@ -31,7 +31,7 @@ class Digits:
         request = RunRequest(
             dataset=str(images or self.images), model=str(model), pipeline=str(pipeline), store=self.store, workers=0
         )
-        return run(request)
+        return record_locally(request)
 
 
 @pytest.fixture(scope="module")
