@@ -534,6 +534,18 @@ class TagRow(TypedDict):
     tag: Annotated[str, VARCHAR("the tag")]
     note: Annotated[str | None, VARCHAR("what the person wrote about it", null="nothing")]
     tagged_at: Annotated[str, VARCHAR("when, in UTC, as ISO 8601")]
+    split: Annotated[
+        str | None,
+        VARCHAR("its split: loaders of one run may have samples of the same index", null="unknown", since=8),
+    ]
+    root: Annotated[
+        str | None,
+        VARCHAR(
+            "its dataset's folder. A row without split and folder is about every sample of its index",
+            null="it has none",
+            since=8,
+        ),
+    ]
 
 
 class GeneratorStateRow(VisitRow):

@@ -302,14 +302,15 @@ class Store(NotebookView):
         The samples are those with these indices, and those that meet the SQL condition `where`.
         """
         from audit.store.maintain.sample_tags import tag_samples
+        from audit.store.read.items import SampleIdentity
 
         run_id = self.run(run).run_id
-        chosen = set(indices)
+        items: set[SampleIdentity] = set()
         if where is not None:
             require_condition(self.reader, "lineage", where)
-            query = f"SELECT DISTINCT index FROM lineage WHERE run_id = ? AND (\n{where}\n)"
-            chosen |= {index for (index,) in self.sql(query, parameters=[run_id]).fetchall()}
-        return tag_samples(self.reader, run_id, chosen, tag, note=note, remove=remove)
+            query = f"SELECT DISTINCT index, split, root FROM lineage WHERE run_id = ? AND (\n{where}\n)"
+            items = {SampleIdentity(*row) for row in self.sql(query, parameters=[run_id]).fetchall()}
+        return tag_samples(self.reader, run_id, indices, tag, items=items, note=note, remove=remove)
 
     def embed(
         self,
@@ -336,16 +337,14 @@ class Store(NotebookView):
         from audit.lineage.selection import chosen_rows, write_selection
 
         row = self.run(run)
-        indices = None
         if tag is not None:
-            query = "SELECT index FROM tags WHERE run_id = ? AND tag = ?"
-            indices = [index for (index,) in self.sql(query, parameters=[row.run_id, tag]).fetchall()]
-            if not indices:
+            query = "SELECT count(*) FROM tags WHERE run_id = ? AND tag = ?"
+            if self.sql(query, parameters=[row.run_id, tag]).fetchone() == (0,):
                 raise NotFound(
                     f"No sample of the run {row.run_id} has the tag {tag!r}.",
                     hint="See the tags with: audit sql 'SELECT DISTINCT tag FROM tags'",
                 )
-        return write_selection(chosen_rows(self.reader, row, where or "", indices=indices), path)
+        return write_selection(chosen_rows(self.reader, row, where or "", tag=tag), path)
 
     def rename(self, run: str, name: str | None) -> Run:
         """Give a run another name, or none. Return its row."""

@@ -11,7 +11,7 @@ import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from audit.integrations import (
 from audit.integrations import run_facts as facts
 from audit.output_file import explain_write_errors
 from audit.registry import Registry
+from audit.store.read.items import SampleIdentity
 from audit.store.read.reader import HasReader, Reader, reader_of
 
 
@@ -75,10 +76,12 @@ def export(
     where: str | None = None,
     tag: str | None = None,
     indices: Sequence[int] | None = None,
+    items: Collection[SampleIdentity] | None = None,
 ) -> ExportResult:
     """Write one run in another tool's format into the folder `output`; create the folder if it is missing.
 
-    `where` (an SQL condition over `lineage`), `tag` and `indices` choose samples, for formats that take chosen samples.
+    `where` (an SQL condition over `lineage`), `tag`, `indices` and `items` choose samples, for formats that take chosen
+    samples.
     """
     exporter = EXPORTERS.get(to)
     with ExitStack() as held:
@@ -86,8 +89,10 @@ def export(
         row = reader.run(run)
         arguments: dict[str, list[dict[str, Any]]] = {}
         if takes_samples(exporter):
-            arguments["samples"] = facts.last_epoch_samples(reader, row, where=where, tag=tag, indices=indices)
-        elif not (where is None and tag is None and indices is None):
+            arguments["samples"] = facts.last_epoch_samples(
+                reader, row, where=where, tag=tag, indices=indices, items=items
+            )
+        elif any(choice is not None for choice in (where, tag, indices, items)):
             raise UsageError(
                 f"The format {to} holds whole runs, not chosen samples.",
                 hint=f"Leave out the choice, or use one of {', '.join(selection_forms())}.",
@@ -110,10 +115,17 @@ def selection_forms() -> list[str]:
     return [name for name in EXPORTERS if takes_samples(EXPORTERS.get(name))]
 
 
-def export_archive(reader: Reader, run: str | None, to: str, indices: Sequence[int]) -> bytes:
+def export_archive(
+    reader: Reader,
+    run: str | None,
+    to: str,
+    indices: Sequence[int] | None = None,
+    *,
+    items: Collection[SampleIdentity] | None = None,
+) -> bytes:
     """Return chosen samples in another tool's format as one zip archive, for a download."""
     with tempfile.TemporaryDirectory(prefix="audit-export-") as folder:
-        done = export(reader, run, to, folder, indices=indices)
+        done = export(reader, run, to, folder, indices=indices, items=items)
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in done.files:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from audit.records import Run, Stage
 from audit.store.read.condition import require_condition
+from audit.store.read.items import LISTED, SampleIdentity, as_parameters, is_tagged, same_item
 from audit.store.read.reader import Reader
 
 _PARAMETERS = ("dataset", "dataset_digest", "model", "model_digest", "arch", "pipeline_digest", "seed", "capture")
@@ -142,28 +143,33 @@ def last_epoch_samples(
     where: str | None = None,
     tag: str | None = None,
     indices: Sequence[int] | None = None,
+    items: Collection[SampleIdentity] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the samples of each split's last epoch with their predictions, raw names, tags and notes.
 
-    All of them, or those that meet an SQL condition over `lineage`, have a tag, and are among the indices.
+    All of them, or those that meet an SQL condition over `lineage`, have a tag, and are among the indices or items.
     """
     if where:
         require_condition(reader, "lineage", where)
     conditions = [f"(\n{where or 'true'}\n)"]  # on lines of its own: it may end with a comment
     parameters: list[Any] = [run.run_id, run.run_id]
     if tag is not None:
-        conditions.append("index IN (SELECT index FROM tags WHERE run_id = ? AND tag = ?)")
+        conditions.append(f"EXISTS (FROM tags g WHERE g.run_id = ? AND g.tag = ? AND {is_tagged('g', 'newest')})")
         parameters += [run.run_id, tag]
     if indices is not None:
         conditions.append(f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})")
+    if items is not None:
+        conditions.append(f"EXISTS (FROM ({LISTED}) w WHERE {same_item('w', 'newest')})")
+        parameters += as_parameters(items)
     return reader.sql(
         f"""
         WITH tagged AS (
-            SELECT index, list(tag ORDER BY tag) AS tags, list(note ORDER BY tag) FILTER (note IS NOT NULL) AS notes
-            FROM tags WHERE run_id = ? GROUP BY index
+            SELECT s.epoch, s.index, s.visit, list(tag ORDER BY tag) AS tags,
+                list(note ORDER BY tag) FILTER (note IS NOT NULL) AS notes
+            FROM samples s JOIN (FROM tags WHERE run_id = ?) t ON {is_tagged("t", "s")} GROUP BY ALL
         ), newest AS (
             SELECT l.*, s.source_raw, t.tags, t.notes
-            FROM lineage l JOIN samples s USING (run_id, epoch, index, visit) LEFT JOIN tagged t USING (index)
+            FROM lineage l JOIN samples s USING (run_id, epoch, index, visit) LEFT JOIN tagged t USING (epoch, index, visit)
             WHERE l.run_id = ? QUALIFY l.epoch = max(l.epoch) OVER (PARTITION BY l.split)
         )
         FROM newest WHERE {" AND ".join(conditions)} ORDER BY split, index, visit

@@ -8,7 +8,7 @@ import json
 import os
 import tarfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -18,6 +18,7 @@ from audit.lineage.queries.overview import last_epoch
 from audit.output_file import FORMULA, explain_write_errors, replace_file
 from audit.records import Run
 from audit.store.read.condition import require_condition
+from audit.store.read.items import LISTED, SampleIdentity, as_parameters, is_tagged, same_item
 from audit.store.read.reader import Reader
 
 Form = Literal["csv", "jsonl"]
@@ -51,29 +52,48 @@ class ChosenRow(SelectedSample):
 _COLUMNS = tuple(SelectedSample.__annotations__)
 
 
-def chosen_rows(reader: Reader, run: Run, where: str, *, indices: Sequence[int] | None = None) -> list[SelectedSample]:
-    """Return the samples of the last epoch that meet an SQL condition, or have these indices, with their tags and notes."""
-    listed = (
-        f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})" if indices is not None else "true"
-    )
+def chosen_rows(
+    reader: Reader,
+    run: Run,
+    where: str = "",
+    *,
+    items: Collection[SampleIdentity] | None = None,
+    tag: str | None = None,
+) -> list[SelectedSample]:
+    """Return samples with their tags and notes: those of the last epoch that meet an SQL condition or have a tag, or these items.
+
+    Items are returned as they were visited last.
+    """
     if where:
         require_condition(reader, "lineage", where)
+    conditions = [f"(\n{where or 'true'}\n)"]
+    parameters: list[Any] = []
+    chosen = "lineage"
+    if items is not None:
+        chosen += f" SEMI JOIN ({LISTED}) wanted ON {same_item('lineage', 'wanted')}"
+        parameters += as_parameters(items)
+    parameters.append(run.run_id)
+    if items is None:
+        conditions.append("epoch = ?")
+        parameters.append(last_epoch(reader, run))
+    if tag is not None:
+        conditions.append(
+            f"EXISTS (FROM tags t WHERE t.run_id = lineage.run_id AND t.tag = ? AND {is_tagged('t', 'lineage')})"
+        )
+        parameters.append(tag)
+    newest = "QUALIFY epoch = max(epoch) OVER (PARTITION BY index, split, root)" if items is not None else ""
     rows = reader.sql(
         f"""
-        WITH chosen AS (SELECT * FROM lineage WHERE run_id = ? AND epoch = ? AND {listed} AND (
-{where or "true"}
-        )), tagged AS (
-            SELECT index, string_agg(tag, ' ' ORDER BY tag) AS tags, string_agg(note, ' ' ORDER BY tag) AS notes
-            FROM tags WHERE run_id = ? GROUP BY index
-        ), raw AS (
-            SELECT index, any_value(source_raw) AS source_raw
-            FROM samples WHERE run_id = ? AND source_raw IS NOT NULL GROUP BY index
-        )
-        SELECT root, source, source_raw, NULL AS path, label, label_name, index, epoch, visit, predicted_name, confidence,
-            correct, loss, tags, notes
-        FROM chosen LEFT JOIN tagged USING (index) LEFT JOIN raw USING (index) ORDER BY index, visit
+        WITH chosen AS (SELECT * FROM {chosen} WHERE run_id = ? AND {" AND ".join(conditions)} {newest})
+        SELECT l.root, l.source, any_value(s.source_raw) AS source_raw, NULL AS path, l.label, l.label_name, l.index, l.epoch, l.visit,
+            l.predicted_name, l.confidence, l.correct, l.loss, string_agg(t.tag, ' ' ORDER BY t.tag) AS tags,
+            string_agg(t.note, ' ' ORDER BY t.tag) AS notes
+        FROM chosen l LEFT JOIN samples s USING (run_id, epoch, index, visit)
+            LEFT JOIN (FROM tags WHERE run_id = ?) t ON {is_tagged("t", "l")}
+        GROUP BY ALL ORDER BY l.index, l.visit
         """,
-        parameters=[run.run_id, last_epoch(reader, run), run.run_id, run.run_id],
+        run=run.run_id,
+        parameters=[*parameters, run.run_id],
     ).rows(ChosenRow)
     return [_with_path(row) for row in rows]
 

@@ -68,7 +68,7 @@ def write_samples(
 ) -> None:
     """Samples with their stages and predictions.
 
-    A sample may say: index, epoch, visit, split, source, root, label, label_name, predicted, error, text, preview, loss,
+    A sample may say: index, epoch, visit, split, source, root, digest, label, label_name, predicted, error, text, preview, loss,
     step, probabilities.
     """
     run = writer.run.run_id
@@ -84,7 +84,7 @@ def write_samples(
                 "split": sample.get("split"),
                 "source": sample.get("source", f"{index}.png"),
                 "root": sample.get("root", "/nowhere"),
-                "source_digest": "0" * 64,
+                "source_digest": sample.get("digest", "0" * 64),
                 "label": sample.get("label"),
                 "label_name": sample.get("label_name"),
                 "status": "failed" if failed else "ok",

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 from web_server import served
-from webstores import begin, write_samples
+from webstores import begin, jpeg, write_samples
 
 from audit.api import Store
 from audit.cli.main import cli
@@ -137,6 +137,58 @@ def test_select_tiles_tag_and_export_them(page: Any, gallery_site: str, photos: 
         page.get_by_role("link", name="JSON lines").last.click()
     lines = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
     assert {line["tags"] for line in lines} == {"it's <b>blurred</b>"}
+
+
+def test_samples_of_two_loaders_that_have_the_same_index(tmp_path: Path) -> None:
+    """A tile of the validation data is that sample alone, not the training sample of the same index."""
+    place = tmp_path / "lineage"
+    writer = begin(place, "training", classes=["a", "b"])
+    train, val = str(tmp_path / "train"), str(tmp_path / "val")
+    for folder in (train, val):
+        os.mkdir(folder)
+        Path(folder, "a.png").write_bytes(jpeg())
+    loaders: list[dict[str, Any]] = [
+        {"split": "train", "root": train, "digest": "t" * 64},
+        {"split": "val", "root": val, "digest": "v" * 64, "visit": 1},
+    ]
+    rows = [
+        {"index": index, "epoch": epoch, "source": "a.png", "label": 0, "predicted": 1, "label_name": "a", **loader}
+        for epoch in range(2)
+        for index in range(3)
+        for loader in loaders
+    ]
+    write_samples(writer, rows)
+    run = writer.finish("complete").run_id
+    writer = begin(place, "evaluation")
+    write_samples(writer, [{"source": "a.png", "root": val, "digest": "v" * 64}])
+    evaluated = writer.finish("complete").run_id
+    ours = {"origin": "http://localhost"}
+    with TestClient(build(str(place), write=True), base_url="http://localhost") as client:
+        blocks = client.get(f"/run/{run}/gallery/block?where=split+%3D+%27val%27").text
+        assert re.findall(r'class="pick"[^>]*value="([^"]*)"', blocks) == ["1-0-1", "1-1-1", "1-2-1"]
+        client.post(f"/run/{run}/tag", data={"indices": "1-1-1", "tag": "odd"}, headers=ours).raise_for_status()
+        for chosen in ("indices=1-1-1", "where=split+%3D+%27val%27+AND+index+%3D+1&of=all", "where=&tag=odd"):
+            exported = client.get(f"/run/{run}/export?as=csv&{chosen}").text
+            assert [(row["path"], row["tags"]) for row in csv.DictReader(io.StringIO(exported))] == [
+                (f"{val}/a.png", "odd")
+            ]
+            found = client.get(f"/run/{run}/export?as=label-studio&{chosen}")
+            with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
+                tasks = json.loads(archive.read(next(name for name in archive.namelist() if "tasks" in name)))
+            assert len(tasks) == 1
+        shown = client.get(f"/run/{run}/gallery/block?where=index+%3D+1&format=json").json()["samples"]
+        assert [(sample["visit"], sample["tags"]) for sample in shown] == [(0, []), (1, ["odd"])]
+        found = client.get(f"/run/{evaluated}/trace/0/similar?format=json").json()
+        assert {(one["run_id"], one["split"]) for one in found["same_file"]} == {(run, "val")}
+    with Store(str(place)) as store:
+        assert store.tag_samples("hard", run, where="split = 'train'") == 3
+        assert store.tag_samples("both", run, indices=[2]) == 2
+        kept = store.sql("SELECT tag, index, split, root FROM tags ORDER BY ALL").fetchall()
+        assert kept[:2] == [("both", 2, "train", train), ("both", 2, "val", val)]
+        assert store.tag_samples("both", run, where="split = 'val' AND index = 2", remove=True) == 1
+        assert store.select(str(tmp_path / "hard.csv"), run, tag="hard") == 3
+        assert store.select(str(tmp_path / "both.csv"), run, tag="both") == 1
+    assert f"{train}/a.png" in (tmp_path / "both.csv").read_text()
 
 
 def test_a_selection_in_every_form(gallery_site: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 from audit.records import Run
+from audit.store.read.items import is_tagged
 from audit.store.read.reader import Reader
 from audit.tables import SampleRow
 from audit.values import Preview
@@ -96,13 +97,18 @@ def history(reader: Reader, run: Run, sample: SampleRow, most: int = 60) -> list
     return [row for row in found if (row["epoch"], row["visit"]) in visits][-most:]
 
 
-def tags(reader: Reader, run: Run, indices: Iterable[int]) -> dict[int, list[str]]:
-    """The tags of each sample that has any."""
-    listed = ", ".join(str(int(index)) for index in sorted(set(indices)))
-    if not listed:
+def tags(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, list[str]]:
+    """The tags of each visit (epoch, index, visit) whose sample has any."""
+    wanted = set(keys)
+    if not wanted or not reader.sql("FROM tags WHERE run_id = ? LIMIT 1", parameters=[run.run_id]).fetchall():
         return {}
-    query = f"SELECT index, list_sort(list(tag)) FROM tags WHERE run_id = ? AND index IN ({listed}) GROUP BY index"
-    return {row[0]: row[1] for row in reader.sql(query, parameters=[run.run_id]).fetchall()}
+    listed = ", ".join(str(int(index)) for index in sorted({key[1] for key in wanted}))
+    query = (
+        f"SELECT s.epoch, s.index, s.visit, list_sort(list(tag)) FROM (FROM samples WHERE run_id = ? AND index IN ({listed})) s "
+        f"JOIN (FROM tags WHERE run_id = ?) t ON {is_tagged('t', 's')} GROUP BY ALL"
+    )
+    rows = reader.sql(query, parameters=[run.run_id, run.run_id]).fetchall()
+    return {(epoch, index, visit): found for epoch, index, visit, found in rows if (epoch, index, visit) in wanted}
 
 
 def tag_names(reader: Reader, run: Run) -> dict[str, int]:

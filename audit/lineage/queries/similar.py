@@ -7,13 +7,13 @@ from typing import TypedDict
 
 import numpy as np
 
-from audit.lineage.queries.browsing import Key, previews, sources
+from audit.lineage.queries.browsing import Key, previews
 from audit.lineage.queries.overview import last_epoch
 from audit.lineage.small_pictures import Array, SmallPictures, distances, shrink, small_pictures
 from audit.records import Run
 from audit.store.read.reader import Reader
 from audit.store.sql_literal import literal
-from audit.tables import VisitRow
+from audit.tables import SampleRow, VisitRow
 
 #: Of each run, and of how many runs, pictures are looked at: what takes a few seconds the first time.
 MOST_PICTURES, MOST_RUNS = 20_000, 12
@@ -23,6 +23,8 @@ class AlikeSample(VisitRow):
     """A sample of any run that is like another."""
 
     source: str | None
+    root: str | None
+    source_digest: str | None
     split: str | None
     label: int | None
     label_name: str | None
@@ -44,8 +46,9 @@ _SHOWN = ", ".join(AlikeSample.__annotations__)
 
 
 def compared_runs(reader: Reader, run: Run) -> list[Run]:
-    """Return the runs that samples are looked for in: this one, and the newest others."""
+    """Return the runs that samples are looked for in: this one, those of the same dataset, and others; the newest first."""
     others = [other for other in reversed(reader.runs()) if other.run_id != run.run_id]
+    others.sort(key=lambda other: other.dataset != run.dataset)
     return [run, *others[: MOST_RUNS - 1]]
 
 
@@ -56,11 +59,14 @@ def same_file(reader: Reader, run: Run, source_digest: str | None, runs: Sequenc
         if other.run_id == run.run_id:
             continue
         # First the sample, then its prediction: a join of all samples would take ten times as long.
-        query = "SELECT index FROM samples WHERE run_id = ? AND epoch = ? AND source_digest = ? ORDER BY index LIMIT 3"
+        query = (
+            "SELECT index, visit FROM samples WHERE run_id = ? AND epoch = ? AND source_digest = ? ORDER BY ALL LIMIT 3"
+        )
         parameters = [other.run_id, last_epoch(reader, other), source_digest]
-        indices = [str(index) for (index,) in reader.sql(query, run=[other.run_id], parameters=parameters).fetchall()]
-        if indices:
-            shown = f"SELECT {_SHOWN} FROM lineage WHERE run_id = ? AND epoch = ? AND index IN ({', '.join(indices)})"
+        visits = reader.sql(query, run=[other.run_id], parameters=parameters).fetchall()
+        if visits:
+            listed = ", ".join(f"({index}, {visit})" for index, visit in visits)
+            shown = f"SELECT {_SHOWN} FROM lineage WHERE run_id = ? AND epoch = ? AND (index, visit) IN ({listed})"
             found += reader.sql(shown, run=[other.run_id], parameters=parameters[:2]).rows(AlikeSample)
     return found
 
@@ -83,7 +89,6 @@ def look_alike(
     `pictures` gives the small pictures of a run, which a server keeps.
     """
     own = _own_picture(reader, run, key)
-    named = sources(reader, run, [key]).get(key)
     looked: ComparedCounts = {"runs": 0, "pictures": 0, "total": 0}
     if own is None:
         return [], looked
@@ -100,9 +105,10 @@ def look_alike(
             if np.isfinite(apart[place]) and not is_itself:
                 nearest.append((float(apart[place]), other.run_id, (epoch, index, visit)))
     nearest.sort()
+    rows = reader.rows(SampleRow, run.run_id, index=key[1], where=f"epoch = {key[0]} AND visit = {key[2]}")
     # The same file is listed for itself. Items without a file are not the same because their numbers are.
-    known = {named} if named is not None and not named.startswith("dataset://") else set()
-    return _describe_samples(reader, nearest[: 6 * most], most, known), looked
+    itself = {_file(row) for row in rows if row["root"] is not None}
+    return _describe_samples(reader, nearest[: 6 * most], most, itself), looked
 
 
 def _own_picture(reader: Reader, run: Run, key: Key) -> Array | None:
@@ -112,7 +118,7 @@ def _own_picture(reader: Reader, run: Run, key: Key) -> Array | None:
 
 
 def _describe_samples(
-    reader: Reader, nearest: Sequence[tuple[float, str, Key]], most: int, seen: set[str]
+    reader: Reader, nearest: Sequence[tuple[float, str, Key]], most: int, seen: set[File]
 ) -> list[tuple[float, AlikeSample]]:
     """Return the samples with their files and predictions; a file that several runs have is listed once."""
     rows: dict[tuple[str, int, int, int], AlikeSample] = {}
@@ -125,9 +131,20 @@ def _describe_samples(
     found: list[tuple[float, AlikeSample]] = []
     for apart, run_id, key in nearest:
         sample = rows.get((run_id, *key))
-        name = sample["source"] if sample is not None and sample["source"] is not None else f"{run_id} {key[1]}"
-        if sample is None or name in seen:
+        if sample is None or _file(sample) in seen:
             continue
-        seen.add(name)
+        seen.add(_file(sample))
         found.append((apart, sample))
     return found[:most]
+
+
+#: Samples are listed as one if these are equal: the digest of the file's bytes, else its folder and name, else run and index.
+File = tuple[str | int | None, ...]
+
+
+def _file(sample: AlikeSample | SampleRow) -> File:
+    if sample["source_digest"] is not None:
+        return (sample["source_digest"],)
+    if sample["source"] is not None:
+        return sample["root"], sample["source"]
+    return sample["run_id"], sample["index"]

@@ -209,7 +209,7 @@ def _block(state: AppState, store: Reader, row: Run, request: Request) -> JsonOb
     if shows == "picture":
         _expect(state, store, row, rows, chosen.stage)
     texts = _texts(store, row, rows, chosen.stage) if shows == "text" else {}
-    tagged = browsing.tags(store, row, [sample["index"] for sample in rows])
+    tagged = browsing.tags(store, row, [_key(sample) for sample in rows])
     named, said = _describe(state, store, row, tuple(_key(sample) for sample in rows))
     samples = [
         {
@@ -217,7 +217,7 @@ def _block(state: AppState, store: Reader, row: Run, request: Request) -> JsonOb
             "text": texts.get(_key(sample)),
             "source": named.get(_key(sample)),
             "said": said.get(_key(sample)),
-            "tags": tagged.get(sample["index"], []),
+            "tags": tagged.get(_key(sample), []),
         }
         for sample in rows
     ]

@@ -203,7 +203,8 @@
 
   function condition(polygon) {
     const run = "run_id = '" + place.dataset.run + "'";
-    const several = place.dataset.epochs > 1, key = several ? "(epoch, index, visit)" : "index";
+    // Loaders of one run, such as training and validation, have samples of the same index.
+    const several = place.dataset.epochs > 1 || data.visit.some((visit) => visit > 0), key = several ? "(epoch, index, visit)" : "index";
     const listed = (n) => (several ? "(" + [data.epoch[n], data.index[n], data.visit[n]].join(", ") + ")" : data.index[n]);
     if (count <= LISTED) return key + " IN (" + [...picked.keys()].filter((n) => picked[n]).map(listed).join(", ") + ")";
     const edges = polygon.map(([x, y], n) => "(" + [...polygon.at(n - 1), x, y].join(", ") + ")").join(", ");
