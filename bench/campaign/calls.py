@@ -88,6 +88,8 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
 
     def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
         creates = mine(path) and flags & os.O_CREAT and not os.path.exists(path)
+        if reads and mine(path) and not flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+            before("open", (os.fspath(path),))
         if creates:
             before("create", (os.fspath(path),))
         descriptor: int = real["open"](path, flags, *more, **options)

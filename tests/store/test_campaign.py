@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from audit.errors import AuditError
+from audit.store.read.reader import Reader
 from bench.campaign.__main__ import MEMBERS
 from bench.campaign.calls import watched
 from bench.campaign.errnos import Fault
@@ -64,6 +65,14 @@ def test_every_call_of_an_upkeep_may_fail(tmp_path: Path, what: str, code: int) 
             return
         assert lost(place, {} if what == REMOVE else {run_id: 2 * BATCH}) is None
     pytest.fail("it makes more than 60 calls")
+
+
+def test_calls_that_read_are_watched(tmp_path: Path) -> None:
+    write_run(fresh(tmp_path / "s"), commits=1)
+    names: set[str] = set()
+    with watched(str(tmp_path / "s"), lambda name, _: names.add(name), reads=True), Reader(str(tmp_path / "s")) as reader:
+        reader.sql("FROM samples").fetchall()
+    assert names == {"open", "listdir"}
 
 
 @pytest.mark.filterwarnings("ignore")
