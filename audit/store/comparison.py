@@ -1,6 +1,7 @@
 """The SQL that compares two runs, written once: the macros `matches` and `flips` and the tables of `audit diff` use it.
 
-Every text here is a query over tables of the store or over the tables that `matching` names. Each sample of both runs
+Every text here is a query over tables of the store or over the tables that `matching` names. A join has its smaller side
+on the right: DuckDB does not know how many rows a table of the store has. Each sample of both runs
 ends up in exactly one place: in `pairs`, or in `alone`.
 """
 
@@ -12,9 +13,11 @@ _ERROR = r"""
          THEN hash(failed_stage, regexp_replace(error, '0x[0-9a-fA-F]+|\S*[/\\]\S*|[0-9]{3,}', '#', 'g')) END
 """
 
+# The digest by its 64-bit hash, which takes a ninth of the memory; that two digests hash alike has a chance of one in 10¹⁹.
 _VISITS = """
-    SELECT run_id, epoch, split, index, visit, coalesce(source, 'dataset://' || index) AS source, source_digest, label,
-           label_name, status = 'failed' AS failed, {error} AS error
+    SELECT split, index, visit, coalesce(source, 'dataset://' || index) AS source,
+           CASE WHEN source_digest IS NOT NULL THEN hash(source_digest) END AS source_digest, label, label_name,
+           status = 'failed' AS failed, {error} AS error
     FROM samples WHERE {rows}
 """
 
@@ -25,8 +28,8 @@ _FILES_OF_MANY = """
 """
 _IN_FILES_OF_MANY = """
     SELECT v.*, o.digest AS loaded, row_number() OVER (PARTITION BY source, o.digest ORDER BY index, visit) AS nth
-    FROM ({visits}) v SEMI JOIN files_of_many USING (source)
-    JOIN (SELECT index, visit, digest FROM stage_outputs WHERE {rows} AND stage = 0) o USING (index, visit)
+    FROM (SELECT index, visit, digest FROM stage_outputs WHERE {rows} AND stage = 0) o
+    JOIN (FROM ({visits}) SEMI JOIN files_of_many USING (source)) v USING (index, visit)
 """
 _NUMBERED = """
     SELECT v.*, row_number() OVER (PARTITION BY source ORDER BY split, index, visit) AS nth
@@ -40,9 +43,7 @@ _FACED = """
            x.error AS error_a, y.error AS error_b,
            x.source_digest IS NOT NULL AND y.source_digest IS NOT NULL AS comparable,
            x.source_digest <> y.source_digest AS other_bytes,
-           CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest,
-           CASE WHEN x.index IS NULL THEN y.run_id WHEN y.index IS NULL THEN x.run_id END AS run_id,
-           CASE WHEN x.index IS NULL THEN y.epoch WHEN y.index IS NULL THEN x.epoch END AS epoch
+           CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest
     FROM ({a}) x {join} ({b}) y ON {on}
 """
 
@@ -50,8 +51,8 @@ _GONE = "SELECT *, index_a AS index, visit_a AS visit FROM faced WHERE index_b I
 _COME = "SELECT *, index_b AS index, visit_b AS visit FROM faced WHERE index_a IS NULL"
 _REST = "SELECT l.* FROM {rows} l ANTI JOIN {met} m ON m.index_{side} = l.index AND m.visit_{side} = l.visit"
 _LOADED = """
-    SELECT l.*, o.digest AS loaded FROM {rows} l
-    JOIN (SELECT index, visit, digest FROM stage_outputs WHERE {run} AND stage = 0) o USING (index, visit)
+    SELECT l.*, o.digest AS loaded FROM (SELECT index, visit, digest FROM stage_outputs WHERE {run} AND stage = 0) o
+    JOIN {rows} l USING (index, visit)
 """
 # The path without the extension: `cat/1.png` and `cat/1.jpg` are one picture that was stored again.
 _STEM = r"""
@@ -78,7 +79,7 @@ _MOST = 4_000
 # One more than the most, so that DuckDB does not list a million keys to count them.
 _KEYS = """
     SELECT list({{'run_id': run_id, 'epoch': epoch, 'index': index, 'visit': visit}} ORDER BY index, visit) AS keys
-    FROM (FROM {rows} LIMIT {limit})
+    FROM (FROM {rows} LIMIT {limit}), (SELECT run_id, epoch FROM samples WHERE {run} LIMIT 1)
 """
 # A function of ours, for no SQL decodes a picture. It reads the previews itself, and only if there is something to compare:
 # a join with `payloads` would read all of them, because DuckDB cannot know how few keys there are.
@@ -95,7 +96,7 @@ _ALIKE = """
 """
 
 _PAIRS = """
-    SELECT * EXCLUDE (digest, run_id, epoch), NULL::VARCHAR AS renamed_to, 'source' AS how
+    SELECT * EXCLUDE (digest), NULL::VARCHAR AS renamed_to, 'source' AS how
     FROM {faced} WHERE index_a IS NOT NULL AND index_b IS NOT NULL
     UNION ALL BY NAME FROM same_bytes UNION ALL BY NAME FROM same_value UNION ALL BY NAME FROM same_look
     UNION ALL BY NAME FROM same_name
@@ -127,7 +128,7 @@ def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dic
     loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
     tables["same_value"] = _MET.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
     tables |= _unmatched_rows("gone1", "come1", "same_value", "2")
-    tables |= _looks()
+    tables |= _looks(a, b)
     tables |= _unmatched_rows("gone2", "come2", "same_look", "3")
     stems = [_STEM.format(rows=rows) for rows in ("gone3", "come3")]
     tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
@@ -150,9 +151,10 @@ def _face_visits(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
     }
 
 
-def _looks() -> dict[str, str]:
+def _looks(a: str, b: str) -> dict[str, str]:
     """Queries that pair what is left by its pictures."""
-    keys = {f"keys_{side}": _KEYS.format(rows=f"{side}2", limit=_MOST + 1) for side in ("gone", "come")}
+    sides = (("gone", a), ("come", b))
+    keys = {f"keys_{side}": _KEYS.format(rows=f"{side}2", run=run, limit=_MOST + 1) for side, run in sides}
     return keys | {"alike": _SEEN.format(most=_MOST), "same_look": _ALIKE}
 
 

@@ -15,10 +15,13 @@ PREDICTED = tuple(
 )
 _PREDICTED = ", ".join(f"p.{name}" for name in PREDICTED)
 
+#: Of the predictions of one visit, the condition for the one that is graded: that of the first recorded model, of its calls the first.
+GRADED = "coalesce(call, 0) = 0"
+
 #: In the order they are created: each may use those before it.
 VIEWS: dict[str, str] = {
-    # One prediction for each visit: that of the first recorded model, of its calls the first.
-    "graded_predictions": "FROM predictions WHERE coalesce(call, 0) = 0",
+    # One prediction for each visit.
+    "graded_predictions": f"FROM predictions WHERE {GRADED}",
     "lineage": f"""
         SELECT s.* EXCLUDE (source_raw), {_PREDICTED}
         FROM samples s LEFT JOIN graded_predictions p USING (run_id, epoch, index, visit)

@@ -7,6 +7,7 @@ several samples have it, and then in order. Every visit ends up in exactly one o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from audit.errors import NotFound
@@ -52,19 +53,25 @@ class MatchedVisits:
 
     pairs: TempTable
     alone: TempTable
+    #: The tables that `pairs` is made of.
+    behind_pairs: list[TempTable]
 
 
 def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     """Match the visits of both sides, and return the temporary tables that hold them."""
     unique = all(_sources_are_unique(scratch, side) for side in (a, b))
     tables = matching_queries(a.rows, b.rows, sources_are_unique=unique)
+    pairs = tables.pop("pairs")
     kept = {name: scratch.keep(name, query) for name, query in tables.items()}
-    found = MatchedVisits(kept.pop("pairs"), kept.pop("alone"))
-    for table in kept.values():
-        scratch.drop(table)
-    return found
+    alone = kept.pop("alone")
+    read = {name for name in kept if re.search(rf"\b{name}\b", pairs)}
+    for name in kept.keys() - read:
+        scratch.drop(kept[name])
+    # A name only: as a table it would be a copy of nearly all of `faced`.
+    return MatchedVisits(scratch.name("pairs", pairs), alone, [kept[name] for name in read])
 
 
 def _sources_are_unique(scratch: Scratch, side: Side) -> bool:
-    query = f"SELECT count(*) = count(DISTINCT coalesce(source, 'dataset://' || index)) FROM samples WHERE {side.rows}"
-    return bool(scratch.row(query)[0])
+    # By their hashes, which take less memory: where two sources hash alike, they are only counted for nothing.
+    source = "coalesce(source, 'dataset://' || index)"
+    return bool(scratch.row(f"SELECT count(*) = count(DISTINCT hash({source})) FROM samples WHERE {side.rows}")[0])

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from audit.lineage.diff.alignment import AlignmentStep
 from audit.lineage.diff.matching import Side
-from audit.store.comparison import flip_query, model_changed, pipeline_changed, scores
+from audit.lineage.diff.pieces import Piece, PieceRows, split_pairs
+from audit.store.comparison import flip_query, pipeline_changed, scores
 from audit.store.read.scratch import Scratch, TempTable
+from audit.store.views import GRADED
 
 _JOINED = """
     SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), x.a0 AS loaded_a,
@@ -48,49 +50,66 @@ _COMPARED = """
 """
 
 _SCORED = """
-    SELECT m.input_a, n.input_b, m.scores_a, n.scores_b FROM {pairs} p
+    SELECT bool_or(scores_a <> scores_b) FROM {pairs} p
     JOIN ({a}) m ON m.index = p.index_a AND m.visit = p.visit_a
-    JOIN ({b}) n ON n.index = p.index_b AND n.visit = p.visit_b
+    JOIN ({b}) n ON n.index = p.index_b AND n.visit = p.visit_b WHERE input_a = input_b
 """
 
 
 def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: Sequence[AlignmentStep]) -> TempTable:
-    """Return a temporary table `compared` with one row for each row of `pairs`, which is removed."""
+    """Return a temporary table `compared` with one row for each row of `pairs`."""
+    pieces = split_pairs(scratch, pairs, a, b)
+    differences = {
+        "model": _constant(_model_changed(scratch, pieces, a, b)),
+        "pipeline": _constant(scratch.row(f"SELECT {pipeline_changed(a.run_literal, b.run_literal)}")[0]),
+    }
     main = [step for step in steps if not step.is_target]
     target = [step for step in steps if step.is_target]
-    joined = _JOINED.format(
-        pairs=pairs,
-        outputs_a=_outputs(a, "a", b),
-        outputs_b=_outputs(b, "b", a),
-        predictions_a=_predictions(a, "a"),
-        predictions_b=_predictions(b, "b"),
-    )
-    compared = scratch.keep(
-        "compared",
-        _COMPARED.format(
-            judged=flip_query(joined, **_differences(scratch, pairs, a, b)),
+    compared = TempTable("")
+    for piece in pieces:
+        joined = _JOINED.format(
+            pairs=piece.pairs,
+            outputs_a=_outputs(a, "a", b, piece.a),
+            outputs_b=_outputs(b, "b", a, piece.b),
+            predictions_a=_predictions("a", piece.a),
+            predictions_b=_predictions("b", piece.b),
+        )
+        query = _COMPARED.format(
+            judged=flip_query(joined, **differences),
             last_input=_last_equal(main),
             last_target=_last_equal(target),
             first_input=_first_other(main, "last_input"),
             first_target=_first_other(target, "last_target"),
             last_step=main[-1].number if main else "NULL",
             missing=_missing_side(steps),
-        ),
-    )
-    scratch.drop(pairs)
+        )
+        if compared:
+            scratch.change(f"INSERT INTO {compared} {query}")
+        else:
+            compared = scratch.keep("compared", query)
     return compared
 
 
-def _differences(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> dict[str, str]:
-    """Return whether the runs' models and pipelines differ, as SQL constants; NULL where that is not known."""
-    ids = a.run_literal, b.run_literal
-    scored = _SCORED.format(pairs=pairs, a=_predictions(a, "a", scored=True), b=_predictions(b, "b", scored=True))
-    found = scratch.row(f"SELECT {model_changed(*ids, f'({scored})')}, {pipeline_changed(*ids)}")
-    model, pipeline = ("NULL" if value is None else str(value).lower() for value in found)
-    return {"model": model, "pipeline": pipeline}
+def _constant(value: bool | None) -> str:
+    """Return a truth value as SQL."""
+    return "NULL" if value is None else str(value).lower()
 
 
-def _outputs(side: Side, name: str, other: Side) -> str:
+def _model_changed(scratch: Scratch, pieces: Sequence[Piece], a: Side, b: Side) -> bool | None:
+    """Return whether the runs used different models, as `comparison.model_changed` says it; None where that is not known."""
+    if a.run.model_digest is not None and b.run.model_digest is not None:
+        return a.run.model_digest != b.run.model_digest
+    found = None
+    for piece in pieces:
+        scored = [_predictions(*side, scored=True) for side in (("a", piece.a), ("b", piece.b))]
+        (changed,) = scratch.row(_SCORED.format(pairs=piece.pairs, a=scored[0], b=scored[1]))
+        if changed:
+            return True
+        found = changed if found is None else found
+    return found
+
+
+def _outputs(side: Side, name: str, other: Side, rows: PieceRows) -> str:
     """Return one row for each visit, with a column for each stage: far smaller than a row for each stage."""
     wanted = {0, *(stage.stage for stage in side.stages)}
     # A digest that is NULL is like no other and unlike none.
@@ -106,7 +125,7 @@ def _outputs(side: Side, name: str, other: Side) -> str:
     ]
     return (
         f"SELECT index AS out_index_{name}, visit AS out_visit_{name}, {', '.join(columns)} "
-        f"FROM stage_outputs WHERE {side.rows} GROUP BY index, visit"
+        f"FROM {rows.outputs} WHERE {rows.condition} GROUP BY index, visit"
     )
 
 
@@ -123,12 +142,12 @@ def _same_value_condition(older: int) -> str:
     )
 
 
-def _predictions(side: Side, name: str, *, scored: bool = False) -> str:
+def _predictions(name: str, rows: PieceRows, *, scored: bool = False) -> str:
     facts = f"predicted AS predicted_{name}, predicted_name AS name_{name}, correct AS correct_{name}"
     return (
         f"SELECT index, visit, {f'{scores()} AS scores_{name}' if scored else facts}, true AS seen_{name}, "
         f"CASE WHEN input_digest IS NOT NULL THEN hash(input_digest) END AS input_{name} "
-        f"FROM graded_predictions WHERE {side.rows}"
+        f"FROM {rows.predictions} AS graded_predictions WHERE {GRADED} AND {rows.condition}"
     )
 
 

@@ -59,9 +59,17 @@ class Spill:
 
     def settings(self) -> dict[str, object]:
         """Return DuckDB's settings for it."""
-        # Keeping the order of rows would keep them in memory.
-        limit = f"{self.memory // 2**20}MiB"
-        return {"temp_directory": self.folder, "memory_limit": limit, "preserve_insertion_order": False}
+        return {
+            "temp_directory": self.folder,
+            "memory_limit": f"{self.memory // 2**20}MiB",
+            # Keeping the order of rows would keep them in memory.
+            "preserve_insertion_order": False,
+            # The first file of every table is empty, so that DuckDB takes all tables for empty: the order in which a query
+            # names them is better than one that is chosen by that.
+            "disabled_optimizers": "join_order,build_side_probe_side",
+            # Long queries read the same parts several times.
+            "parquet_metadata_cache": True,
+        }
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

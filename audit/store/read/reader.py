@@ -120,7 +120,7 @@ class Reader:
         found = [
             (name, part)
             for name, owner, part in session.files.parts_of(table)
-            if owner == run_id and (index is None or _may_hold(part, index))
+            if owner == run_id and (index is None or may_hold(part, index, index))
         ]
         if index is not None and len(found) > 1:
             found = [
@@ -133,7 +133,7 @@ class Reader:
             conditions.append(f"({where})")
         # A column whose name is a word of Python has an underscore behind it there.
         columns = ", ".join(f'"{name.rstrip("_")}" AS "{name}"' for name in field_names(row))
-        query = f"SELECT {columns} FROM {_source(table, found)}" + (
+        query = f"SELECT {columns} FROM {read_parts(table, found)}" + (
             f" WHERE {' AND '.join(conditions)}" if conditions else ""
         )
         query += f" ORDER BY {order}" if order else ""
@@ -191,8 +191,8 @@ def reader_of(store: object) -> Reader | None:
     return found if isinstance(found, Reader) else None
 
 
-def _source(table: str, found: list[tuple[str, Part]]) -> str:
-    """Return the SQL that reads these parts, with every column that the table has now."""
+def read_parts(table: str, found: list[tuple[str, Part]]) -> str:
+    """Return the SQL that reads these parts, given by name, with every column that the table has now."""
     groups: dict[int | None, list[str]] = {}
     for name, part in found:
         groups.setdefault(older_version(part), []).append(name)
@@ -207,5 +207,8 @@ def _index_file(run_id: str, part: Part) -> str | None:
     return f"{run_folder(run_id)}/{part.index_file}" if part.index_file is not None else None
 
 
-def _may_hold(part: Part, index: int) -> bool:
-    return part.first_index is None or part.last_index is None or part.first_index <= index <= part.last_index
+def may_hold(part: Part, first: int, last: int) -> bool:
+    """Return whether a part may have rows of indices from `first` to `last`, by its bounds."""
+    return (
+        part.first_index is None or part.last_index is None or (part.first_index <= last and first <= part.last_index)
+    )

@@ -14,7 +14,7 @@ from typing import Any, NewType
 import duckdb
 
 from audit.store.read.connection import Spill, connect
-from audit.store.read.reader import Reader
+from audit.store.read.reader import Reader, may_hold, read_parts
 from audit.store.read.relation import translate_errors
 from audit.store.read.rows import Row, as_rows
 
@@ -37,13 +37,25 @@ class Scratch:
         )
         self._connection = self._session.connection.cursor()
 
+    def between(self, table: str, run_id: str, first: int, last: int) -> str:
+        """Return the SQL that reads a run's table from the parts that may have rows of indices from `first` to `last`."""
+        # DuckDB would open every part to see that: for each of many ranges, the square of a run's length.
+        parts = self._session.files.parts_of(table)
+        found = [(name, part) for name, owner, part in parts if owner == run_id and may_hold(part, first, last)]
+        return read_parts(table, found) if found else table
+
     def keep(self, name: str, query: str) -> TempTable:
         """Run a query, keep its rows as a temporary table, and return the table."""
         self._execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}')
         return TempTable(f'temp."{name}"')
 
+    def name(self, name: str, query: str) -> TempTable:
+        """Give a query a name, and return it as a table that is made of it whenever it is read."""
+        self._execute(f'CREATE OR REPLACE TEMP VIEW "{name}" AS {query}')
+        return TempTable(f'temp."{name}"')
+
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> None:
-        """Run an UPDATE of a temporary table."""
+        """Run an UPDATE of a temporary table, or an INSERT into one."""
         self._execute(statement, parameters)
 
     def drop(self, table: TempTable) -> None:
