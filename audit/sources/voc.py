@@ -8,7 +8,6 @@ order, are numbered from 1. If all of them are VOC's own twenty, the order is th
 from __future__ import annotations
 
 import os
-import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import numpy as np
@@ -101,6 +100,9 @@ def _names(folder: str, annotations: str, split: str | None) -> list[str]:
 
 def _annotation(path: str) -> tuple[str | None, list[tuple[str, list[float]]]] | None:
     """Return the name of the picture's file and its objects; None for a file that cannot be read."""
+    # Loaded here: every process that reads a store loads this module.
+    import xml.etree.ElementTree as ElementTree
+
     try:
         root = ElementTree.parse(path).getroot()
         objects = [

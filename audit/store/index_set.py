@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 INDICES_FOLDER = "indices"
 PAGES_FOLDER = "index_pages"
@@ -38,6 +37,9 @@ ReadAt = Callable[[int, int], bytes]
 
 def index_set_of(tables: Iterable[pa.Table]) -> tuple[str, bytes] | None:
     """Return the name and the bytes of the file for a commit of these tables; None where it needs none."""
+    # Only writers need it, and loading it is a tenth of what a process that reads has to load.
+    import pyarrow.compute as pc
+
     columns = [table["index"].combine_chunks() for table in tables if "index" in table.column_names]
     if not columns or max(map(len, columns)) < _LEAST:
         return None
