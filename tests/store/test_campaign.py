@@ -70,7 +70,10 @@ def test_every_call_of_an_upkeep_may_fail(tmp_path: Path, what: str, code: int) 
 def test_calls_that_read_are_watched(tmp_path: Path) -> None:
     write_run(fresh(tmp_path / "s"), commits=1)
     names: set[str] = set()
-    with watched(str(tmp_path / "s"), lambda name, _: names.add(name), reads=True), Reader(str(tmp_path / "s")) as reader:
+    with (
+        watched(str(tmp_path / "s"), lambda name, _: names.add(name), reads=True),
+        Reader(str(tmp_path / "s")) as reader,
+    ):
         reader.sql("FROM samples").fetchall()
     assert names == {"open", "listdir"}
 
