@@ -132,7 +132,7 @@ def warm_audit() -> str:
 
 
 def warm_python() -> str:
-    """Return the path of a `python` that takes a script, `-m MODULE` or `-c PROGRAM`, with arguments, after `-u` or not."""
+    """Return the path of a `python` that takes a script, `-m MODULE` or `-c PROGRAM`, with arguments, after `-u`, `-P` or neither."""
     return str(warm_folder() / "python")
 
 
@@ -253,6 +253,9 @@ def _execute(program: str, arguments: list[str]) -> None:
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
         exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    elif arguments[:2] == ["-P", "-m"]:
+        sys.argv = arguments[2:]
+        runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
     elif arguments[0] == "-m":
         sys.path[0] = os.getcwd()
         sys.argv = arguments[1:]

@@ -18,7 +18,9 @@ from webstores import ROOT
 def served(place: Path, *options: str) -> Iterator[str]:
     """`serve` in a process of its own; gives its address, and ends it."""
     keywords = ", ".join(("port=0", *options))
-    code = f"from audit.web.server import serve; serve({str(place)!r}, {keywords}, ready=lambda a: print(a.url, flush=True))"
+    # The processes that it starts, for queries and for replays, need not load their libraries again.
+    code = f"import sys; sys.executable = {warm_python()!r}; from audit.web.server import serve; "
+    code += f"serve({str(place)!r}, {keywords}, ready=lambda a: print(a.url, flush=True))"
     process = subprocess.Popen([warm_python(), "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
