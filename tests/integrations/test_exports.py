@@ -139,6 +139,8 @@ def test_wandb_offline_run(opened: Any, tmp_path: Path) -> None:
     assert len(table["data"]) == 24
     losses = [row[table["columns"].index("loss")] for row in table["data"]]
     assert losses == sorted(losses, reverse=True)
+    # The packages of the process that exports are not those that the run was recorded with.
+    assert list(tmp_path.rglob("requirements.txt")) == []
 
 
 @pytest.mark.workers
