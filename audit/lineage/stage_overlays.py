@@ -20,7 +20,6 @@ from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.metrics.source_space import SourceSpace, output_size, own_stage_names, place_in_stages
 from audit.picture_formats import open_picture
 from audit.plainjson import JsonObject
-from audit.records import Stage
 from audit.values.joint import as_picture, find_joint
 from audit.values.overlay import draw_overlay
 
@@ -94,7 +93,7 @@ def stage_overlays(trace: Trace) -> list[StageOverlay]:
     Reads what is stored, and derives nothing.
     """
     stages = [row for row in trace.stages if not (row["path"] or "").startswith("target")]
-    own = own_stage_names(trace.reader.rows(Stage, trace.run.run_id))
+    own = own_stage_names(trace.reader.stages(trace.run.run_id))
     spaces = place_in_stages(stages, own)
     last = max((row["stage"] for row in stages if output_size(row) is not None), default=None)
     found = []

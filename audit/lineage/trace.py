@@ -18,7 +18,7 @@ from audit.lineage.source_state import SourceState, SourceStates, compare_source
 from audit.lineage.stage_overlays import StageOverlay, export_overlays, stage_overlays
 from audit.output_file import explain_write_errors
 from audit.plainjson import JsonObject
-from audit.records import Run, Stage, is_batch_stage
+from audit.records import Run, is_batch_stage
 from audit.sources.contact import allow_sources
 from audit.sources.files import printable
 from audit.store.read.reader import Reader
@@ -397,7 +397,7 @@ def trace(
         index, recorded = _find_source(reader, row, str(source))
     sample = _sample(reader, row, index, epoch, visit, recorded)
     key = f"epoch = {sample['epoch']} AND visit = {sample['visit']}"
-    paths = {stage.stage: stage.path for stage in reader.rows(Stage, row.run_id)}
+    paths = {stage.stage: stage.path for stage in reader.stages(row.run_id)}
     outputs = reader.rows(StageOutputRow, row.run_id, index=index, where=key, order="stage")
     stages = [TracedStage(**output, path=paths.get(output["stage"])) for output in outputs]
     predictions = reader.rows(PredictionRow, row.run_id, index=index, where=key, order="call NULLS FIRST")

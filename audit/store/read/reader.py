@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from audit.config import allows_damaged, verifies_reads
 from audit.errors import StoreError
 from audit.identity import resolve_run
-from audit.records import Part, Run
+from audit.records import Part, Run, Stage
 from audit.store.commits import run_folder
 from audit.store.filesystem import Filesystem, filesystem_for
 from audit.store.manifest import Manifest, lock_path, read_manifests
@@ -40,6 +40,7 @@ class Reader:
         self._filesystem: Filesystem = filesystem_for(location)
         check_store(self._filesystem)
         self._sessions: dict[tuple[tuple[str, ...] | None, int | None], Session] = {}
+        self._stages: dict[str, tuple[Stage, ...]] = {}
         self._manifests: list[Manifest] = []
         self.damaged: list[Exception] = []
         self.refresh()
@@ -139,6 +140,12 @@ class Reader:
         query += f" ORDER BY {order}" if order else ""
         return Relation(session, query, []).rows(row)
 
+    def stages(self, run_id: str) -> tuple[Stage, ...]:
+        """Return the stages of one run in their order; they are read once, as every trace needs them."""
+        if run_id not in self._stages:
+            self._stages[run_id] = tuple(self.rows(Stage, run_id, order="stage"))
+        return self._stages[run_id]
+
     def bytes_read(self) -> int:
         """Return how many bytes of parts have been read so far."""
         return sum(session.files.bytes_read for session in self._sessions.values())
@@ -148,6 +155,7 @@ class Reader:
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
+        self._stages.clear()
 
     def __enter__(self) -> Self:
         return self

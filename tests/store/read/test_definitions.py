@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.errors import QueryError
+from audit.records import Stage
 from audit.store.read.reader import Reader
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
@@ -62,3 +63,26 @@ def test_a_table_is_defined_without_those_that_its_columns_are_called_like(reade
 def test_a_part_can_be_named_before_its_table(reader: Reader) -> None:
     run_id = reader.run().run_id
     assert reader.sql(f"SELECT count(*) FROM 'audit://samples/run_id={run_id}/0.parquet'").fetchall() == [(2,)]
+
+
+def test_stages_are_read_once_until_the_store_is_looked_at_again(tmp_path: Path) -> None:
+    writer = RunWriter.create(str(tmp_path))
+
+    def append(*stages: int) -> None:
+        paths = [f"transform[{stage}]" for stage in stages]
+        rows = {"run_id": [writer.run.run_id] * len(stages), "stage": [*stages], "path": paths, "name": paths}
+        writer.append({"stages": table_of("stages", rows)})
+        writer.flush()
+
+    append(1, 0)
+    with Reader(str(tmp_path)) as opened:
+        first = opened.stages(writer.run.run_id)
+        assert [stage.stage for stage in first] == [0, 1]
+        assert first == tuple(opened.rows(Stage, writer.run.run_id, order="stage"))
+        append(2)
+        read = opened.bytes_read()
+        assert opened.stages(writer.run.run_id) == first
+        assert opened.bytes_read() == read
+        opened.refresh()
+        assert [stage.stage for stage in opened.stages(writer.run.run_id)] == [0, 1, 2]
+    writer.finish("complete")
