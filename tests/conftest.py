@@ -19,7 +19,7 @@ import warm_programs
 from examples import register_profiles
 from PIL import Image
 from processes import forbid_processes, needs_a_package
-from slow_tests import SlowTestWriter, mark_slow
+from slow_tests import SlowTestMeter, SlowTestWriter, mark_slow
 from work_units import make_scheduler, put_long_units_first
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -46,8 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None and not hasattr(config, "workerinput"):
         _keep_temporary_files_in_memory(config)
-    if config.getoption("--write-slow-tests") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(SlowTestWriter())
+    if config.getoption("--write-slow-tests"):
+        is_worker = hasattr(config, "workerinput")
+        if is_worker or not config.getoption("-n", None):
+            config.pluginmanager.register(SlowTestMeter())
+        if not is_worker:
+            config.pluginmanager.register(SlowTestWriter())
     if config.getoption("--no-processes") and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
         forbid_processes()  # not where pytest-xdist itself has to start the workers
     elif config.getoption("-n", None) and not config.getoption("--no-processes"):
