@@ -71,10 +71,13 @@ def test_digits_equal_a_plain_loop(tmp_path: Path, workers: int, start_method: s
             assert samples[index]["source"] == str(Path(path).relative_to(DIGITS))
             assert samples[index]["label"] == label
             value.load()
-            trace = store.trace(index=index)
+            # Every digest, and the exact values of one sample in four: to look each up takes most of the time.
+            trace = store.trace(index=index) if index % 4 == 0 else None
             for stage, transform in enumerate([None, *digits.transform.transforms]):
                 value = transform(value) if transform else value
                 assert rows[index, stage]["digest"] == values.digest(value)
+                if trace is None:
+                    continue
                 stored = trace.value(stage)
                 if isinstance(value, torch.Tensor):
                     assert type(stored) is type(value)

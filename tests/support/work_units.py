@@ -11,17 +11,26 @@ from typing import Any
 import pytest
 
 #: Folders whose files share a Ray cluster, or a browser and served stores. They take longest.
-_FOLDERS = ("tests/engines/ray/", "tests/web/")
+_FOLDERS = ("tests/web/", "tests/engines/ray/")
+#: Files of these folders that share little with the others: they are units of their own.
+_ALONE = ("tests/web/test_web_pages.py", "tests/web/test_odd_runs.py", "tests/web/test_web_guard.py")
+#: Units of more than a quarter of a minute, the longest first. At the end of a run the short ones fill all processes.
+_LONG = (
+    *_FOLDERS,
+    *_ALONE,
+)
 
 
 def unit_of(nodeid: str) -> str:
     """Return the unit that a test belongs to: its file, or one of the folders."""
-    return next((folder for folder in _FOLDERS if nodeid.startswith(folder)), nodeid.partition("::")[0])
+    file = nodeid.partition("::")[0]
+    return file if file in _ALONE else next((folder for folder in _FOLDERS if file.startswith(folder)), file)
 
 
 def put_long_units_first(items: list[pytest.Item]) -> None:
     """Order tests by their units; the order within a unit stays."""
-    items.sort(key=lambda item: (*_FOLDERS, unit := unit_of(item.nodeid)).index(unit))
+    places = {unit: place for place, unit in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> Any:
