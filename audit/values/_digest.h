@@ -79,28 +79,30 @@ static void stripes_plain(Digest *d, const uint8_t *from, size_t count) {
 }
 
 #if HAVE_AVX2
+/* Half a stripe of an accumulator's half, as `add_stripe` has it. */
+AVX2 static inline __m256i added_stripe(__m256i acc, const uint8_t *from, const uint8_t *secret) {
+    __m256i value = _mm256_loadu_si256((const __m256i *)from);
+    __m256i key = _mm256_xor_si256(value, _mm256_loadu_si256((const __m256i *)secret));
+    __m256i product = _mm256_mul_epu32(key, _mm256_srli_epi64(key, 32));
+    return _mm256_add_epi64(product, _mm256_add_epi64(acc, _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2))));
+}
+
+/* Half `k` of an accumulator at the end of a block. */
+AVX2 static inline __m256i scrambled(__m256i acc, int k) {
+    const __m256i prime = _mm256_set1_epi32((int)P32_1), *end = (const __m256i *)(SECRET + sizeof SECRET - STRIPE);
+    __m256i mixed = _mm256_xor_si256(_mm256_xor_si256(acc, _mm256_srli_epi64(acc, 47)), _mm256_loadu_si256(end + k));
+    __m256i upper = _mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime);
+    return _mm256_add_epi64(_mm256_mul_epu32(mixed, prime), _mm256_slli_epi64(upper, 32));
+}
+
 AVX2 static void stripes_avx2(Digest *d, const uint8_t *from, size_t count) {
-    const __m256i prime = _mm256_set1_epi32((int)P32_1);
     __m256i acc[2];
     for (int k = 0; k < 2; k++) acc[k] = _mm256_loadu_si256((const __m256i *)d->acc + k);
     for (size_t n = 0; n < count; n++, from += STRIPE) {
-        const uint8_t *secret = SECRET + 8 * d->stripes;
-        for (int k = 0; k < 2; k++) {
-            __m256i value = _mm256_loadu_si256((const __m256i *)from + k);
-            __m256i key = _mm256_xor_si256(value, _mm256_loadu_si256((const __m256i *)secret + k));
-            __m256i product = _mm256_mul_epu32(key, _mm256_srli_epi64(key, 32));
-            __m256i swapped = _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2));
-            acc[k] = _mm256_add_epi64(product, _mm256_add_epi64(acc[k], swapped));
-        }
+        for (int k = 0; k < 2; k++) acc[k] = added_stripe(acc[k], from + 32 * k, SECRET + 8 * d->stripes + 32 * k);
         if (++d->stripes < STRIPES_OF_BLOCK) continue;
         d->stripes = 0;
-        for (int k = 0; k < 2; k++) {
-            const uint8_t *end = SECRET + sizeof SECRET - STRIPE;
-            __m256i mixed = _mm256_xor_si256(acc[k], _mm256_srli_epi64(acc[k], 47));
-            mixed = _mm256_xor_si256(mixed, _mm256_loadu_si256((const __m256i *)end + k));
-            __m256i upper = _mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime);
-            acc[k] = _mm256_add_epi64(_mm256_mul_epu32(mixed, prime), _mm256_slli_epi64(upper, 32));
-        }
+        for (int k = 0; k < 2; k++) acc[k] = scrambled(acc[k], k);
     }
     for (int k = 0; k < 2; k++) _mm256_storeu_si256((__m256i *)d->acc + k, acc[k]);
 }

@@ -66,9 +66,13 @@ static void hash_finish(Hash *h, char *hex) {
     else digest_finish(&h->d, hex);
 }
 
+/* Statistics of `count` stripes from `src` on, and the digest of those from `src + shift` on. */
+typedef void (*FloatStripesLoop)(Digest *, const uint8_t *src, size_t shift, size_t count, Floats *);
+
 typedef struct {
     StripesLoop stripes;
     FloatsLoop floats;
+    FloatStripesLoop float_stripes; /* NULL where there is none */
     void (*bytes)(const uint8_t *, size_t, Bytes *);
     void (*rgbx)(const uint8_t *, uint8_t *, size_t, Bytes *);
 } Loops;
@@ -97,13 +101,87 @@ static int facts_of_pixels(const Loops *use, Hash *h, const uint8_t *src, size_t
     return summarise_sums(&b, 3 * (uint64_t)pixels, &f->s);
 }
 
+#if HAVE_AVX2
+#define AHEAD 512 /* bytes: what comes from a slower cache arrives while others are computed */
+
+/* `floats_avx2` and `stripes_avx2` in one loop: each waits for other parts of the processor, and for memory once instead of twice. */
+AVX2 static void float_stripes_avx2(Digest *d, const uint8_t *src, size_t shift, size_t count, Floats *f) {
+    const __m256 none = _mm256_setzero_ps();
+    __m256d sum[4], squares[4];
+    __m256 low[2], high[2];
+    __m256i acc[2], zeros = _mm256_setzero_si256();
+    for (int k = 0; k < 4; k++) {
+        sum[k] = _mm256_loadu_pd(f->sum + 4 * k);
+        squares[k] = _mm256_loadu_pd(f->squares + 4 * k);
+    }
+    for (int k = 0; k < 2; k++) {
+        low[k] = _mm256_loadu_ps(f->low + 8 * k);
+        high[k] = _mm256_loadu_ps(f->high + 8 * k);
+        acc[k] = _mm256_loadu_si256((const __m256i *)d->acc + k);
+    }
+    while (count) {
+        size_t some = count < STRIPES_OF_BLOCK - d->stripes ? count : STRIPES_OF_BLOCK - d->stripes;
+        const uint8_t *secret = SECRET + 8 * d->stripes;
+        for (size_t n = 0; n < some; n++, src += STRIPE, secret += 8) {
+            _mm_prefetch((const char *)src + AHEAD, _MM_HINT_T0);
+            for (int k = 0; k < 2; k++) {
+                acc[k] = added_stripe(acc[k], src + shift + 32 * k, secret + 32 * k);
+                __m256 x = _mm256_loadu_ps((const float *)(src + 32 * k));
+                __m256d a = _mm256_cvtps_pd(_mm_loadu_ps((const float *)(src + 32 * k)));
+                __m256d b = _mm256_cvtps_pd(_mm_loadu_ps((const float *)(src + 32 * k + 16)));
+                sum[2 * k] = _mm256_add_pd(sum[2 * k], a);
+                sum[2 * k + 1] = _mm256_add_pd(sum[2 * k + 1], b);
+                squares[2 * k] = _mm256_fmadd_pd(a, a, squares[2 * k]);
+                squares[2 * k + 1] = _mm256_fmadd_pd(b, b, squares[2 * k + 1]);
+                low[k] = _mm256_min_ps(x, low[k]);
+                high[k] = _mm256_max_ps(x, high[k]);
+                zeros = _mm256_sub_epi32(zeros, _mm256_castps_si256(_mm256_cmp_ps(x, none, _CMP_EQ_OQ)));
+            }
+        }
+        count -= some, d->stripes += some;
+        if (d->stripes < STRIPES_OF_BLOCK) continue;
+        d->stripes = 0;
+        for (int k = 0; k < 2; k++) acc[k] = scrambled(acc[k], k);
+    }
+    f->zeros += add_up_32(zeros);
+    for (int k = 0; k < 4; k++) {
+        _mm256_storeu_pd(f->sum + 4 * k, sum[k]);
+        _mm256_storeu_pd(f->squares + 4 * k, squares[k]);
+    }
+    for (int k = 0; k < 2; k++) {
+        _mm256_storeu_ps(f->low + 8 * k, low[k]);
+        _mm256_storeu_ps(f->high + 8 * k, high[k]);
+        _mm256_storeu_si256((__m256i *)d->acc + k, acc[k]);
+    }
+}
+#endif
+
+#define AT_ONCE_LEAST (4 * STRIPE)
+#define AT_ONCE_MOST ((size_t)1 << 31) /* bytes: zeros are counted in 32 bits */
+
+/* All of so many bytes. The header is in the digest already, so that its stripes begin elsewhere than the lanes of the sums. */
+static void take_at_once(const Loops *use, Digest *d, const uint8_t *src, size_t n, Floats *g) {
+    size_t shift = STRIPE - d->held, whole = (4 * n - shift - 1) / STRIPE, begin = shift + whole * STRIPE;
+    memcpy(d->rest + d->held, src, shift);
+    use->stripes(d, d->rest, 1);
+    use->float_stripes(d, src, shift, whole, g);
+    use->floats(src + whole * STRIPE, n - whole * LANES, g);
+    memcpy(d->before, src + begin - STRIPE, STRIPE);
+    d->held = 4 * n - begin, d->total += 4 * n;
+    memcpy(d->rest, src + begin, d->held);
+}
+
 static int facts_of_floats(const Loops *use, Hash *h, const uint8_t *src, size_t n, Facts *f) {
     Floats g;
     floats_begin(&g);
-    for (size_t at = 0; at < n; at += PIECE / 4) {
-        size_t some = n - at < PIECE / 4 ? n - at : PIECE / 4;
-        use->floats(src + 4 * at, some, &g);
-        hash_feed(h, src + 4 * at, 4 * some);
+    if (use->float_stripes && !h->is_short && 4 * n >= AT_ONCE_LEAST && 4 * n <= AT_ONCE_MOST) {
+        take_at_once(use, &h->d, src, n, &g);
+    } else {
+        for (size_t at = 0; at < n; at += PIECE / 4) {
+            size_t some = n - at < PIECE / 4 ? n - at : PIECE / 4;
+            use->floats(src + 4 * at, some, &g);
+            hash_feed(h, src + 4 * at, 4 * some);
+        }
     }
     hash_finish(h, f->digest);
     summarise_floats(src, n, &g, &f->s);

@@ -151,7 +151,13 @@ static PyObject *py_f32(PyObject *self, PyObject *from) {
 
 /* ---- facts: digest and statistics at once ------------------------------------------------------------------ */
 
-static Loops chosen_loops(void) { return (Loops){PICK_WIDEST(stripes), PICK_WIDEST(floats), PICK_WIDEST(bytes), PICK_WIDEST(rgbx)}; }
+static Loops chosen_loops(void) {
+    Loops use = {PICK_WIDEST(stripes), PICK_WIDEST(floats), NULL, PICK_WIDEST(bytes), PICK_WIDEST(rgbx)};
+#if HAVE_AVX2
+    if (wide_loops == 1) use.float_stripes = float_stripes_avx2;
+#endif
+    return use;
+}
 
 static size_t put_text(char *to, size_t at, const char *text) {
     while (*text && at < HEADER_MOST) to[at++] = *text++;

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import value_strategies as make
+import xxhash
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -122,6 +123,19 @@ def test_wide_and_plain_loops_give_the_same_bits(seed: int, size: int, special: 
         native.loops(wide)
         found.append(repr(native.f32(numbers)))
     assert found[0] == found[1] == found[2]
+
+
+@quick
+@given(make.seeds, st.integers(1, 1200), st.integers(0, 14), several)
+def test_facts_in_one_loop_are_those_of_two(seed: int, size: int, axes: int, special: list[float]) -> None:
+    # Axes of 1 make the header longer, and with it where the digest's stripes begin.
+    tensor = torch.from_numpy(floats_of(seed, size, 3.0, 2.0, special)).reshape(size, *[1] * axes)
+    facts = values.observe(tensor)
+    header = f"tensor|float32|{','.join(map(str, tensor.shape))}|".encode()
+    assert facts.digest == xxhash.xxh3_128_hexdigest(header + tensor.numpy().tobytes())
+    before = native.loops(0)
+    assert repr(facts[5:11]) == repr(native.f32(tensor.numpy()))
+    native.loops(before)
 
 
 @quick
