@@ -36,9 +36,9 @@ _BESIDES = {
 
 
 def describe() -> dict[str, Any]:
-    """What a run's row says of where it was made."""
+    """What a run's row says of where it was made, without the commit: see `CommitQuery`."""
     command = shown_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
-    return {"versions": versions(), "git_commit": git_commit(), "host": host(), "command": command}
+    return {"versions": versions(), "host": host(), "command": command}
 
 
 def versions() -> dict[str, str]:
@@ -72,14 +72,43 @@ def host() -> str:
     return socket.gethostname()
 
 
+class CommitQuery:
+    """Asks git for the commit of the working directory. The process runs until `answer` or `cancel` is called."""
+
+    def __init__(self) -> None:
+        command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+        self._process: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+
+    def answer(self) -> str | None:
+        """Return the commit, marked when files differ from it; None outside a repository."""
+        if self._process is None:
+            return None
+        try:
+            output, _ = self._process.communicate(timeout=5)
+        except (OSError, subprocess.SubprocessError):
+            self.cancel()
+            return None
+        return None if self._process.returncode else _read_status(output)
+
+    def cancel(self) -> None:
+        """End the process without its answer."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
 def git_commit() -> str | None:
     """The commit of the working directory, marked when files differ from it; None outside a repository."""
-    try:
-        command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-        done = subprocess.run(command, capture_output=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    return CommitQuery().answer()
+
+
+def _read_status(output: bytes) -> str | None:
+    lines = output.decode("utf-8", "replace").splitlines()
     head = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
     if head == "(initial)":
         return None

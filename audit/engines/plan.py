@@ -48,9 +48,16 @@ def begin(request: RunRequest) -> Plan:
     """Plan a new run, and write its row to the store."""
     check_run_name(request.name)
     selection = Selection(request.capture_where) if request.capture_where else None
-    assembly = assemble(request, observe_calls=True)
-    total = min(len(assembly.dataset), request.limit or len(assembly.dataset))
-    writer = RunWriter.create(request.store, _row(request, assembly, total))
+    commit = provenance.CommitQuery()
+    try:
+        assembly = assemble(request, observe_calls=True)
+        total = min(len(assembly.dataset), request.limit or len(assembly.dataset))
+        row = _row(request, assembly, total)
+    except BaseException:
+        commit.cancel()
+        raise
+    row.git_commit = commit.answer()
+    writer = RunWriter.create(request.store, row)
     return Plan(request, assembly, writer, range(total), selection)
 
 
@@ -147,7 +154,6 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         classes=assembly.classes,
         pipeline_digest=assembly.pipeline_digest(),
         versions=provenance.versions(),
-        git_commit=provenance.git_commit(),
         host=provenance.host(),
         tags=dict(request.tags),
         recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept | found),

@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
+import audit
 from audit.provenance import git_commit, shown_command
 
 
@@ -46,3 +48,7 @@ def test_asking_for_the_commit_leaves_the_repository_as_it_is(tmp_path: Path, mo
     assert index.read_bytes() == before
     (tmp_path / "train.py").write_text("changed\n")
     assert git_commit() == f"{head}+changes"
+    with audit.record(tmp_path / "lineage") as recording:
+        recording.log(indices=[0], logits=torch.ones(1, 2))
+    with audit.open(tmp_path / "lineage") as store:
+        assert store.run().git_commit == f"{head}+changes"

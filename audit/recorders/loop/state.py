@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from audit.errors import RecordingError
+from audit.provenance import CommitQuery
 from audit.recorders.loop.fork_safety import WRITING
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.stall_watch import StallWatch
@@ -33,7 +34,12 @@ class RecordingState:
     ) -> None:
         self._problems = problems
         self._selection = Selection(capture_where) if capture_where else None
-        self._writer = RunWriter.create(store, row)
+        commit = CommitQuery()
+        try:
+            self._writer = RunWriter.create(store, row)
+        except BaseException:
+            commit.cancel()
+            raise
         self._writer.on_loss = self._note_loss
         self.stalls = StallWatch(stall_timeout, problems)
         self._process = os.getpid()
@@ -56,6 +62,8 @@ class RecordingState:
         self.has_batch_stages = False
         # Last: its thread looks at all of the above.
         self._background = BackgroundWriter(self._writer, guard=WRITING, on_tick=self._on_tick)
+        # First of all, so that every commit has it; the loop does not wait for git.
+        self._background.submit(lambda writer: setattr(writer.run, "git_commit", commit.answer()))
 
     @property
     def is_open(self) -> bool:
