@@ -43,7 +43,7 @@ class CallSink(Protocol):
 class ObservedCall:
     """One call that is a stage of this visit."""
 
-    __slots__ = ("arguments", "given", "is_target", "label", "ordinal", "output", "target", "value")
+    __slots__ = ("arguments", "given", "is_repeated", "is_target", "label", "ordinal", "output", "target", "value")
 
     def __init__(self, target: Any, label: str, value: Any, arguments: dict[str, Any]) -> None:
         self.target = target
@@ -56,6 +56,8 @@ class ObservedCall:
         self.output: Any = None
         self.ordinal = -1
         self.is_target = False
+        #: Whether the same stage was called before in this visit.
+        self.is_repeated = False
 
     @property
     def path(self) -> str:
@@ -124,7 +126,9 @@ class VisitCalls:
             return slot.original(*args, **kwargs)
         frame.counts[label] = count = frame.counts.get(label, 0) + 1
         path = f"{frame.label}.{label}" + (f"#{count}" if count > 1 else "")
-        return self._make(slot, args, kwargs, ObservedCall(target, path, value, others))
+        call = ObservedCall(target, path, value, others)
+        call.is_repeated = count > 1
+        return self._make(slot, args, kwargs, call)
 
     def _make(self, slot: FunctionSlot, args: Any, kwargs: Any, call: ObservedCall) -> Any:
         parent = self._frames[-1]
@@ -170,6 +174,7 @@ class VisitCalls:
         if frame.openness and len(frame.children) == 1 and last.given & call.given:
             # A function that only passes its value on to another is known by its own name.
             last.label, last.target, last.arguments = call.label, call.target, call.arguments
+            last.is_repeated = call.is_repeated
             self._sink.rename_call(last)
         return True
 

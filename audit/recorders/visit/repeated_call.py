@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from audit.recorders.calls.observed_calls import TARGET_PREFIX
 from audit.records import Stage
@@ -15,6 +16,7 @@ class RepeatedCall:
     stage: Stage
     #: 2 for the second call.
     number: int
+    is_repeated: ClassVar[bool] = True
     #: Whether it led to the label and not to the model's input.
     is_target: bool = False
 

@@ -28,7 +28,7 @@ class StreamOutputs:
         held = ids_in(item)
         if all(ids_in(output) & held for output in last) or _are_rows(value, last):
             return True
-        if visit.has_repeated_stages:
+        if visit.added_stages and visit.stages.has_repeated:
             self._reads_ahead = True
         return not self._reads_ahead
 

@@ -163,11 +163,6 @@ class Visit(CalledStages):
         found = [(given if type(given) is set else {id(given)}, output) for given, output in self._passed.values()]
         return [*found, *((call.given, call.output) for call in (self.calls.made if self.calls is not None else ()))]
 
-    @property
-    def has_repeated_stages(self) -> bool:
-        """Whether a stage ran more than once."""
-        return any("#" in self.stages.path_of(ordinal) for ordinal in self.added_stages)
-
     def forget_outputs(self) -> None:
         """Forget what the stages returned, and the files that they read: they are another item's."""
         self.rows.clear()

@@ -49,7 +49,7 @@ class VisitStages:
     @property
     def has_repeated(self) -> bool:
         """Whether a stage ran more than once."""
-        return any(isinstance(what, RepeatedCall) for what in self.added.values())
+        return any(not isinstance(what, str) and what.is_repeated for what in self.added.values())
 
     def path_of(self, ordinal: int) -> str:
         """Return the path that names a stage in the run."""
@@ -95,7 +95,7 @@ class VisitStages:
             return ordinal if what is None else self.add(what)
         if isinstance(what, ObservedCall):
             number = _free_number(path, known)
-            what.label = f"{what.label}#{number}"
+            what.label, what.is_repeated = f"{what.label}#{number}", True
             return self.add(what)
         if isinstance(what, RepeatedCall):
             base = what.stage

@@ -124,3 +124,20 @@ def test_a_change_after_the_last_stage_is_reported_as_such(tmp_path: Path) -> No
     rows, unrecorded, _ = record(Scaled(iter), tmp_path)
     assert [(index, least) for index, name, least in rows if name == "double"] == [(n, 2.0 * n) for n in range(8)]
     assert any("and the item" in text for text in unrecorded)
+
+
+class Numbered(Stream):
+    """Names a stage with a number, as people do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for n in range(8):
+            value = self.transform(torch.full((2,), float(n)))
+            with audit.stage("step #1") as stage:
+                value = stage.out(value / 255)
+            yield value, n
+
+
+def test_a_number_in_a_name_does_not_mean_that_the_stream_reads_ahead(tmp_path: Path) -> None:
+    rows, _, _ = record(Numbered(iter), tmp_path)
+    assert [(index, least) for index, name, least in rows if name == "double"] == [(n, 2.0 * n) for n in range(8)]
+    assert [name for _, name, _ in rows].count("step #1") == 8
