@@ -15,6 +15,7 @@ from typing import Any
 import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
+from audit.errors import RecordingError
 from audit.recorders.by_value import ByValue
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.fork_safety import DELIVERING
@@ -33,11 +34,18 @@ class Channel:
 
     def __init__(self, deliver: Deliver, tracker: BatchTracker) -> None:
         self._tracker: BatchTracker | None = tracker
-        # The system's own start method would not do: a pipe made for fork cannot be handed to a spawned worker.
-        self._pipe = torch.multiprocessing.get_context("spawn").SimpleQueue()
         #: Whether the recording is open, and its epoch, in memory that all workers share.
         self._shared = torch.tensor([1, 0], dtype=torch.int64)
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        try:
+            # The system's own start method would not do: a pipe made for fork cannot be handed to a spawned worker.
+            self._pipe = torch.multiprocessing.get_context("spawn").SimpleQueue()
+            self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError) as error:
+            # Without it a worker would not know the epoch of its samples, and write another one.
+            raise RecordingError(
+                f"run.dataset needs shared memory, and none is left ({error}).",
+                hint="Free some in /dev/shm, or record the loader with run.loader instead.",
+            ) from error
         self._deliver: Deliver | None = deliver
         self._busy = False
         self._idle = threading.Condition()

@@ -190,7 +190,7 @@ class Recording:
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
         try:
             channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
-        except (OSError, RuntimeError) as error:  # shared memory is full
+        except RecordingError as error:
             self._problems.note(error)
             return dataset
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
