@@ -11,10 +11,9 @@ from audit import values
 from audit.errors import AuditError
 from audit.records import Run
 from audit.store.read.reader import Reader
+from audit.values.tensor import ENCODINGS
 
 Array = np.ndarray[Any, Any]
-#: How the bytes of a tensor may be encoded. `activations` does not name it, so that the digest has to tell.
-_ENCODINGS = ("bytes+zstd", "raw", "palette+rows+zstd", "unit+rows+zstd", "rows+zstd", "zstd")
 _KEPT = """
 SELECT epoch, index, visit, payload, digest, shape, min, max FROM activations
 WHERE run_id = ? AND epoch = ? AND layer = ? AND direction = 'forward' AND port = 'output.0' AND index IS NOT NULL
@@ -28,7 +27,8 @@ def layer_value(run: Run, data: bytes | None, digest: str | None) -> Array | Non
     if data is None or digest is None:
         return None
     with values.following_digests(run.digest_version):
-        for encoding in _ENCODINGS:
+        # `activations` does not name the encoding: the digest has to tell.
+        for encoding in ENCODINGS:
             encoded = values.Encoded(encoding, data)
             try:
                 if values.encoded_digest("tensor", encoded) == digest:

@@ -81,8 +81,8 @@ def row_digests(value: object) -> list[str] | None:
 def preview(value: object) -> Preview | None:
     """A small picture or excerpt of any value."""
     try:
-        known = _by_type.get(type(value))
-        if known is not None and (made := known.preview_fast(value)) is not None:
+        known = _by_type.get(type(value)) or kind_of(value)
+        if (made := known.preview_fast(value)) is not None:
             return made
     except Exception:  # the slower way decides
         pass

@@ -25,6 +25,8 @@ _NUMPY = {
     "complex128": "<c16",
 }  # fmt: skip
 _names: dict[Any, str] = {}  # of torch's dtypes
+#: How the elements of a plain tensor may be encoded, the commonest of a layer's output first.
+ENCODINGS = ("bytes+zstd", "raw", "palette+rows+zstd", "unit+rows+zstd", "rows+zstd", "zstd")
 
 
 class TensorKind(ValueKind):
@@ -106,8 +108,6 @@ class TensorKind(ValueKind):
         if _is_in_parts(value):
             head, _ = tensor_parts.take_apart(value)
             return excerpt(f"{head['layout']} tensor of {head['dtype']} {head.get('shape', '')}".rstrip())
-        if (fast := self.preview_fast(value)) is not None:
-            return fast
         values = _as_array(_plain(value))
         return thumbnail.of_array(values) or array.describe(values)
 
@@ -297,6 +297,8 @@ def _float_picture(shape: list[int], flat: Any, row: int, header: dict[str, Any]
 
 def _expand(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
     """The raw bytes of the elements, undoing `_compress`."""
+    if encoding not in ENCODINGS:
+        raise damage_error(f"a tensor has no encoding {encoding!r} of its own")
     shape = header["shape"]
     count = int(np.prod(shape, dtype=np.int64)) if shape else 1
     if encoding == "raw":
@@ -306,8 +308,6 @@ def _expand(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
         return (levels.astype(np.float32) / np.float32(255)).view(np.uint8)
     if encoding == "palette+rows+zstd":
         return _from_palette(header, body, count)
-    if encoding not in ("rows+zstd", "bytes+zstd", "zstd"):
-        raise damage_error(f"a tensor has no encoding {encoding!r} of its own")
     size = count * _width(header["dtype"])
     flat = np.frombuffer(compression.decompress(body, size), np.uint8)
     if encoding == "rows+zstd":
