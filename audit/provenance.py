@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
@@ -57,6 +57,16 @@ def versions() -> dict[str, str]:
         # Without the extension the same is computed, slower; statistics of floats may differ in their last digits.
         found["native"] = "yes" if getattr(loops, "native", None) is not None else "no"
     return found
+
+
+def note_missing_extension(versions: Mapping[str, str]) -> str | None:
+    """Return what to tell the user of a run that was recorded without the C extension, by its versions; else None."""
+    if versions.get("native") != "no":
+        return None
+    return (
+        "audit was installed without its C extension, so that recording takes several times as long; what is recorded is the same. "
+        "Install a C compiler, then install audit again."
+    )
 
 
 @functools.cache

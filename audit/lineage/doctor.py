@@ -16,6 +16,7 @@ from typing import Any
 from audit.errors import UsageError
 from audit.lineage.replay.replay import replay
 from audit.plainjson import JsonObject
+from audit.provenance import note_missing_extension
 from audit.recorders.loop.recording import Recording
 from audit.recorders.randomness.states import global_sources
 from audit.sources import open_dataset
@@ -84,6 +85,8 @@ def _diagnose(dataset: Any, name: str | os.PathLike[str] | None, samples: int, s
     run = recording.run
     found.unrecorded = list(run.unrecorded or ())
     found.notes = [note for note in run.warnings if "did not see every change" not in note]
+    if slow := note_missing_extension(run.versions):
+        found.notes.append(slow)
     with Reader(store) as reader:
         _read(reader, found)
         if not found.samples:

@@ -14,6 +14,7 @@ from audit.config import store_location
 from audit.lineage.failures import FailureGroup
 from audit.lineage.mistakes import Mistake
 from audit.metrics.average_precision import AveragePrecision
+from audit.provenance import note_missing_extension
 from audit.records import Run
 from audit.report.text import clean
 
@@ -56,8 +57,8 @@ def run_summary(
     _add_failures(table, run, failures)
     _add_mistakes(table, mistakes)
     _add_next(table, run, location, mistakes)
-    for warning in run.warnings:
-        if warning not in shown:
+    for warning in (*run.warnings, note_missing_extension(run.versions)):
+        if warning is not None and warning not in shown:
             table.add_row(Text("note", "yellow"), Text(clean(warning)))
     return table
 

@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from click.testing import CliRunner
 from dataset_shapes import Arithmetic, NamedAttribute, Stream, picture
+from rich.console import Console
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 import audit
 from audit.cli.main import cli
+from audit.records import Run
 from audit.report.doctor_text import doctor_text
+from audit.report.run_text import run_summary
 
 _FILE = """
 import torch
@@ -60,6 +63,15 @@ def test_what_is_not_seen_is_named() -> None:
     found = audit.doctor(Arithmetic())
     assert not found.is_complete
     assert "torch.from_numpy" in found.unrecorded[0]
+
+
+def test_a_missing_extension_is_named() -> None:
+    console = Console(width=400)
+    for native, is_named in (("no", True), ("yes", False)):
+        run = Run("20260101-000000-000000", versions={"native": native})
+        with console.capture() as shown:
+            console.print(run_summary(run, "lineage", []))
+        assert ("without its C extension" in shown.get()) == is_named
 
 
 def test_an_iterable_is_not_replayed() -> None:
