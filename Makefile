@@ -110,6 +110,7 @@ try-second: dist  ## as try-dist, for one Python beside this one, where one is f
 bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python bench/floor.py
 	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/opening.py
 	$(BIN)/python bench/peers.py
 	PYTHONPATH=tests/support $(BIN)/python bench/discovery.py
 	$(BIN)/python -m bench.queries
