@@ -64,7 +64,7 @@ def _run_offline(wandb: Any, run: Run, config: dict[str, Any], folder: Path) -> 
         disable_code=True,
         x_disable_stats=True,
         x_disable_meta=True,
-        x_save_requirements=False,  # the packages of whoever exports are not those of the run
+        x_save_requirements=False,  # the packages of this process are not those of the run
         x_disable_machine_info=True,
     )
     made = wandb.init(
