@@ -75,7 +75,31 @@ def test_replay_trace_and_diff_across_versions(images: Path, monkeypatch: pytest
             assert entries[2] is not None
         compared = store.diff("old", "new")
         assert (compared.matched, compared.first_divergent_stage) == (3, {})
+        assert (compared.identical, compared.not_compared) == (3, {}), "the last stage has a digest that both know"
         assert store.verify() == []
+
+
+def test_a_value_of_a_later_kind_is_not_compared_with_one_of_another_kind(
+    images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was `other` has no digest that the newer run knows: this is neither a difference nor a failure."""
+    program = (
+        "class Step:\n    def __call__(self, picture):\n        return str(picture.size)\n\ntransform = [Step()]\n"
+    )
+    (images.parent / "pipeline.py").write_text(program)
+    monkeypatch.setattr(type(values.KINDS.get("text")), "since", 3)
+    record(images, "old", 2, monkeypatch)
+    record(images, "new", 3, monkeypatch)
+    with audit.open(images.parent / "lineage") as store:
+        kinds = "SELECT DISTINCT kind FROM stage_outputs WHERE name = 'Step' ORDER BY kind"
+        assert store.sql(kinds).fetchall() == [("other",), ("text",)]
+        compared = store.diff("old", "new")
+        # Of the pictures with a transparency entry, `load` could not be compared either.
+        assert (compared.divergent, compared.identical, compared.not_compared) == (0, 0, {"load": 2, "Step": 1})
+        assert compared.as_json()["not_compared"] == compared.not_compared
+        assert any("3 samples" in note and "Step (1)" in note for note in compared.notes)
+        compared.show()
+        assert "the same output for 0 samples" in capsys.readouterr().out
 
 
 def test_a_run_of_an_earlier_recipe_is_not_resumed(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:

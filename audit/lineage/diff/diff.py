@@ -7,7 +7,7 @@ DuckDB does all counting; only the rows that are shown are fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -72,11 +72,11 @@ class Diff(PrintableView):
     a: Side
     b: Side
     #: How many pairs of samples there are, how many of them have a stage with different outputs, and how many failed
-    #: alike in both runs.
+    #: in both runs at the same stage with the same error.
     matched: int
     divergent: int
     same_failure: int
-    #: The whole length of each list below, by its name.
+    #: How many entries each list below has in all, by its name; a list may be shorter.
     counts: dict[str, int]
     lists: dict[str, list[ChangedSample]]
     #: Samples that only `b` has, and those that only `a` has.
@@ -88,6 +88,8 @@ class Diff(PrintableView):
     flips: Flips
     notes: list[str] = field(default_factory=list)
     versions: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    #: How many samples have outputs that could not be compared, and none that differs, by the name of the first such stage.
+    not_compared: dict[str, int] = field(default_factory=dict)
     #: What differs in how the models were called: mode, device, batch size.
     calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
@@ -110,7 +112,7 @@ class Diff(PrintableView):
     @property
     def identical(self) -> int:
         """How many matched samples have equal outputs at every stage, and did not fail."""
-        return self.matched - self.divergent - self.same_failure
+        return self.matched - self.divergent - self.same_failure - sum(self.not_compared.values())
 
     @property
     def first_divergent_stage(self) -> dict[str, int]:
@@ -156,6 +158,7 @@ class Diff(PrintableView):
             "removed": self.removed,
             **self.lists,
             "first_divergent_stage": self.first_divergent_stage,
+            "not_compared": self.not_compared,
             "divergences": [group.as_json() for group in self.divergences],
             "stages": [step.as_json() for step in self.steps],
             **flips.lists,
@@ -212,6 +215,7 @@ def diff(
         removed = _list_alone(scratch, visits.alone, "index_a", most)
         matched, divergent = counts.pop("matched"), counts.pop("divergent")
         same_failure, alike = counts.pop("same_failure"), counts.pop("alike")
+        not_compared = _count_uncompared(scratch, compared, steps)
         flips = find_flips(scratch, compared, side_a, side_b, most)
         calls = call_changes(scratch, side_a, side_b)
         report_progress("measuring differences")
@@ -222,6 +226,7 @@ def diff(
     )
     found.versions = version_changes(side_a, side_b)
     found.calls = calls
+    found.not_compared = not_compared
     seen = f"{alike:,} re-encoded samples were matched by their stored previews, which show the same picture."
     found.notes = [*_notes(found), *([seen] if alike else []), *([measured] if measured else [])]
     return found
@@ -239,6 +244,16 @@ def _count(scratch: Scratch, compared: TempTable, alone: TempTable) -> dict[str,
     found = scratch.row(f"SELECT {', '.join(counts.values())} FROM {compared}")
     added, removed = scratch.row(f"SELECT count(index_b), count(index_a) FROM {alone}")
     return {"added": added, "removed": removed, **dict(zip(counts, found, strict=True))}
+
+
+def _count_uncompared(scratch: Scratch, compared: TempTable, steps: Sequence[AlignmentStep]) -> dict[str, int]:
+    """Count the samples without a difference whose outputs could not all be compared, by the first such stage."""
+    query = f"SELECT uncompared, count(*) FROM {compared} WHERE uncompared IS NOT NULL GROUP BY 1 ORDER BY 1"
+    names = {step.number: step.name for step in steps}
+    found: dict[str, int] = {}
+    for number, count in scratch.rows(query):
+        found[names[number]] = found.get(names[number], 0) + count
+    return found
 
 
 def _list_changed(
@@ -270,6 +285,12 @@ def _notes(found: Diff) -> list[str]:
     ]
     if not found.matched:
         notes.append("No sample of one run is in the other, by source, content or name: nothing could be compared.")
+    if found.not_compared:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in found.not_compared.items())
+        notes.append(
+            f"{sum(found.not_compared.values()):,} samples have outputs that could not be compared, first of: {listed}. "
+            "They have no digest, or the runs follow different versions of the digest recipe."
+        )
     if undetermined := sum(counts["undetermined"] for counts in found.flips.counts.values()):
         notes.append(
             f"{undetermined:,} flips have more than one possible cause: the model's input differs, and so may the "

@@ -17,8 +17,8 @@ from audit.store.read.scratch import Scratch, TempTable
 from audit.store.views import GRADED
 
 _JOINED = """
-    SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), x.a0 AS loaded_a,
-           y.b0 AS loaded_b, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit)
+    SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), nullif(x.a0, 0) AS loaded_a,
+           nullif(y.b0, 0) AS loaded_b, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit)
     FROM {pairs} p
     LEFT JOIN ({outputs_a}) x ON x.out_index_a = p.index_a AND x.out_visit_a = p.visit_a
     LEFT JOIN ({outputs_b}) y ON y.out_index_b = p.index_b AND y.out_visit_b = p.visit_b
@@ -32,7 +32,8 @@ _COMPARED = """
     WITH walked AS (
         SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM ({judged})
     ), placed AS (
-        SELECT *, coalesce({first_input}, {first_target}) AS parted, lost_a AND lost_b AS lost_in_both FROM walked
+        SELECT *, coalesce({first_input}, {first_target}) AS parted, {uncompared} AS uncompared,
+               lost_a AND lost_b AS lost_in_both FROM walked
     ), stepped AS (
         SELECT *, coalesce(parted, CASE WHEN lost_in_both AND error_a <> error_b
                                         THEN least(last_input + 1, {last_step}) END) AS step
@@ -45,6 +46,7 @@ _COMPARED = """
            failed_a, failed_b, source_changed, label_changed, predicted_a, predicted_b, name_a, name_b, correct_a,
            correct_b, right_a, right_b, flip, cause,
            CASE cause WHEN 'undetermined' THEN input_cause END AS input_cause, step, missing,
+           CASE WHEN step IS NULL THEN uncompared END AS uncompared,
            CASE missing WHEN 'a' THEN error_a WHEN 'b' THEN error_b WHEN 'both' THEN hash(error_a, error_b) END AS error
     FROM lacking
 """
@@ -81,6 +83,7 @@ def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: S
             first_input=_first_other(main, "last_input"),
             first_target=_first_other(target, "last_target"),
             last_step=main[-1].number if main else "NULL",
+            uncompared=_first_uncompared(main, "last_input"),
             missing=_missing_side(steps),
         )
         if compared:
@@ -112,11 +115,11 @@ def _model_changed(scratch: Scratch, pieces: Sequence[Piece], a: Side, b: Side) 
 def _outputs(side: Side, name: str, other: Side, rows: PieceRows) -> str:
     """Return one row for each visit, with a column for each stage: far smaller than a row for each stage."""
     wanted = {0, *(stage.stage for stage in side.stages)}
-    # A digest that is NULL is like no other and unlike none.
+    # NULL: there is no output, because the sample failed before. 0: there is one, but no digest that both runs have.
     known = "digest IS NOT NULL"
     if side.run.digest_version != other.run.digest_version:
         known += f" AND {_same_value_condition(min(side.run.digest_version, other.run.digest_version))}"
-    digest = f"CASE WHEN {known} THEN hash(digest) END"
+    digest = f"CASE WHEN {known} THEN hash(digest) ELSE 0::UBIGINT END"
     columns = [f"any_value({digest}) FILTER (stage = {n}) AS {name}{n}" for n in sorted(wanted)]
     columns += [
         f"any_value(changed) FILTER (stage = {stage.stage}) AS {name}{stage.stage}_changed"
@@ -152,9 +155,10 @@ def _predictions(name: str, rows: PieceRows, *, scored: bool = False) -> str:
 
 
 def _states(step: AlignmentStep) -> tuple[str, str]:
-    """Return whether both sides are alike after a step, and whether they are not; neither, where neither has got there."""
+    """Return whether both sides are alike after a step, and whether they are not; neither, where they were not compared."""
     if step.at_a is not None and step.at_b is not None:
-        return f"a{step.at_a} = b{step.at_b}", f"a{step.at_a} IS DISTINCT FROM b{step.at_b}"
+        a, b = f"a{step.at_a}", f"b{step.at_b}"
+        return f"{a} = {b} AND {a} > 0", f"({a} <> {b} AND {a} > 0 AND {b} > 0) OR ({a} IS NULL) <> ({b} IS NULL)"
     # Only one side does anything to the label: what it was given is not recorded, but whether it changed it is.
     column = f"a{step.at_a}_changed" if step.at_a is not None else f"b{step.at_b}_changed"
     return f"NOT {column}", column
@@ -167,7 +171,18 @@ def _last_equal(steps: Sequence[AlignmentStep]) -> str:
 
 
 def _first_other(steps: Sequence[AlignmentStep], last: str) -> str:
-    cases = [f"CASE WHEN {last} < {step.number} AND {_states(step)[1]} THEN {step.number} END" for step in steps]
+    cases = [f"CASE WHEN {last} < {step.number} AND ({_states(step)[1]}) THEN {step.number} END" for step in steps]
+    return f"least({', '.join(cases)})" if cases else "NULL"
+
+
+def _first_uncompared(steps: Sequence[AlignmentStep], last: str) -> str:
+    """Return the first step after the last equal one of which both sides have an output, but no digest to compare it by."""
+    cases = [
+        f"CASE WHEN {last} < {step.number} AND least(a{step.at_a}, b{step.at_b}) = 0 "
+        f"AND a{step.at_a} IS NOT NULL AND b{step.at_b} IS NOT NULL THEN {step.number} END"
+        for step in steps
+        if step.at_a is not None and step.at_b is not None
+    ]
     return f"least({', '.join(cases)})" if cases else "NULL"
 
 

@@ -122,7 +122,7 @@ def _stages(diff: Diff) -> list[RenderableType]:
     head = Text.assemble(("pipeline  ", "dim"))
     failures = f", {diff.same_failure:,} fail in both with the same error" if diff.same_failure else ""
     if not diff.divergent:
-        which = "every sample" if not diff.same_failure else f"{diff.identical:,} samples"
+        which = "every sample" if diff.identical == diff.matched else _count_samples(diff.identical)
         head.append(f"every stage gave the same output for {which}", "green")
         head.append(failures, "red")
         return [head]
@@ -133,6 +133,10 @@ def _stages(diff: Diff) -> list[RenderableType]:
     if also := also_changed(diff):
         shown.append(Text(f"  also described differently: {clean(', '.join(also))}", "dim"))
     return shown
+
+
+def _count_samples(count: int) -> str:
+    return f"{count:,} sample{'' if count == 1 else 's'}"
 
 
 def also_changed(diff: Diff) -> list[str]:

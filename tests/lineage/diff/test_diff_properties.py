@@ -246,7 +246,7 @@ def test_the_last_epoch_is_compared() -> None:
         assert (found.a.epoch, found.b.epoch, found.matched) == (2, 2, 1)
         assert found.divergent == 0
         assert found.flips.accuracy_a == 1.0
-        assert any("last epoch, 2" in note for note in found.notes)
+        assert any("The last epoch (2)" in note for note in found.notes)
         assert reader.sql("FROM flips('a', 'b')").fetchall() == []
 
 
