@@ -263,12 +263,18 @@ class Store(NotebookView):
         return export(self.reader, run, to, output, where=where, tag=tag, indices=indices)
 
     def report(
-        self, path: str, run: str | None = None, *, baseline: str | None = None, mistakes: int | None = None
+        self,
+        path: str,
+        run: str | None = None,
+        *,
+        baseline: str | None = None,
+        mistakes: int | None = None,
+        viewer: bool = False,
     ) -> int:
-        """Write one self-contained HTML file about a run; gives its size in bytes."""
+        """Write one self-contained HTML file about a run; gives its size in bytes. With `viewer`, it shows values of pictures."""
         from audit.report.html.report_file import write_report
 
-        return write_report(self.reader, path, run, baseline=baseline, mistakes=mistakes)
+        return write_report(self.reader, path, run, baseline=baseline, mistakes=mistakes, viewer=viewer)
 
     def runs(self, *, where: str | None = None) -> list[Run]:
         """Return every run in the order they were begun, or those for which an SQL condition over `runs` holds."""

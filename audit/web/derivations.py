@@ -14,7 +14,7 @@ from collections import OrderedDict
 import numpy as np
 
 from audit.errors import AuditError
-from audit.web.exact_values import Values
+from audit.report.html.exact_values import Values
 from audit.web.warm_process import WarmProcess
 
 Key = tuple[str, int, int, int]

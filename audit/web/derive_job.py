@@ -11,7 +11,7 @@ from audit import plainjson
 from audit.api import open as open_store
 from audit.errors import AuditError
 from audit.plainjson import JsonObject
-from audit.web.exact_values import NotAPicture, Values, picture_values
+from audit.report.html.exact_values import NotAPicture, Values, picture_values
 
 
 def answer(request: JsonObject) -> bytes:

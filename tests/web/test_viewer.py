@@ -15,7 +15,7 @@ from PIL import Image
 from web_server import served
 
 from audit.api import Store
-from audit.web.exact_values import NotAPicture, pack, picture_values
+from audit.report.html.exact_values import NotAPicture, pack, picture_values
 
 pytestmark = pytest.mark.browser
 

@@ -383,3 +383,30 @@ def test_a_report_opens_from_disk(page: Any, hostile: tuple[Path, str, str], dig
     page.evaluate("document.querySelector('details.mistake').open = false")
     assert page.locator("details.mistake .strip").first.is_visible(), "a closed mistake is printed too"
     page.emulate_media(media="screen")
+
+
+def test_a_report_with_the_viewer(page: Any, digits: Path, tmp_path: Path) -> None:
+    """One script, which the file's own policy names; the values under the pointer are those of the store, and nothing is loaded."""
+    from audit.api import Store
+
+    target = tmp_path / "report.html"
+    with Store(str(digits)) as store:
+        assert store.report(str(target), "baseline", viewer=True) < 2_000_000
+        index = store.sql(
+            "SELECT index FROM graded_predictions WHERE NOT correct ORDER BY loss DESC LIMIT 1", run="baseline"
+        ).fetchall()[0][0]
+        exact = store.trace("baseline", index=index).value(5, numpy_only=True)
+    page.goto(target.as_uri())
+    assert page.locator("script").count() == 1
+    page.locator(".mistake").first.locator(".zoom").last.click()
+    page.locator('.viewer[data-ready="float32 16x16"]').wait_for()
+    assert page.get_by_label("picture A").locator("option").count() == 6, "the stages of this mistake alone"
+    pane = page.locator(".viewer .pane").first.bounding_box()
+    page.mouse.move(pane["x"] + pane["width"] / 2 + 1, pane["y"] + pane["height"] / 2 + 1)
+    x, y, shown = re.match(r"x (\d+)  y (\d+)   (\S+)", page.locator(".pixel").inner_text()).groups()  # type: ignore[union-attr]
+    assert float(shown) == pytest.approx(float(exact[0, int(y), int(x)]), rel=1e-5)
+    page.get_by_label("show").select_option("difference")
+    page.get_by_text("largest difference").wait_for()
+    page.keyboard.press("Escape")
+    assert page.locator(".viewer").count() == page.locator(".zoom input:checked").count() == 0
+    assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []

@@ -56,6 +56,15 @@ def render(template: str, *folders: Path, **data: Any) -> str:
     return environment(*folders).get_template(template).render(**data)
 
 
+#: Style sheets and scripts that pages and reports share.
+SHARED = ("audit.css", "viewer.css", "viewer.js")
+
+
+def shared(name: str) -> str:
+    """Return one of the files that pages and reports share."""
+    return (HERE / "templates" / name).read_text(encoding="utf-8")
+
+
 def style() -> str:
     """Return the style sheet that pages, reports and notebooks share."""
-    return (HERE / "templates" / "audit.css").read_text(encoding="utf-8")
+    return shared("audit.css")

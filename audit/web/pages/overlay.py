@@ -15,9 +15,9 @@ from audit.lineage.heat_maps import HeatMap, heat_maps
 from audit.lineage.trace import Trace
 from audit.plainjson import JsonObject
 from audit.report.html.environment import environment
+from audit.report.html.exact_values import pack
 from audit.report.html.page_data import overlay_view
 from audit.report.html.previews import Encoded
-from audit.web.exact_values import pack
 from audit.web.pages.trace_request import requested_trace, send, visit_key
 from audit.web.respond import TEMPLATES, url
 from audit.web.state import AppState

@@ -81,8 +81,10 @@ def _groups(shown: list[Run], sort: str) -> list[RunGroup]:
             "model": model,
             "task": task,
             "classes": len(classes) if classes and names[dataset, task, model] > 1 else None,
-            # Oldest first, as a chart over time needs them.
-            "accuracies": [run.accuracy for run in reversed(many) if run.accuracy is not None],
+            # Oldest first, as a chart over time needs them; a run that did not end says nothing about the model.
+            "accuracies": [
+                run.accuracy for run in reversed(many) if run.accuracy is not None and run.status == "complete"
+            ],
             "runs": [run_view(run) for run in _sort(many, sort)],
         }
         for ((dataset, task, classes), model), many in gathered.items()

@@ -12,13 +12,13 @@ from audit.errors import AuditError, UsageError
 from audit.lineage.queries.browsing import history, neighbouring_visits, previews
 from audit.lineage.trace import Trace
 from audit.plainjson import JsonObject
+from audit.report.html.exact_values import as_levels, picture_values
 from audit.report.html.page_data import trace_view, true_picture
 from audit.report.html.previews import Encoded, encode, encode_picture
 from audit.sources.builder import can_be_rebuilt
 from audit.store.read.reader import Reader
 from audit.values import Preview
 from audit.values.thumbnail import as_picture
-from audit.web.exact_values import as_levels, picture_values
 from audit.web.pages import gallery_selection
 from audit.web.pages.overlay import heat_views
 from audit.web.pages.trace_request import requested_trace, send, visit_key

@@ -8,9 +8,9 @@ from starlette.responses import Response
 from audit import plainjson
 from audit.errors import AuditError
 from audit.lineage.trace import Trace
+from audit.report.html.exact_values import NotAPicture, Values, pack, picture_values
 from audit.sources.builder import can_be_rebuilt
 from audit.web.derivations import Key
-from audit.web.exact_values import NotAPicture, Values, pack, picture_values
 from audit.web.pages.trace_request import requested_trace
 from audit.web.state import AppState
 

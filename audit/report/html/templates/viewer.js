@@ -1,6 +1,7 @@
 // Look at the exact values of a picture: zoom, pan, numbers under the pointer, one channel, two pictures against each other.
 //
 //   data-exact="URL"   on a button: where its values come from; data-name: what it is called
+//   data-values="TEXT" in a report, which loads nothing: the values themselves, packed; empty where only the small picture is there
 //   data-heat          its values are a heat map, shown in colours; data-over: the address of the picture that it lies over
 //   data-pair="KEY"    two buttons with the same key belong together; data-difference="KEY" opens both in difference mode
 "use strict";
@@ -47,8 +48,17 @@
     return prepare({ height: canvas.height, width: canvas.width, channels: 3, dtype: "uint8", values, note: "This is the small preview, not the exact values. " + why + " " });
   }
 
+  // The values that a report holds: deflated, as base64.
+  async function unpack(button) {
+    const packed = button.dataset.values;
+    if (!packed) return fromPreview(button, "This file has no room for them: audit ui shows them.");
+    const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+    return parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer());
+  }
+
   async function fetchValues(button) {
     const address = button.dataset.exact;
+    if (button.dataset.values !== undefined) return unpack(button);
     try {
       let answer = await fetch(address, { credentials: "same-origin" });
       if (answer.ok) return parse(await answer.arrayBuffer(), button.dataset.heat !== undefined);
@@ -307,7 +317,7 @@
     pane.addEventListener("wheel", (event) => {
       event.preventDefault();
       const edge = pane.getBoundingClientRect();
-      zoomBy(event.deltaY < 0 ? 1.25 : 0.8, pane === view.first ? { x: event.clientX - edge.left, y: event.clientY - edge.top } : null);
+      zoomBy(event.deltaY < 0 ? 1.25 : 0.8, { x: event.clientX - edge.left, y: event.clientY - edge.top });
     }, { passive: false });
     pane.addEventListener("pointerdown", (event) => { grip = { x: event.clientX, y: event.clientY }; pane.setPointerCapture(event.pointerId); });
     pane.addEventListener("pointerup", () => { grip = null; });
@@ -384,7 +394,7 @@
   }
 
   function open(opener) {
-    const buttons = [...document.querySelectorAll("[data-exact]")];
+    const buttons = [...(opener.closest(".mistake") || document).querySelectorAll("[data-exact]")];
     const pair = opener.dataset.difference || opener.dataset.pair;
     const mates = pair ? buttons.filter((one) => one.dataset.pair === pair) : [];
     const a = mates.length ? buttons.indexOf(opener.dataset.difference ? mates[0] : opener) : buttons.indexOf(opener);
@@ -403,6 +413,8 @@
 
   document.addEventListener("click", (event) => {
     const opener = event.target.closest("[data-exact], [data-difference]");
-    if (opener) open(opener);
+    if (!opener) return;
+    event.preventDefault(); // in a report the opener is a label, which enlarges the picture where scripts are forbidden
+    open(opener);
   });
 })();
