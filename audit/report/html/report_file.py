@@ -25,8 +25,8 @@ from audit.records import Run
 from audit.report.html.baseline import compare_with_baseline
 from audit.report.html.environment import render, shared, style
 from audit.report.html.exact_values import pack, picture_values
-from audit.report.html.page_data import counts_view, run_view, trace_view
-from audit.report.html.previews import data_address, encode
+from audit.report.html.page_data import counts_view, run_view, trace_view, true_picture
+from audit.report.html.previews import data_address, encode, encode_picture
 from audit.store.read.reader import Reader
 
 #: Unless a number is given, as many mistakes as keep the file below 2 MB, and at most so many.
@@ -141,7 +141,11 @@ def _add_values(found: Trace, view: JsonObject, allowed_bytes: int) -> int:
 def embed(found: Trace) -> Callable[[int], str]:
     """Return a function that gives a stage's preview as a data address, decoded and encoded again."""
 
+    rows = {row["stage"]: row for row in found.stages}
+
     def address(stage: int) -> str:
-        return data_address(encode(found.preview(stage)))
+        preview = found.preview(stage)
+        shown = true_picture(rows[stage], preview)  # as bright as it is, as in the web app
+        return data_address(encode(preview) if shown is None else encode_picture(shown))
 
     return address
