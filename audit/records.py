@@ -38,6 +38,8 @@ OUTPUT_TASKS = {
     "masks": "segmentation",
     "tokens": "tokens",
 }
+#: The stage at which a sample of `audit run` failed that the model could not take.
+MODEL_STAGE = "model"
 #: What the row of a sample that took too long says; without a number, so that a replay can give the same.
 STALLED = "the sample took longer than --stall-timeout allows and was given up"
 

@@ -46,7 +46,9 @@ class SampleRow(VisitRow):
     status: Annotated[str, VARCHAR("`ok` or `failed`")]
     failed_stage: Annotated[
         str | None,
-        VARCHAR("name of the stage that failed; `load`, `dataset`, `worker` outside of stages", null="status is ok"),
+        VARCHAR(
+            "name of the stage that failed; `load`, `dataset`, `worker`, `model` outside of stages", null="status is ok"
+        ),
     ]
     error: Annotated[str | None, VARCHAR("the error's type and message", null="status is ok")]
     worker: Annotated[int | None, INTEGER("the loader's worker", null="made in the main process")]

@@ -10,6 +10,7 @@ import torch
 
 from audit import values
 from audit.engines.declared_heads import DeclaredHead
+from audit.engines.model_calls import SampleCalls
 from audit.engines.model_output import BatchOutput, ModelOutput, UnreadOutput
 from audit.errors import AuditError, ModelError, UnclearOutput
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
@@ -26,7 +27,7 @@ from audit.recorders.model.step import TASK_KEY, task_tables
 from audit.recorders.model.tasks.task_grades import make_task_rows
 from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows
 from audit.recorders.visit.stage_register import StageOrdinals
-from audit.records import Level
+from audit.records import MODEL_STAGE, Level
 from audit.store import wire
 from audit.store.write.block import BlockWriter
 from audit.store.write.payload_filter import Selection
@@ -69,6 +70,7 @@ class Forward:
         self._named = named
         self._device = device
         self._classes = classes
+        self.calls = SampleCalls(self._call)
         self._modules = [(name, module) for name, module in model.module.named_modules() if name]
         #: The mode of the model at its last call, and the layers that were in the other one.
         self.modes: tuple[str, list[str]] = ("eval", [])
@@ -79,12 +81,14 @@ class Forward:
         return next(iter(self.readers.values()))
 
     def __call__(self, fetched: RecordedBatch, level: Level = "digest") -> BatchOutput:
-        """Return what the model gives for the batch's samples that did not fail."""
+        """Return what the model gives for the batch's samples that did not fail; those that it cannot take fail here."""
+        calls = self.calls.make(fetched)
+        if not calls:
+            return BatchOutput()
         made, errors = BatchOutput(), dict[str | None, UnclearOutput]()
         wanted = {head: self._graded_targets(fetched, head) for head in self.readers}
         parts: dict[str | None, list[torch.Tensor | TaskOutput]] = {head: [] for head in self.readers}
-        for first, count, value in _split_into_calls(fetched):
-            output = self._call(value)
+        for first, count, output in calls:
             for head, reader in self.readers.items():
                 try:
                     parts[head].append(_read(reader, output, first, count, wanted[head]))
@@ -182,15 +186,6 @@ class Forward:
             ) from error
 
 
-def _split_into_calls(fetched: RecordedBatch) -> list[tuple[int, int, Any]]:
-    """Return what the model is given, call by call: the place of the first sample, how many these are, and the input."""
-    inputs = fetched.data
-    if isinstance(inputs, list) and all(isinstance(value, torch.Tensor) for value in inputs):
-        # Samples of different shapes cannot share a batch: each goes alone.
-        return [(place, 1, value[None]) for place, value in enumerate(inputs)]
-    return [(0, len(fetched.ok), inputs)]
-
-
 def _read(
     reader: OutputReader, output: Any, first: int, count: int, wanted: GradedTargets
 ) -> torch.Tensor | TaskOutput:
@@ -242,7 +237,7 @@ class Rows:
         tables: dict[str, Any] = {}
         if (stages := self._stages.take_rows()) is not None:
             tables["stages"] = stages
-        if output is not None:
+        if output is not None and fetched.ok:
             made = [self._predictions(fetched, number, one, digests) for one in output.graded]
             tables |= {
                 name: wire.join_tables([one[name] for one in made if name in one]) for one in made for name in one
@@ -253,10 +248,13 @@ class Rows:
             tables |= task_tables(output.ports, numbered, whole)
             tables["calls"] = self._call(fetched, number)
         stamped = fetched.stamp_rows(stamp)
-        if self._selection is None:
+        if self._selection is None and not fetched.failed_at_model:
             writer.append(tables, stamped, fetched.row_bytes)
-        else:
-            writer.append(self._selection.apply(stamped.tables() | tables))
+            return
+        found = stamped.tables() | tables
+        if fetched.failed_at_model:
+            found["samples"] = wire.fail_samples(found["samples"], MODEL_STAGE, fetched.failed_at_model)
+        writer.append(found if self._selection is None else self._selection.apply(found))
 
     def _call(self, fetched: RecordedBatch, number: int) -> Any:
         """Return the row of `calls`: one for each batch."""

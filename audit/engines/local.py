@@ -64,6 +64,8 @@ class LocalRun(RunExecutor):
             if model
             else None
         )
+        if self.forward is not None:
+            self.forward.calls.total = self.total
         self.stages = StageRegister(self.writer.run.run_id)
         self.stages.add(ONLY_PIPELINE, self.assembly.pipeline)
         if plan.stages:

@@ -74,6 +74,8 @@ class RecordedBatch:
     last_kind: str | None = None
     payload_bytes: int = 0
     problems: list[str] = field(default_factory=list)
+    #: Of `audit run`: by place, why the model could not take a sample.
+    failed_at_model: dict[int, str] = field(default_factory=dict)
     #: A sentence for each sample that failed.
     failures: list[str] = field(default_factory=list)
     #: What the dataset or the collate function raised, as the loader would have carried it out of the process.

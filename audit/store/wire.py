@@ -272,6 +272,24 @@ def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def fail_samples(samples: pa.Table, stage: str, errors: Mapping[int, str]) -> pa.Table:
+    """Return rows of `samples` with some of them, by position, failed at a stage."""
+    changed: dict[str, list[Any]] = {name: samples[name].to_pylist() for name in ("status", "failed_stage", "error")}
+    for row, position in enumerate(samples["position"].to_pylist()):
+        if position in errors:
+            changed["status"][row], changed["failed_stage"][row], changed["error"][row] = (
+                "failed",
+                stage,
+                errors[position],
+            )
+    for name, values in changed.items():
+        place = samples.schema.get_field_index(name)
+        samples = samples.set_column(
+            place, samples.schema.field(place), pa.array(values, samples.schema.field(place).type)
+        )
+    return samples
+
+
 def place_rows(samples: pa.Table, batches: Sequence[int | None], positions: Sequence[int | None]) -> pa.Table:
     """Return rows of `samples` with the batch, and the place in it, that each turned out to have; None for one in no batch."""
     columns = {"batch": pa.array(batches, pa.int64()), "position": pa.array(positions, pa.int32())}

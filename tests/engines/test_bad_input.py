@@ -289,6 +289,52 @@ def test_a_model_that_does_not_fit_the_pipeline(
         assert any("could not be run" in warning for warning in store.runs()[0].warnings)
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("bad", ["odd", "value"])
+def test_a_sample_that_the_model_cannot_take(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, batch_size: int, bad: str
+) -> None:
+    """By its shape, or by its content: it fails alone, also if it is the first."""
+    images = pictures(count=6)
+    first = sorted(path for path in images.rglob("*.png"))[0]
+    Image.new("RGB", *((7, 5), (0, 0, 255)) if bad == "odd" else ((24, 18), (255, 0, 0))).save(first)
+    pipeline = write_pipeline(
+        """
+transform = [transforms.ToTensor()]
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(3 * 18 * 24, 2)
+    def forward(self, x):
+        if bool((x[:, 0] == 1).flatten(1).all(1).any()):
+            raise ValueError("too red")
+        return self.fc(x.flatten(1))
+def model(): return Model()
+"""
+    )
+    torch.manual_seed(0)
+    torch.save(torch.nn.ModuleDict({"fc": torch.nn.Linear(3 * 18 * 24, 2)}).state_dict(), tmp_path / "model.pt")
+    run = audit.run(
+        images,
+        pipeline=pipeline,
+        model=tmp_path / "model.pt",
+        store=tmp_path / "lineage",
+        workers=0,
+        batch_size=batch_size,
+    )
+    assert (run.status, run.samples, run.failed) == ("complete", 6, 1)
+    with audit.open(tmp_path / "lineage") as store:
+        ((index, stage, error),) = store.sql("SELECT index, failed_stage, error FROM failures").fetchall()
+        assert (index, stage) == (0, "model")
+        assert ("too red" if bad == "value" else "shapes cannot be multiplied") in error
+        assert store.sql("SELECT index FROM predictions ORDER BY index").fetchall() == [(n,) for n in range(1, 6)]
+        assert store.sql("SELECT count(*) FROM stage_outputs WHERE index = 0").fetchall() == [(2,)]
+        assert store.replay(trust=True).identical == 6
+        report = store.check(only=["coverage", "alignment", "unreadable"])
+        found = {one.check: one.status for one in report.outcomes}
+        assert found == {"coverage": "pass", "alignment": "pass", "unreadable": "fail"}
+
+
 def test_more_classes_than_outputs(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:

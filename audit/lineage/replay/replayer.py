@@ -19,7 +19,7 @@ from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVis
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
 from audit.output_file import explain_write_errors
-from audit.records import STALLED, Progress, Run, is_batch_stage
+from audit.records import MODEL_STAGE, STALLED, Progress, Run, is_batch_stage
 from audit.store.read.reader import Reader
 from audit.tables import SampleSourceRow
 
@@ -192,7 +192,8 @@ class Replayer:
                 return ordinal, name
         if self.wanted.stage is not None:
             return None
-        if fact["status"] == "failed":
+        # The model is not run in a replay: if it could not take the sample, what comes before is compared.
+        if fact["status"] == "failed" and not (fact["failed_stage"] == MODEL_STAGE and outcome.error is None):
             same = outcome.failed_stage == fact["failed_stage"] and is_same_error(outcome.error, fact["error"])
             return None if same else (None, fact["failed_stage"] or "load")
         if outcome.error is not None:
