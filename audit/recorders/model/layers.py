@@ -251,22 +251,20 @@ class LayerHooks:
         if places is not None and len(places) < step.size:
             value = value[[step.inputs[place] for place in places]]
         rows = [row | {"axis": axis} for row in describe(value, per_sample=per_sample)]
-        step.seen.append(
-            (
-                self,
-                LayerReading(
-                    name, kind, direction, port, rows, places, self._values_to_keep(value, len(rows), per_sample)
-                ),
-            )
-        )
+        kept = self._value_to_keep(value)
+        if kept is not None and per_sample and not (kept.dim() and kept.shape[0] == len(rows)):
+            # A function that makes one value of the whole batch: it is that of no sample.
+            whole = [row | {"axis": axis} for row in describe(value, per_sample=False)]
+            step.seen.append((self, LayerReading(name, kind, direction, port, whole, None, [kept])))
+            kept = None
+        each = None if kept is None else (list(kept) if per_sample else [kept])
+        step.seen.append((self, LayerReading(name, kind, direction, port, rows, places, each)))
 
-    def _values_to_keep(self, value: torch.Tensor, count: int, per_sample: bool) -> list[torch.Tensor] | None:
+    def _value_to_keep(self, value: torch.Tensor) -> torch.Tensor | None:
         if self.policy.keep == "stats" or self.spent >= self.policy.budget:
             return None
         kept = self.policy.keep(value) if callable(self.policy.keep) else value
-        kept = torch.as_tensor(kept).detach().to("cpu", copy=True)
-        alone = per_sample and kept.dim() > 0 and kept.shape[0] == count
-        return list(kept) if alone else [kept] * count
+        return torch.as_tensor(kept).detach().to("cpu", copy=True)
 
 
 class _HookGuard:

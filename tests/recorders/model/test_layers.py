@@ -128,6 +128,14 @@ def test_a_function_says_what_is_kept(tmp_path: Path) -> None:
     assert [digest for (digest,) in found] == [values.digest(value) for value in mean]
 
 
+def test_a_function_of_the_whole_batch(tmp_path: Path) -> None:
+    """What it returns is stored once, in a row that belongs to no sample."""
+    ask = record(tmp_path / "lineage", layers=["body.0"], keep=lambda x: x.mean(), size=12)
+    query = "SELECT index IS NULL, count(*), count(digest), any_value(digest) FROM activations WHERE port = 'output.0' GROUP BY ALL ORDER BY ALL"
+    mean = Net().body[0](torch.stack([Numbers()[n][0] for n in range(12)])).mean().detach()
+    assert ask(query) == [(False, 12, 0, None), (True, 1, 1, values.digest(mean))]
+
+
 def test_per_batch_every_and_indices(tmp_path: Path) -> None:
     ask = record(tmp_path / "a", layers=["head"], per_sample=False, every=2)
     assert ask("SELECT step, index, shape FROM activations WHERE port = 'output.0' ORDER BY step") == [
