@@ -25,14 +25,16 @@ not stages: operators (`x / 255`), methods of the value (`image.convert`), and f
 calls directly (`torch.from_numpy`). To record such a step, put it into a function or method, or use `audit.stage`.
 
 In each process the first item is made with a profile function and a torch function mode, which see operators, assignments to items and
-functions in C. What it gives counts as loaded if the dataset holds it (or what it is a row or window of), if a function of a library returned it, or if a function in C may
-have read it and nothing changed it since; all else is reported, also a text of the item beside its value.
+functions in C. What it gives counts as loaded if the dataset holds it (or what it is a row or window of), if a function of a library returned it that was given no other value (`np.load(path)`), or if a function
+in C may have read it and nothing changed it since. So `image.rotate(15)` or `np.rot90(array)` before the first stage is reported with its line; `image.convert`, copies and changes of the class are not, as they finish the
+loading. All else is reported, also a text, a picture, or an array of two axes or more in the item beside its value, such as a mask that no stage returned. A vector beside the value may be a label: it is not looked at.
 If the dataset's own code that ran has branches, this is done again after 1, 2, 4, 8… more items, and then after each 512.
 
 Between these, audit watches for code of the dataset's own that the first item did not run (`sys.monitoring`, from Python 3.12 on): a branch, one side of `a if b else c`,
 another method. What ran before costs nothing. Where such code runs, the variables of its function are compared before and after it. A value that is new, and was made of one
 that was there or by operators, is reported with the line, even if a single item of millions takes that branch. What a stage does inside is its own. A value that is only
-counted or logged, another row that the dataset holds, and another file that is read instead are not changes.
+counted or logged, another row that the dataset holds, and another file that is read instead are not changes. Datasets with a `__getitems__` of their own are not watched so: audit says that it does not know the stages of samples
+that are made in whole batches. If two recordings of one process watch code, and one of them ends, the other one goes on with its next item whose calls are listed.
 
 Python 3.11 only shows afterwards which code has run for the first time, without its values. There audit reports that a value *may* change in such a line, and does not see: code that ran before
 the recording or in about the first dozen items of a process, values in attributes (`self.x = self.x * 2`), and what a method changes that is called for less than eight items.
@@ -53,17 +55,20 @@ several (a pair, a mix) has the first one's file as its source, or `dataset://N`
 another one that cannot be read, the source is the one that was given.
 
 A source is a path below the dataset's `root`, else below the folder that all files of its list have in common, else below a folder that the dataset holds,
-else a file name: so files of one name in several folders are different sources.
+else a file name: so files of one name in several folders are different sources. Where the dataset lists a folder for each sample, as for the frames of a video, it is below the folder of those. A dataset that holds none of these has
+only file names as sources; their folders are in `samples.root`, and `audit diff` pairs samples of one name by what was loaded.
 
 The first picture, sound or video that is opened is the source. Any other file (`.npy`, `.pt`, `.txt`, `.json`) may be read for many samples, so it is the source only if it
 is known to belong to one: the dataset has a list or table with an entry for each sample that names the file for this index and no other; or the file is one of a list that has at least as many
-files as there are samples; or the last number in its name is the index, and there are such files for the first and the last sample, too. Otherwise the file is in `sample_sources`, and the source is `dataset://N`. A dataset that
+files as there are samples; or the last number in its name is the index, or the number that a list of the dataset has for the index alone, and there are such files for the first and the last sample, too. That an item
+opened one file, and no other item did so far, does not suffice: a later one may, and rows are written meanwhile. Otherwise the file is in `sample_sources`, and the source is `dataset://N`. A dataset that
 keeps its items in memory after the first epoch opens no file later: those visits have the source `dataset://N`, unless the dataset names its files.
 
 A file that is opened once and kept open is in `sample_sources` for each sample that reads from it: from a `ZipFile`, a `TarFile`, an `h5py.Dataset` or an `np.memmap` by a
-method, from an open file of Python's if its position moved. What is read through other objects that stay open (LMDB, SQLite, `mmap`, video readers) is not seen.
-Files that are opened in threads belong to the item that starts the threads and joins them, or that the thread makes for a batch; a thread that goes on
-may read ahead. Where audit does not know which samples were read from a file, it says so in `runs.unrecorded` and in a warning, which name the attribute or the file.
+method, from an open file of Python's if its position moved. What is read through other objects that stay open (LMDB, SQLite, `mmap`, video readers) is not seen, and audit says so. On Linux this holds for whatever
+holds the file, such as a number of `os.open`, if the file was opened during the recording and is not a picture, sound or video.
+Files that are opened in threads belong to the item that starts the threads and joins them, or that the thread makes for a batch; a thread that goes on, or that began before the recording,
+may read ahead. A dataset without indexes may read a file for several items. Where audit does not know which samples were read from a file, it says so in `runs.unrecorded` and in a warning, which name the attribute or the file.
 
 A sampler may ask for an item by a tuple, a mapping or a name (`dataset[(index, size)]`): a replay asks for the same. The number of a sample is the key, or the first number of
 the tuple; an item with any other key has the number -1, and is known by its source.
@@ -75,7 +80,7 @@ A dataset without indexes may run its stages for items that come later: it fills
 item holds it. Where stages run several times and the item does not hold what each of them returned, only the item is recorded (as `load`) for this visit and for later ones like it, and
 `runs.unrecorded` says so. Put such a transform behind the buffer, or into a collate function.
 
-If a transform runs twice in one visit, each call has its own output: `1` and `1#2`. Stages of the label have paths that begin with `target.`, and so have those of a
+If a transform runs twice in one visit, each call has its own output: `1` and `1#2`. If code of the dataset's own changes an output afterwards, as `torch.from_numpy(mask)` does, nothing shows that it led to the label: the stage stays `1#2`, and the change is reported. Stages of the label have paths that begin with `target.`, and so have those of a
 second and third view of the same form (`(anchor, positive, negative)`): the first view is the model's input.
 
 ## Stages outside the dataset

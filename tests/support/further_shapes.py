@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from dataset_shapes import COUNT, Pictures, Shape, flip, picture
 from PIL import ImageOps
+from torch import nn
 from torchvision.transforms import functional
 
 
@@ -179,6 +180,30 @@ class TwoTexts(Pictures):
         return {"text": self.texts[index], "answer": self.texts[index - 1].upper(), "label": index % 3}
 
 
+class Rotated(Pictures):
+    """Calls a method of the picture before its first stage."""
+
+    def make(self, index: int) -> Any:
+        return functional.to_tensor(picture(index).rotate(90))
+
+
+class Pyramid(Pictures):
+    """Gives what its stage returned, and a smaller one that it makes of it."""
+
+    def make(self, index: int) -> Any:
+        value = functional.to_tensor(picture(index))
+        return [value, nn.functional.avg_pool2d(value, 2)]
+
+
+class MixedItself(Pictures):
+    """Puts a part of another picture into this one, in place."""
+
+    def make(self, index: int) -> Any:
+        value, other = (functional.to_tensor(picture(n)) for n in (index, index + 1))
+        value[:, :2] = other[:, :2]
+        return value
+
+
 def _stages(*names: str) -> list[tuple[str, str]]:
     return [(f"call.{name}", name.rpartition(".")[2]) for name in names]
 
@@ -200,5 +225,8 @@ FURTHER = [
     Shape("items of another dataset in another order", OtherOrder, _stages("__call__.mirror", "__call__.to_tensor")),
     Shape("another item instead of a damaged one", Instead, [*_stages("check", "to_tensor"), ("call.check#2", "check"), *_stages("to_tensor")], unseen="call.check#2 was given a value"),
     Shape("branch that later items take", LaterBranch, [], unseen="operators"),
+    Shape("picture turned before the first stage", Rotated, _stages("to_tensor"), unseen="Image.rotate"),
+    Shape("several sizes", Pyramid, [*_stages("to_tensor"), ("inside.item", "item")], unseen="avg_pool2d"),
+    Shape("part of another picture", MixedItself, [*_stages("to_tensor"), ("call.to_tensor#2", "to_tensor"), ("inside.item", "item")], unseen="assignment to items"),
     Shape("second text", TwoTexts, [], unseen="str.upper"),
 ]  # fmt: skip

@@ -33,6 +33,10 @@ _CONVERSIONS = {
     ),
     *("fromiter", "numpy", "reshape", "view"),
 }
+#: The same for functions in Python. Nearly every picture is converted to RGB when it is opened, also by torchvision's loader.
+_PYTHON_CONVERSIONS = {
+    *("atleast_1d", "atleast_2d", "atleast_3d", "convert", "deepcopy", "expand_dims", "fromarray", "load", "squeeze"),
+}
 #: Methods of a text that make another of it.
 _TEXT_CHANGES = {
     *("capitalize", "casefold", "expandtabs", "join", "lower", "lstrip", "removeprefix", "removesuffix", "replace"),
@@ -44,6 +48,8 @@ _PURE = {
     *("bisect", "builtins", "cmath", "collections", "functools", "gc", "heapq", "imp", "itertools", "locale", "math"),
     *("operator", "posix", "random", "sys", "thread", "time", "unicodedata", "warnings", "weakref"),
 }
+#: Methods of an open file that read nothing.
+_HANDLING = {"__enter__", "__exit__", "close", "flush", "seek", "tell"}
 _CONTAINERS = (str, bytes, bytearray, list, tuple, dict, set, frozenset, int, float, complex, range, type)
 
 
@@ -61,7 +67,7 @@ def makes_values(function: Any) -> bool:
     if package in PACKAGES:
         return name in NO_CHANGES and name != "tensor"  # which torch_calls.py sees
     if _is_object(owner):
-        return not is_a(owner, _CONTAINERS) and not carries_data(owner)
+        return name not in _HANDLING and not is_a(owner, _CONTAINERS) and not carries_data(owner)
     if is_a(owner, type) and owner.__module__ in ("builtins", "datetime"):
         return False
     return package not in _PURE or name == "next"
@@ -79,7 +85,12 @@ def changes_values(function: Any) -> bool:
 
 def converts_values(function: Any) -> bool:
     """Return whether a function that `changes_values` leaves the content as it is."""
-    return _parts_of(function)[0] in _CONVERSIONS
+    return is_conversion(_parts_of(function)[0])
+
+
+def is_conversion(name: str) -> bool:
+    """Return whether functions of a name leave the content of a value as it is, or finish its decoding."""
+    return name in _CONVERSIONS or name in _PYTHON_CONVERSIONS
 
 
 def name_of_c(function: Any) -> str:

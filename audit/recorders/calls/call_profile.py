@@ -29,6 +29,7 @@ from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
 from audit.recorders.calls.picture_changes import picture_changed_by
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
+from audit.recorders.calls.worked_values import WorkedValues
 
 #: Functions that hand over what another thread or process made, where no call is seen.
 _WAITS = {
@@ -64,7 +65,9 @@ _MOST_CALLS = 12
 class CallProfile:
     """The calls that changed values in the user's own code during one visit."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        """`on_wait` is called before the user's own code waits for another thread."""
+        self.on_wait = on_wait
         #: (function, file, first line) of the user's own code to the names of its calls, with their lines.
         self.calls: dict[tuple[str, str, int], list[str]] = {}
         #: Code of the user's own that ran and returned values of the sample, with what changes values in it.
@@ -74,6 +77,8 @@ class CallProfile:
         self._after_load: set[int] = set()
         #: Values that functions of libraries returned to the user's own code, by identity.
         self.returned: dict[int, Any] = {}
+        #: Values that they made of what the user's own code gave them.
+        self.worked = WorkedValues()
         #: Pictures that the user's own code had changed in place before stage 0 was recorded, by identity.
         self.changed_pictures: dict[int, Any] = {}
         #: Where the user's own code was when a function in C last made a value, whose result is not seen.
@@ -122,6 +127,7 @@ class CallProfile:
                         self.is_converted = True
                 elif is_simple_queue(function):
                     self._add(frame, "SimpleQueue.get, which waits for another thread")
+                    self.on_wait()
                 elif changes_text(function):
                     calls = self.text_calls if not is_load_noted() else self.later_text_calls
                     calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
@@ -141,6 +147,7 @@ class CallProfile:
                     self.changed_pictures[id(picture)] = picture
             if _is_wait(code) and not is_library_file(frame.f_back.f_code.co_filename):
                 self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
+                self.on_wait()
             elif (
                 is_library_file(code.co_filename)
                 and not is_library_file(frame.f_back.f_code.co_filename)
@@ -152,6 +159,7 @@ class CallProfile:
                 and _is_given_data(frame, code)
             ):
                 self._add(frame.f_back, _name_of_code(frame, code))
+                self.worked.begin(frame, code)
 
     def _return(self, frame: FrameType, value: Any) -> None:
         code = frame.f_code
@@ -166,7 +174,7 @@ class CallProfile:
                 changes[code] = sorted({*changes.get(code, ()), *found})
                 self._later.add(code)
                 self._is_cython = self._is_cython or not _CYTHON.isdisjoint(code.co_names)
-        elif (
+        elif not self.worked.end(frame, value) and (
             frame.f_back is not None
             and not is_own_file(code.co_filename)
             and not is_library_file(frame.f_back.f_code.co_filename)
@@ -211,6 +219,7 @@ class CallProfile:
     def forget_values(self) -> None:
         """Let go of the values of the visit."""
         self.returned, self.changed_pictures = {}, {}
+        self.worked.forget_values()
         self.torch.forget_values()
 
     def _add(self, caller: FrameType, name: str) -> None:

@@ -7,7 +7,7 @@ returned it; or if a function in C may have made it and nothing changed it since
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import is_a
-from audit.recorders.calls.data_values import carries_data, parts_in
+from audit.recorders.calls.data_values import carries_data, is_picture, parts_in
 from audit.recorders.calls.held_values import HeldValues, is_selected, is_turned, is_view
 from audit.recorders.calls.operators import is_listed
 
@@ -33,7 +33,7 @@ class ChangedValues:
         """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
         if is_a(value, torch.Tensor):
             return self._is_changed_tensor(value)
-        if id(value) in self._profile.changed_pictures:
+        if id(value) in self._profile.changed_pictures or self._profile.worked.has(value):
             return True
         if is_a(value, (list, tuple, Mapping)):
             return not self._held.holds(value) and self._is_changed_container(value, is_part)
@@ -55,6 +55,20 @@ class ChangedValues:
         if not texts or not (profile.text_calls or profile.later_text_calls or profile.has_text_changes):
             return False
         return any(id(text) not in profile.returned and not self._held.holds(text) for text in texts)
+
+    def has_changed_part(self, item: Any, explained: set[int]) -> bool:
+        """Return whether a picture, tensor or array of the item that no stage returned is new, by the work of the user's own code.
+
+        `explained` are the identities of what stages were given and returned. A vector is left out: it may be a label.
+        """
+        profile = self._profile
+        if profile.is_blocked or not profile.has_users_code:
+            return False
+        return any(
+            id(part) in profile.torch.later or profile.worked.has(part) or id(part) in profile.changed_pictures
+            for part in _pictures_in(item)
+            if id(part) not in explained
+        )
 
     def _is_changed_container(self, value: Any, is_part: bool) -> bool:
         if is_listed(value) and not is_a(value[0], np.generic):
@@ -117,3 +131,15 @@ class ChangedValues:
         if not profile.text_calls and not any(change.is_of_text for change in profile.changes_since_made()):
             return False
         return not self._held.holds(value)
+
+
+def _pictures_in(item: Any, depth: int = 2) -> Iterator[Any]:
+    """Yield the pictures in an item, and its arrays and tensors of two axes or more."""
+    if is_a(item, (list, tuple, Mapping)):
+        for part in parts_in(item) if depth else ():
+            yield from _pictures_in(part, depth - 1)
+    elif is_a(item, torch.Tensor) or is_a(item, np.ndarray):
+        if item.ndim > 1:
+            yield item
+    elif is_picture(item):
+        yield item

@@ -242,9 +242,10 @@ class VisitCalls:
         return found
 
     def holds_part_of(self, value: Any) -> bool:
-        """Return whether a value is, or holds, something that a stage returned, or is part of it."""
+        """Return whether a value is, or holds, something that a stage returned, or is part of it, and that is as it was returned."""
         wanted = ids_in(value)
-        return any(wanted & ids_in(call.output) for call in self.made)
+        made = [call for call in self.made if wanted & ids_in(call.output)]
+        return bool(made) and all(self._do_unobserved(self._sink.is_unchanged, call) for call in made)
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""

@@ -35,6 +35,8 @@ class TorchCalls(TorchFunctionMode):
         super().__init__()
         #: By identity, tensors that were changed, or made of other values. They are kept so that no other takes its identity.
         self.changed: dict[int, Any] = {}
+        #: The same after stage 0 was recorded: such a tensor may be in the item beside what the stages returned.
+        self.later: dict[int, Any] = {}
         #: Tensors that were made of a list, an array or a number, by identity, with what they were made of.
         self.sources: dict[int, tuple[Any, Any]] = {}
         #: Tensors that were made of no other value.
@@ -47,8 +49,8 @@ class TorchCalls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _MAKERS:
             self._keep_generated(result)
-        elif name not in _NEUTRAL and not is_load_noted() and _is_called_by_user():
-            self._note(name, args, kwargs or {}, result)
+        elif name not in _NEUTRAL and _is_called_by_user():
+            self._note(name, args, kwargs or {}, result, self.later if is_load_noted() else self.changed)
         return result
 
     def _keep_generated(self, result: Any) -> None:
@@ -60,7 +62,9 @@ class TorchCalls(TorchFunctionMode):
         tensors = [value for value in values if is_a(value, torch.Tensor)]
         return bool(tensors) and all(id(tensor) in self.generated for tensor in tensors)
 
-    def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _note(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, noted: dict[int, Any]
+    ) -> None:
         if self._is_generated((*args, *kwargs.values())):
             self._keep_generated(result)
             return
@@ -75,11 +79,11 @@ class TorchCalls(TorchFunctionMode):
         for value in changed:
             for part in value if is_a(value, (list, tuple)) else [value]:
                 if is_a(part, torch.Tensor):
-                    self.changed[id(part)] = part
+                    noted[id(part)] = part
 
     def forget_values(self) -> None:
         """Let go of the values."""
-        self.changed, self.sources, self.generated = {}, {}, {}
+        self.changed, self.later, self.sources, self.generated = {}, {}, {}, {}
 
 
 def is_load_noted() -> bool:

@@ -13,9 +13,11 @@ from typing import Any
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import describe_code, find_in_class, is_library_file, unwrap
 from audit.recorders.calls.changed_values import ChangedValues
+from audit.recorders.calls.data_values import ids_in
 from audit.recorders.calls.monitor import can_monitor
 from audit.recorders.calls.rare_code import RareCode
 from audit.recorders.calls.warmed_code import WarmedCode
+from audit.recorders.stages.stand_in import current_visit
 from audit.records import FILES_NOT_KNOWN, Stage, is_about_files
 
 _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s: value = s.out(...).'
@@ -38,14 +40,21 @@ class UnseenChanges:
         dataset: Any,
         own_code: Callable[[], list[CodeType]] = list,
         observed_names: Callable[[], Collection[str]] = list,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """`own_code` returns the user's own code that may make items, `observed_names` the names of what it calls stages by."""
+        """`own_code` returns the user's own code that may make items, `observed_names` the names of what it calls stages by.
+
+        `on_wait` is called before an item waits for another thread.
+        """
+        self._on_wait = on_wait
         self._dataset = dataset
         self._own_code = own_code
         self._rare = RareCode(dataset) if can_monitor() else WarmedCode(observed_names)
         self._profile: CallProfile | None = None
         #: Whether that is the profile of the first item that was listed.
         self._is_first = True
+        #: Whether the item was seen to differ from what the last stage returned.
+        self._item_changes = False
         #: What was not seen, by a key for each kind, and where in the code that is.
         self._gaps: dict[str, tuple[str, str]] = {}
         self._sent: set[str] = set()
@@ -66,11 +75,13 @@ class UnseenChanges:
         1, 2, 4, 8… more items, and then after each 512, which may take others of them.
         """
         self._is_first = self._profile is None
-        self._profile = profile = CallProfile()
+        self._profile = profile = CallProfile(self._on_wait)
         codes = self._own_code()
         is_watched = not codes or self._rare.is_watching or self._rare.begin(codes)
         try:
-            return profile.run(make)
+            item = profile.run(make)
+            self._check_parts(profile, item)
+            return item
         finally:
             self._rare.end_first()
             self._rare.data_names.update(profile.users)
@@ -78,6 +89,18 @@ class UnseenChanges:
             self._made, self._again = 0, _next_pause(self._again) if profile.has_branches else 0
             if profile.has_branches and not is_watched:
                 self._add("monitor", f"{_RARE_UNKNOWN}: other tools hold sys.monitoring")
+
+    def _check_parts(self, profile: CallProfile, item: Any) -> None:
+        """Note where a part of the item was changed after stage 0, beside what the stages returned."""
+        visit = current_visit()
+        if visit is None or 0 not in visit.rows or self._item_changes:
+            return  # the whole item becomes stage 0, which `check_load` looks at
+        try:
+            explained = set().union(*(given | ids_in(output) for given, output in visit.passed_values()))
+            if ChangedValues(profile, self._dataset).has_changed_part(item, explained):
+                self._add("part", "a part of the item was changed, which no stage returned")
+        except Exception as error:
+            self._add("part", f"whether parts of the item were changed is not known: {type(error).__name__}: {error}")
 
     def add_visit(self, load: Any, item: Any, gaps: Sequence[tuple[str, str]], *, is_load_only: bool) -> None:
         """Note what one visit does not explain: `load` is the value of stage 0, `gaps` are pairs of stages."""
@@ -105,6 +128,10 @@ class UnseenChanges:
             hint = f'name it: audit.stage("{before}", given)'
             self._add(f" {before}", f"what the stage {before} was given was not seen; {hint}")
         elif before == "item":
+            # That the item's value is also a part of it need not be said twice.
+            self._item_changes = True
+            if "part" not in self._sent:
+                self._gaps.pop("part", None)
             self._add(after, f"the value changes between {after} and the item")
         else:
             # It was changed since, or is another value, such as a second picture.

@@ -60,6 +60,10 @@ def folder_of(dataset: Any, path: str) -> str | None:
         for place in range(len(parts) - 2, max(len(parts) - _MOST_FOLDERS, 1), -1):
             if os.sep.join(parts[place:]) in names.counts:
                 return os.sep.join(parts[:place])
+        for place in range(len(parts) - 1, max(len(parts) - _MOST_FOLDERS, 1), -1):
+            # The folder of a sample, such as one with the frames of a video.
+            if os.sep.join(parts[:place]) in names.counts:
+                return os.path.commonpath([os.path.dirname(end) for end in names.ends])
     folders = (os.fsdecode(held) for held in dict_of(dataset).values() if isinstance(held, (str, os.PathLike)))
     return min((folder for folder in folders if folder and _is_below(path, folder)), key=len, default=None)
 
@@ -89,10 +93,13 @@ def _has_file(names: Mapping[str, str | None], path: str) -> bool:
 
 
 def _is_numbered(dataset: Any, index: int, path: str) -> bool:
-    """Return whether the last number in a file's name is the index, and the first and last samples have such files, too."""
+    """Return whether the last number in a file's name is the sample's, and the first and last samples have such files, too."""
     folder, name = os.path.split(path)
     found, count = _NUMBER.search(os.path.splitext(name)[0]), _length_of(dataset)
-    if found is None or int(found[0]) != index or count < 2:
+    if found is None or count < 2:
+        return False
+    numbers = next(_numbers_with(dataset, index, int(found[0]), count), None)
+    if numbers is None:
         return False
     if any(_names_in(held).by_stem.get(_stem(path), "") is None for held in _lists_of(dataset)):
         return False  # a list names such a file more than once
@@ -101,7 +108,19 @@ def _is_numbered(dataset: Any, index: int, path: str) -> bool:
     def exists(number: int) -> bool:
         return os.path.exists(os.path.join(folder, f"{name[: found.start()]}{number:0{width}}{name[found.end() :]}"))
 
-    return exists(0) and exists(count - 1)
+    return exists(numbers[0]) and exists(numbers[1])
+
+
+def _numbers_with(dataset: Any, index: int, number: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the first and the last sample, where this one has that number: its index, or its number in a list."""
+    if number == index:
+        yield 0, count - 1
+    for held in dict_of(dataset).values():
+        if not isinstance(held, (list, tuple)) or len(held) != count or not 0 <= index < count:
+            continue
+        are_numbers = all(type(one) is int for one in (held[0], held[index], held[-1]))
+        if are_numbers and held[index] == number and held.count(number) == 1:
+            yield held[0], held[-1]
 
 
 def _length_of(dataset: Any) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
@@ -44,6 +45,11 @@ _METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 
 
+#: Files that were read by such methods: each item that reads from one is known.
+OBSERVED: set[str] = set()
+_MOST_OBSERVED = 1024
+
+
 class _HeldMethod:
     """A method written in C, of a class that is written in Python."""
 
@@ -73,7 +79,10 @@ def _noting_object(method: Any, path: Callable[[Any], Any]) -> Any:
 def _note_object(handle: Any, path: Callable[[Any], Any]) -> None:
     # A handle that is closed has no path. Its method says so.
     with contextlib.suppress(Exception):
-        note_opened_file(path(handle))
+        found = path(handle)
+        note_opened_file(found)
+        if len(OBSERVED) < _MOST_OBSERVED:
+            OBSERVED.add(os.path.abspath(os.fsdecode(found)))
 
 
 class _HeldReader:

@@ -30,7 +30,7 @@ from audit.recorders.visit.sample_row import add_listed_sample, add_sample
 from audit.recorders.visit.stage_numbers import StageIds
 from audit.recorders.visit.stream_outputs import StreamOutputs
 from audit.recorders.visit.targets import TargetPicker
-from audit.recorders.visit.thread_files import FILES
+from audit.recorders.visit.thread_files import FILES, UNKNOWN, watch_all_threads
 from audit.records import Stage
 from audit.store import wire
 
@@ -70,7 +70,8 @@ class ItemRecorder:
         """Make what each process has of its own."""
         values.load_kinds()
         self._ids = StageIds()
-        self._changes = UnseenChanges(self.dataset, self.instrument.own_code, self.instrument.observed_names)
+        own_code, names = self.instrument.own_code, self.instrument.observed_names
+        self._changes = UnseenChanges(self.dataset, own_code, names, watch_all_threads)
         if is_mapped(self.dataset):
             text = "its rows were made by Dataset.map before the recording, and `load` is what it wrote"
             self._changes.add_earlier(text)
@@ -112,8 +113,10 @@ class ItemRecorder:
         run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
         before = self._kept.positions() if self._kept.handles else None
         made = self._maker.make(request, run, self.level.get())
-        if before is not None or FILES or (made.visit.opened and not made.is_plain):
+        if before is not None or FILES or UNKNOWN or (made.visit.opened and not made.is_plain):
             self._note_kept(made, before)
+        if self._kept.is_due():
+            self._look_again(made)
         self._gather(request.index, made)
         return made
 
@@ -121,6 +124,12 @@ class ItemRecorder:
         """Add the files that the dataset keeps open to those of a visit that read from them."""
         try:
             self._kept.end_visit(made.visit.opened, before or [])
+        except Exception as error:
+            self._problem(made.visit.index, error)
+
+    def _look_again(self, made: MadeVisit) -> None:
+        try:
+            self._kept.look_again(made.visit.opened)
         except Exception as error:
             self._problem(made.visit.index, error)
 
@@ -146,8 +155,10 @@ class ItemRecorder:
             return make()
         before = self._kept.positions() if self._kept.handles else None
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
-        if before is not None or FILES or (made.visit.opened and not made.is_plain):
+        if before is not None or FILES or UNKNOWN or (made.visit.opened and not made.is_plain):
             self._note_kept(made, before)
+        if self._kept.is_due():
+            self._look_again(made)
         if key:
             made.states = [*made.states, *key]
         self._gather(index, made, origin)
@@ -260,6 +271,10 @@ class ItemRecorder:
             rows.unlabelled.append((index, made.item))
         if not made.is_seen:
             rows.unseen = rows.unseen or describe_batches(self.dataset)
+        if self.source.dropped is not None and not self._names_files:
+            self._changes.add_files(
+                "files that it reads for several items, or before them", f", such as {self.source.dropped}"
+            )
         load = visit.take_load()
         if made.is_read_ahead:
             self._changes.add_read_ahead()

@@ -10,7 +10,7 @@ from typing import Any
 from audit.recorders.visit.file_lists import is_listed
 from audit.recorders.visit.make import MadeVisit
 from audit.recorders.visit.origin import Origin, archived_origin, find_source, named_origin, origin_of
-from audit.recorders.visit.source_files import is_media
+from audit.recorders.visit.source_files import is_data_file, is_media
 from audit.recorders.visit.visit import Visit
 
 #: Names the files of a sample: a function of the index (and of the item), or a mapping or sequence by index.
@@ -25,6 +25,8 @@ class ItemSource:
         self.finder = finder
         #: Whether an iterable dataset was seen to read files of other samples than the one that it gives.
         self.reads_ahead = False
+        #: A file that it read meanwhile, which is in no row.
+        self.dropped: str | None = None
         #: Whether an item was seen that is made of several others, as a pair is.
         self._joins_items = False
 
@@ -33,7 +35,8 @@ class ItemSource:
         self.reads_ahead = self.reads_ahead or made.is_read_ahead
         if origin is not None and origin.is_streamed:
             made.visit.opened = self._own_files(made.visit.opened)
-            origin = archived_origin(made.item) or origin
+            if (archived := archived_origin(made.item)) is not None:
+                origin, self.dropped = archived, None
         found = origin or self._asked_origin(index, made.visit) or origin_of(self._dataset, index)
         if self.finder is None:
             return found
@@ -69,4 +72,8 @@ class ItemSource:
         """Return the files of one item of an iterable dataset; none as soon as it may have read those of other items."""
         if len({path for path in opened if is_media(path)}) != 1:
             self.reads_ahead = True
-        return [] if self.reads_ahead else opened
+        if not self.reads_ahead:
+            return opened
+        if self.dropped is None:
+            self.dropped = next((path for path in opened if is_data_file(path)), None)
+        return []

@@ -2,7 +2,8 @@
 
 A file that is opened for one item and kept is opened for no other. An open file of Python's has a position: an item during
 which it moved was read from the file. Archives, HDF5 and memory-mapped arrays are read by methods, which tell more
-(file_readers.py). What is read through other objects that hold a file is not seen, and audit says so.
+(file_readers.py). What is read through other objects that hold a file is not seen, and audit says so: the system tells which
+files are open (open_descriptors.py), whatever holds them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from audit.recorders.calls.callables import dict_of, is_a, items_of
+from audit.recorders.visit.file_readers import OBSERVED
 from audit.recorders.visit.item_calls import wrapped_datasets
+from audit.recorders.visit.open_descriptors import new_descriptors, open_descriptors
 from audit.recorders.visit.source_files import is_data_file, is_media
-from audit.recorders.visit.thread_files import FILES, take_unclaimed
+from audit.recorders.visit.thread_files import FILES, UNKNOWN, take_unclaimed
 
 #: By the first part of their module, or of their own name: classes that read a file in a way that is not seen.
 _UNSEEN = {
@@ -49,11 +52,27 @@ class KeptFiles:
         #: Open files with a position.
         self.handles: list[_Handle] = []
         self._looked_at: set[str] = set()
+        #: Files that were open before the recording, and how many items were made since.
+        self._before = open_descriptors()
+        self._visits = 0
         self._find()
 
     def positions(self) -> list[int | None]:
         """Return where each of the open files is."""
         return [_position(handle.file) for handle in self.handles]
+
+    def is_due(self) -> bool:
+        """Count an item; return whether the dataset is to be looked at: after 1, 2, 4, 8… items."""
+        self._visits += 1
+        return not self._visits & (self._visits - 1)
+
+    def look_again(self, opened: Sequence[str]) -> None:
+        """Look for files that the dataset has opened since and keeps open; `opened` are those that the last item opened."""
+        self._find()
+        known = {os.path.realpath(path) for path in (*opened, *OBSERVED, *(handle.path for handle in self.handles))}
+        for path in new_descriptors(self._before):
+            if path not in known and not is_media(path) and is_data_file(path):
+                self._say(f"the file {path} stays open")
 
     def end_visit(self, opened: list[str], before: Sequence[int | None]) -> None:
         """Add the files that moved since they were at `before` to the ones that a visit opened, and look for new ones."""
@@ -72,7 +91,11 @@ class KeptFiles:
 
     def end_batch(self) -> None:
         """Tell of files that were opened in threads which go on after the item, or the batch."""
-        if FILES and (found := [path for path in take_unclaimed() if is_data_file(path)]) and self._tell is not None:
+        if (
+            (FILES or UNKNOWN)
+            and (found := [path for path in take_unclaimed() if is_data_file(path)])
+            and self._tell is not None
+        ):
             self._tell("files that were opened in threads of its own", f", such as {found[0]}")
 
     def _find(self) -> None:

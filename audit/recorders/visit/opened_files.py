@@ -38,6 +38,11 @@ def is_noting() -> bool:
     return _noted is not None and threading.get_ident() == _thread
 
 
+def is_under_way() -> bool:
+    """Return whether a visit is under way in any thread."""
+    return _noted is not None
+
+
 def note_opened_file(path: Any) -> None:
     """Note a file that a reader outside of Python is about to open, if a visit is under way in this thread."""
     if _noted is not None and is_noting() and isinstance(path, (str, bytes, os.PathLike)):

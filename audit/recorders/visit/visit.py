@@ -48,6 +48,8 @@ class Visit(CalledStages):
     index = -1
     #: The items that the dataset asked others for, where that tells which sample this is.
     asked: AskedItems | None = None
+    #: Other calls that were made for the same sample before.
+    earlier: Sequence[Visit] = ()
     #: The stages that ran, in order.
     route: Sequence[int] = ()
 
@@ -151,7 +153,9 @@ class Visit(CalledStages):
         """Return whether the stages seen made a value: it is their output, holds it, or is part of it."""
         if ids_in(value) & ids_in(self._value):
             return not self._is_changed_in_place()
-        return self.calls is not None and self.calls.holds_part_of(value)
+        if self.calls is not None and self.calls.holds_part_of(value):
+            return True
+        return any(one.explains(value) for one in self.earlier)
 
     def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
         """Return pairs of stages between which the value changed without a stage."""
@@ -219,6 +223,7 @@ class Visit(CalledStages):
     def end(self, item: Any = None) -> None:
         """Let go of the values, and fill in the stages that were passed over; `item` is what the dataset gave."""
         self._value = self._last = self._picture = None
+        self.earlier = ()
         if self.asked is not None:
             self.asked.end(item, has_failed=self.error is not None)
         self._passed.clear()
@@ -232,6 +237,7 @@ class Visit(CalledStages):
 
     def add_calls(self, earlier: Visit) -> None:
         """Take in another call that was made for the same sample before: what ran in both is recorded twice."""
+        self.earlier = [*self.earlier, earlier]
         numbers = self.stages.join(earlier.stages, earlier.rows, self.rows)
         rows = dict(earlier.rows)
         for ordinal, row in self.rows.items():

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision.transforms.functional import to_tensor
 
 import audit
+from audit.records import is_about_files
 
 CLASSES = ("a", "b", "c")
 
@@ -83,3 +85,79 @@ def test_a_packed_table_is_not_a_picture(tmp_path: Path) -> None:
     with audit.open(tmp_path / "lineage") as store:
         assert store.sql("SELECT source FROM samples ORDER BY index").fetchall() == [("dataset://0",), ("dataset://1",)]
         assert store.sql("SELECT DISTINCT source FROM sample_sources").fetchall() == [("table.csv.gz",)]
+
+
+class Frames(Dataset):  # type: ignore[type-arg]
+    """Lists one folder for each sample, with the frames of a video in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.videos = [root / "videos" / f"video{number}" for number in range(3)]
+        for number, folder in enumerate(self.videos):
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (2, 2), number).save(folder / "00.png")
+
+    def __len__(self) -> int:
+        return len(self.videos)
+
+    def __getitem__(self, index: int) -> Any:
+        return to_tensor(Image.open(self.videos[index] / "00.png")), index % 2
+
+
+class Numbered(Dataset):  # type: ignore[type-arg]
+    """Lists the numbers of its files, which are in another order than its items."""
+
+    def __init__(self, root: Path, numbers: list[int]) -> None:
+        self.numbers, self.folder = numbers, root
+        for number in numbers:
+            np.save(root / f"graph{number}.npy", np.full((2, 2), number, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.load(self.folder / f"graph{self.numbers[index]}.npy")), index % 2
+
+
+class Shards(IterableDataset):  # type: ignore[type-arg]
+    """Reads several items from each file."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = [root / f"shard{number}.npy" for number in range(2)]
+        for number, file in enumerate(self.files):
+            np.save(file, np.arange(6.0).reshape(3, 2) + number)
+
+    def __iter__(self) -> Any:
+        for file in self.files:
+            yield from ((torch.from_numpy(row), 0) for row in np.load(file))
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+@pytest.mark.parametrize(
+    ("make", "sources"),
+    [
+        (Frames, ["video0/00.png", "video1/00.png", "video2/00.png"]),
+        (lambda root: Numbered(root, [5, 2, 7]), ["graph5.npy", "graph2.npy", "graph7.npy"]),
+        # Two samples of one file: it identifies neither.
+        (lambda root: Numbered(root, [5, 2, 5]), ["dataset://0", "graph2.npy", "dataset://2"]),
+    ],
+)
+def test_folders_and_numbers_in_a_list(make: Any, sources: list[str], tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        list(run.loader(DataLoader(make(tmp_path), batch_size=2)))
+    with audit.open(tmp_path / "lineage") as lineage:
+        found = lineage.sql("SELECT source FROM samples ORDER BY index").fetchall()
+        assert [source for (source,) in found] == sources
+        assert lineage.sql("SELECT count(DISTINCT index) FROM sample_sources").fetchall() == [(3,)]
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+def test_files_of_a_stream_that_are_of_several_items_are_told(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        list(run.loader(DataLoader(Shards(tmp_path), batch_size=2)))
+    (said,) = (text for text in run.run.unrecorded or () if is_about_files(text))
+    assert f"such as {tmp_path / 'shard0.npy'}: the samples that were read from it are not known" in said
+    with audit.open(tmp_path / "lineage") as lineage:
+        assert lineage.sql("SELECT count(*) FROM sample_sources").fetchall() == [(0,)]
+    with audit.record(tmp_path / "named", strict=True) as run:
+        list(run.loader(DataLoader(Shards(tmp_path), batch_size=2), source=lambda n: tmp_path / f"shard{n // 3}.npy"))
+    assert not [text for text in run.run.unrecorded or () if is_about_files(text)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import mmap
+import os
+import sqlite3
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -135,6 +138,64 @@ def test_what_is_not_observed_is_told(tmp_path: Path) -> None:
     assert all("stays open" not in finding.message for outcome in checked.outcomes for finding in outcome.findings)
     found, said = recorded(tmp_path / "named", dataset, source=lambda _: str(path))
     assert (found, said) == ([0, 1, 2, 3], [])
+
+
+HANDLES: dict[str, Any] = {}
+
+
+def open_globally(name: str) -> str:
+    """Keep the file in a variable of the module."""
+    HANDLES[name] = open(name, "rb")  # noqa: SIM115
+    return name
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not tell which files are open")
+@pytest.mark.filterwarnings("ignore:audit")
+@pytest.mark.parametrize("kind", ["number", "global"])
+def test_a_file_that_stays_open_whatever_holds_it(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.bin"
+    path.write_bytes(ROWS.tobytes())
+
+    def opens(name: str) -> Any:
+        return os.open(name, os.O_RDONLY) if kind == "number" else open_globally(name)
+
+    def read(held: Any, index: int) -> Any:
+        return from_bytes(os.pread(held if kind == "number" else HANDLES[held].fileno(), 12, index * 12))
+
+    plain, dataset = (Kept(path, opens, read) for _ in range(2))
+    # As in a worker: the first item that is recorded opens the file.
+    expected = [plain[index] for index in range(COUNT)]
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        recorded_ones = run.dataset(dataset)
+        assert difference(expected, [recorded_ones[index] for index in range(COUNT)]) is None
+    (said,) = (text for text in run.run.unrecorded or () if is_about_files(text))
+    assert said == f"Kept: the file {path} stays open: the samples that were read from it are not known"
+    for held in [plain.file, dataset.file] if kind == "number" else []:
+        os.close(held)
+    while HANDLES:
+        HANDLES.popitem()[1].close()
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+def test_a_data_base_that_the_first_item_opens(tmp_path: Path) -> None:
+    """No audit event tells of that: the attribute is seen after the item."""
+    path = tmp_path / "rows.db"
+    with contextlib.closing(sqlite3.connect(path)) as written:
+        written.execute("CREATE TABLE rows (n, x)")
+        written.executemany("INSERT INTO rows VALUES (?, ?)", [(n, row.tobytes()) for n, row in enumerate(ROWS)])
+        written.commit()
+
+    def read(connection: Any, index: int) -> Any:
+        return from_bytes(connection.execute("SELECT x FROM rows WHERE n = ?", [index]).fetchone()[0])
+
+    dataset = Kept(path, sqlite3.connect, read)
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        recorded_ones = run.dataset(dataset)
+        for index in range(COUNT):
+            recorded_ones[index]
+    said = [text for text in run.run.unrecorded or () if is_about_files(text)]
+    assert said == ["Kept: file (Connection) stays open: the samples that were read from it are not known"]
+    dataset.file.close()
 
 
 def test_hdf5(tmp_path: Path) -> None:

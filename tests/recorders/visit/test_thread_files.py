@@ -113,3 +113,25 @@ def test_files_that_are_read_ahead_are_not_those_of_the_sample(tmp_path: Path) -
     (text,) = [text for text in run.run.unrecorded or () if is_about_files(text)]
     assert "threads of its own" in text
     assert not any(thread.is_alive() for thread in thread_files.FILES)
+
+
+class EarlierPool(Threaded):
+    """Reads in threads of a pool that began before the recording."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pool = ThreadPoolExecutor(1)
+        self.pool.submit(abs, 1).result()
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(self.pool.submit(self.read, f"image{index}").result()), index % 2
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+def test_threads_that_began_before_the_recording(tmp_path: Path) -> None:
+    dataset = EarlierPool(tmp_path)
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        list(run.loader(DataLoader(dataset, batch_size=2)))
+    dataset.pool.shutdown()
+    (said,) = (text for text in run.run.unrecorded or () if is_about_files(text))
+    assert f"files that were opened in threads of its own, such as {tmp_path / 'image0.npy'}" in said
