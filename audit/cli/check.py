@@ -62,6 +62,9 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     is_flag=True,
     help="Predict a few hundred samples again with other channels, normalisation, aspect or class order; runs the model.",
 )
+@click.option(
+    "--no-record", "unrecorded", is_flag=True, help="Do not store the findings: no file of the store changes."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Also list the checks that passed, and why others were skipped.")
 @trust_option
 @add_common_options
@@ -75,6 +78,7 @@ def check(
     listing: bool,
     init: bool,
     pictures: str | None,
+    unrecorded: bool,
     verbose: bool,
     store: str | None,
     **options: Any,
@@ -97,7 +101,7 @@ def check(
             place = opened.write_check_config(config or "audit.toml", run)
             click.echo(f"Wrote {place}", err=True)
             return 0
-        report = opened.check(run, config=config, record=True, **options)
+        report = opened.check(run, config=config, record=not unrecorded, **options)
         markdown = _with_pictures(opened, report, pictures) if pictures else None
     _write(report, written, markdown)
     return show(report, form, output, verbose=verbose, text=markdown if form == "markdown" else None)

@@ -309,6 +309,13 @@ def test_the_commands_of_each_recipe_run(project: Path, place: str, files: list[
     assert any(result.exit_code == 1 and "3/broken.png" in result.output for result in results)
 
 
+def test_without_recording_no_file_of_the_store_changes(planted: Plant) -> None:
+    store = planted(lambda w: w.sample(5).update(label=-3))
+    before = {file: file.read_bytes() for file in sorted(store.rglob("*")) if file.is_file()}
+    assert audit("check", "--store", str(store), "--no-record").exit_code == 1
+    assert {file: file.read_bytes() for file in sorted(store.rglob("*")) if file.is_file()} == before
+
+
 def _action_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
     """The scripts of action.yml that run with these inputs, each with its environment."""
     import yaml
