@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from audit.checks.data.columns import count_right
 from audit.checks.data.missing_classes import _chance_to_miss
 from audit.checks.data.outliers import measure_distance
 from audit.checks.model.calibration import best_temperature
@@ -22,10 +23,12 @@ from audit.checks.model.class_order import _chance as swap_chance
 from audit.checks.model.label_issues import _count_listed
 from audit.checks.shared import distance
 from audit.checks.shared.added_marks import find_mark
+from audit.checks.shared.jpeg_blocks import block_contrast, find_blocky
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class
 from audit.checks.shared.label_noise import fit_noise
 from audit.checks.shared.pixel_guess import telling_bit, telling_pixel
 from audit.checks.shared.statistics import holm, normal_tails, signed_rank, two_rates, wilson
+from audit.checks.shared.turned_groups import find_turn
 from audit.lineage.diff.mcnemar import p_value
 from bench.power_targets import box_fit, mask_fit, missed_by_size, odd_scale
 
@@ -38,6 +41,9 @@ _FEWER = {
     "calibration_scale": 100,
     "shortcuts_mark": 40,
     "shortcuts_bit": 100,
+    "columns": 20,
+    "shortcuts_blocks": 20,
+    "split_drift_turned": 20,
     "box_fit": 20,
     "mask_fit": 20,
 }
@@ -264,6 +270,39 @@ def telling_words(rng: np.random.Generator, n: int, fault: bool) -> bool:
     return betrayed_class(np.where(has, 0, -1), labels, rng.random(size) < 0.5, 0.75, 0.9) is not None
 
 
+def columns(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """One of 20 columns is the label, one of 3, with noise of a tenth; without the fault it has noise of 1; at most 5,000 rows are read."""
+    size = min(n, 5_000)
+    labels = rng.integers(0, 3, size)
+    values = rng.normal(0, 1, (size, 20))
+    values[:, 7] = labels + rng.normal(0, 0.1 if fault else 1.0, size)
+    guessed = np.bincount(labels).max() / size
+    low = [wilson(count_right(values[:, column], labels), size, 3)[0] for column in range(20)]
+    return (max(low) - guessed) / (1 - guessed) >= 0.9
+
+
+def shortcuts_blocks(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """Pictures of 32×32 of one of 4 classes have steps of 4 levels between blocks of 8×8, where noise is 10; at most 2,000 are simulated."""
+    size = min(n, 2_000)
+    labels = np.arange(size) % 4
+    pictures = rng.normal(120, 40, (size, 4, 4)).repeat(8, 1).repeat(8, 2)
+    pictures = (pictures + np.roll(pictures, 4, 1) + np.roll(pictures, 4, 2)) / 3 + rng.normal(0, 10, (size, 32, 32))
+    # The same pictures, not on the grid of 8.
+    pictures = np.roll(pictures, 2, (1, 2))
+    if fault:
+        pictures[labels == 1] += rng.normal(0, 4, (int((labels == 1).sum()), 4, 4)).repeat(8, 1).repeat(8, 2)
+    return find_blocky(block_contrast(pictures), labels, 0.4) is not None
+
+
+def split_drift_turned(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """The test split, a quarter, is upside down, where pictures are brighter above by half a standard deviation; at most 2,000 are simulated."""
+    size = min(n, 2_000)
+    pictures = rng.normal(120, 30, (size, 32, 32)) + rng.normal(0, 30, (size, 4, 4)).repeat(8, 1).repeat(8, 2)
+    pictures += np.linspace(15, -15, 32)[None, :, None]
+    train, test = np.split(pictures.clip(0, 255).astype(np.uint8), [size * 3 // 4])
+    return find_turn(train, np.ascontiguousarray(test[:, ::-1]) if fault else test) is not None
+
+
 TRIALS: dict[str, Trial] = {
     trial.__name__: trial
     for trial in (
@@ -277,6 +316,9 @@ TRIALS: dict[str, Trial] = {
             shortcuts_pixel,
             shortcuts_mark,
             shortcuts_bit,
+            shortcuts_blocks,
+            split_drift_turned,
+            columns,
             telling_words,
             outliers,
             probe,
@@ -289,7 +331,7 @@ TRIALS: dict[str, Trial] = {
 
 def check_of(trial: str) -> str:
     """Return the check that a trial simulates: several of one check have more words after its name."""
-    return next((name for name in ("shortcuts", "calibration") if trial.startswith(f"{name}_")), trial)
+    return next((name for name in ("shortcuts", "calibration", "split_drift") if trial.startswith(f"{name}_")), trial)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, TypedDict
 
 from audit.checks.narrowing import Narrowing, dataset_name, pipeline_name
+from audit.checks.recorded_pipelines import recorded_pipelines
 from audit.checks.shared_facts import RunFacts
 from audit.config import Settings
 from audit.errors import UsageError
@@ -30,6 +31,11 @@ _MANY = 20
 GRIDS = "('image', 'tensor', 'array')"
 #: Names of splits that a model is evaluated on.
 EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
+
+
+def is_evaluation(split: str | None) -> bool:
+    """Return whether a split has a name that says that models are evaluated on it."""
+    return str(split).lower() in EVALUATION
 
 
 class OutputProfile(TypedDict):
@@ -271,18 +277,11 @@ class Context:
 
     @cached_property
     def pipelines(self) -> list[list[Stage]]:
-        """Return the stages that lead to the model, one list for each recorded loader; the lists share `load`."""
-        found: list[list[Stage]] = []
-        seen: set[str] = set()
-        for stage in self.facts.stages:
-            if stage.is_target:
-                continue
-            if stage.path in seen or not found:
-                found.append([found[0][0]] if found and stage.stage else [])
-                seen = set()
-            seen.add(stage.path)
-            found[-1].append(stage)
-        return found
+        """Return the stages that lead to the model, one list for each recorded pipeline."""
+        stages = [stage for stage in self.facts.stages if not stage.is_target]
+        if len({stage.path for stage in stages}) == len(stages):
+            return [stages] if stages else []
+        return recorded_pipelines(self.facts, stages)
 
     @cached_property
     def last_stages(self) -> list[int]:

@@ -69,7 +69,7 @@ In Python: `run_checks("lineage", only=["finite"])` of `audit.checks.runner`, or
 
 After `audit run`, every sample must be recorded. In a loop recorded with `run.loader`, every sample must be recorded in each epoch that ran to its end, if the
 sampler is torch's `SequentialSampler`, `RandomSampler` without replacement, or `DistributedSampler` (all ranks together). A missing sample is then a finding.
-Samples that `drop_last` leaves out are counted in a note. With other samplers (subset, weighted, your own),
+Samples that `drop_last` leaves out are a warning in an evaluation split (test, val, …), and counted in a note elsewhere. With other samplers (subset, weighted, your own),
 in loops that stop early, or with `run.dataset`, samples that no epoch drew are also only counted in a note. `every_sample = true` makes them findings.
 
 ## What chance explains is not a finding
@@ -79,7 +79,9 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `augmentation` | Does a random stage act as often as its `p`? | Wilson's 99.99 % interval of the rate, with a margin of 5 % above and 10 % below | visits are independent; a change of the value shows that the stage acted |
 | `class_regressions` | Did one class get worse than in the baseline? | McNemar's exact test of the samples that turned wrong and right, Holm over the classes | the same sources and labels in both runs |
 | `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov; Holm over all comparisons | independent samples; 101 quantiles describe a distribution |
-| `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons; marks as in `shortcuts` | independent samples |
+| `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons; columns of a table by Bonferroni; marks as in `shortcuts`; turned pictures by Fisher's discriminant between the mean of the largest split and the same mean turned, with four standard errors on both sides | independent samples; pictures have a top and a bottom |
+| `columns` | Is a column of a table the label, or constant? | how often the sample with the nearest value, of the other half, has the same label: Wilson's interval with three standard errors corrects 90 % of the errors of guessing; constant is counted, and a note where many other values are the same | rows of at most 1,000 numbers with a fraction |
+| `split_scale` | Are all splits prepared on the same scale? | none: the median over the samples of the factor (spread of the last stage by that of the loaded picture) and of the shift; they differ by a factor of 1.5, or by 0.75 standard deviations | random stages change the values of single samples, and not the median |
 | `overflow` | Did 8-bit levels wrap around? | none: the map from levels before a stage to levels after it falls from above 200 to below 55, and rises elsewhere | the stage maps each level to one level |
 | `blank` | Does a stage empty a part of the pictures? | none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of them before | the stage keeps the size |
 | `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places | the stage changes no level, or only divides by 255 |
@@ -98,7 +100,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy, corrected for the number of classes | independent samples |
 | `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin; the factor that makes the labels likeliest, with a likelihood ratio of at least e¹⁰; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
 | `class_order` | Are classes swapped or shifted? | binomial tail of the swapped predictions | predictions are independent |
-| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, less four standard errors; of bits, whether each class has the bit always or never | the halves are independent; what a class shows does not make all of its pictures noisy, and is not at one place with the same sharp edges |
+| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, less four standard errors; of bits, whether each class has the bit always or never; of JPEG, by how many standard deviations more the steps at every eighth pixel exceed their neighbours in one class, less four standard errors | the halves are independent; what a class shows does not make all of its pictures noisy, is not at one place with the same sharp edges, and not on a grid of 8 pixels |
 | `label_issues` | Which labels are probably wrong? | a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong label | wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of sample (skipped on samples that the run trained on; a note where audit did not see it) |
 | `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
 | `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror, a turn by 90, 180 or 270 degrees |
@@ -112,7 +114,7 @@ The other checks need no statistic: they compare or count what was recorded, and
 | `alignment` | Is each prediction that of its sample? | the digest of the model's input equals that of the last stage; a shift of labels against predictions is tried | the last stage's output is the model's input |
 | `reproducible` | Can stage outputs be derived again? | 3 visits, spread over the run, are replayed, and digests are compared | the pipeline's code is at hand |
 | `source_unchanged` | Are the files those that were read? | SHA-256 of at most 2,000 files, evenly chosen | the files are at hand |
-| `stable_load` | Does a sample load the same in each epoch? | the digests of `load` of one index are compared | the source did not change |
+| `stable_load` | Does a sample load the same in each epoch, with the same label? | the digests of `load` and the labels of one index are compared | the source did not change |
 | `loader_order` | Does the order of samples change between epochs, and is it not that of the labels or another than in the baseline? | fingerprints of the order of each epoch; labels in the order in which they were drawn | – |
 | `store` | Is the store whole? | size, SHA-256 and rows of each part | – |
 | `stage_coverage` | Did audit see all that was done to a sample? | what the recorder could not observe is listed | – |
@@ -128,6 +130,8 @@ The other checks need no statistic: they compare or count what was recorded, and
 | `image_quality` | Is a picture dark, bright, blank, blurry, of an odd size? | recorded mean and deviation, sides against the median, the variance of the Laplacian below 12 and a tenth of the median | photographs; 32 pixels for sharpness |
 | `exif_orientation`, `alpha_dropped` | Was metadata of the picture ignored? | the header says so, and the loaded pixels do not show it | the files are at hand |
 | `target_boxes`, `target_masks`, `lost_boxes` | Are targets possible, and kept by the stages? | corners, sizes, classes and areas before and after each stage | – |
+| `class_names` | Are two classes one? | names without case, spaces, hyphens and underscores are compared | – |
+| `learning` | Do the weights change? | the logits of the same inputs in the first and the last epoch are compared; not one of them changed | a model without random layers, or in evaluation mode |
 | `head`, `label_range` | Do outputs and classes fit? | the number of outputs against classes and labels; one class that is predicted for 95 % of at least 30 samples | – |
 | `evaluation_mode` | Was a model evaluated in training mode? | the recorded flag of its layers at each call | the split is one for evaluation |
 | `dead_layers`, `exploding_layers` | Does a layer give only zeros, or ever larger values? | recorded statistics of each step | layers were recorded |
@@ -154,6 +158,9 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `shortcuts` | One of 200 pixels, which have any level, has one level in all pictures of one of 10 classes; at most 1,000 pictures are used. | 0% | 84% | 85% | 0.0% |
 | `shortcuts` | A watermark of 25 % opacity on half of the pictures of one of 4 classes; at most 2,000 pictures are simulated. | 0% | 48% | 98% | 0.0% |
 | `shortcuts` | One bit of one of 200 pixels is set where the label, one of 4, is odd; at most 1,000 pictures are used. | 100% | 100% | 100% | 0.0% |
+| `shortcuts` | Pictures of 32×32 of one of 4 classes have steps of 4 levels between blocks of 8×8, where noise is 10; at most 2,000 are simulated. | 0% | 100% | 100% | 0.0% |
+| `split_drift` | The test split, a quarter, is upside down, where pictures are brighter above by half a standard deviation; at most 2,000 are simulated. | 0% | 100% | 100% | 0.0% |
+| `columns` | One of 20 columns is the label, one of 3, with noise of a tenth; without the fault it has noise of 1; at most 5,000 rows are read. | 0% | 100% | 100% | 0.0% |
 | `telling_words` | A word that is in 95 % of the texts of one of 4 classes and in 1 % of the others; at most 5,000 texts are read. | 0% | 100% | 100% | 0.0% |
 | `outliers` | Three pictures lie 12 standard deviations away in three of the 13 measures; found: two of them are warnings. | 0% | 100% | 100% | 0.0% |
 | `probe` | Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way. | 8% | 70% | 75% | 0.0% |
@@ -166,7 +173,8 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `odd_scale` | One sample was not divided by 255, where the largest values of the others spread by a fifth (lognormal). | 100% | 100% | 100% | 0.0% |
 
 What is found of copies (`near_duplicates`, `leakage`) is measured on pictures, below. `shortcuts` and `split_drift` look for marks in photographs alone: where more than a tenth of all pixels is black or
-white, as in drawings and digits, what the pictures show lies at one place as a mark does. A watermark on less than a third of a class is mostly missed.
+white, as in drawings and digits, what the pictures show lies at one place as a mark does. A watermark on less than a third of a class is mostly missed. A class that
+is upside down is found where another split has the same class upright; in one split alone a class that is upside down looks like a class of its own kind.
 
 `box_fit` and `mask_fit` need 20 pictures; of 90 pictures each of 11 planted changes of boxes and 9 of masks is found, and none is reported for good and poor
 models on right targets (`tests/checks/test_checks_targets.py`).

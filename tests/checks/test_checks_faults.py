@@ -37,7 +37,7 @@ PLANTED_IN_OTHER_FILES = {
     *("telling_words", "box_fit", "mask_fit"),
     *("near_duplicates", "exif_orientation", "source_unchanged", "reproducible", "store", "sql"),
     *("model_unchanged", "code_unchanged", "channel_order", "probe", "outliers", "overflow", "truncated"),
-    "displaced",
+    *("displaced", "columns", "split_scale"),
 }
 
 
@@ -115,7 +115,8 @@ def test_a_clean_run_has_no_finding_at_all(tmp_path: Path) -> None:
         *("model_unchanged", "code_unchanged"),  # the run names no checkpoint and no code
         *("stable_load", "repeated_draws", "evaluation_mode"),  # one epoch, nothing drawn, no mode
         *("preprocessing", "probe"),  # no normalisation is stated, and --probe was not given
-        *("leakage", "split_drift"),  # one split
+        *("leakage", "split_drift", "split_scale"),  # one split
+        *("columns", "learning"),  # no rows of a table, and nothing was trained
         *("calibration", "weak_segments"),  # too few samples
         *(
             "target_boxes",

@@ -137,6 +137,15 @@ def _(w: World) -> None:
     row["digest"] = digest("changed in place")
 
 
+@fault(
+    "stable_load", "the label of a sample moves", index=23, says="does not have the same label at every visit: 2 and 7"
+)
+def _(w: World) -> None:
+    _revisit(w)
+    for row in (row for row in w.tables["samples"] if row["index"] == 23):
+        row["label"] = 2 if row["epoch"] else 7
+
+
 @fault("unreadable", "truncated file", index=3, stage=0, says="truncated")
 def _(w: World) -> None:
     w.fail(3, "load", "OSError: image file is truncated")
@@ -273,6 +282,11 @@ def _(w: World) -> None:
     w.output(32, 3).update(min=-2.0, max=-2.0, mean=-2.0, std=0.0)
 
 
+@fault("blank", "an empty text", index=36, stage=0, says="has no characters")
+def _(w: World) -> None:
+    w.output(36, 0).update(kind="text", dtype="str", shape=[0], min=None, max=None, mean=None, std=None)
+
+
 @fault("clipped", "16 bit turned white", index=33, stage=1, says="8 bits")
 def _(w: World) -> None:
     w.output(33, 0).update(mode="I;16", dtype="uint16", max=65535.0, mean=30000.0, shape=[48, 64])
@@ -380,6 +394,21 @@ def _(w: World) -> None:
         w.tables[table] += [row | {"epoch": 1} for row in w.tables[table]]
 
 
+@fault(
+    "augmentation", "samples are kept after a random stage", stage=1, index=0, says="In 60 of 60 visits after epoch 0"
+)
+def _(w: World) -> None:
+    w.stage(1).update(random=True, name="RandomCrop")
+    _split(w, "train")
+    finished = {row["index"]: row["digest"] for row in w.outputs(LAST)}
+    first = w.tables["stage_outputs"]
+    _revisit(w)
+    w.tables["stage_outputs"] = [
+        *first,
+        *(row | {"epoch": 1, "digest": finished[row["index"]]} for row in first if not row["stage"]),
+    ]
+
+
 @fault("augmentation", "active in evaluation", stage=1, says="split test", severity="warning")
 def _(w: World) -> None:
     w.stage(1).update(random=True, name="RandomCrop")
@@ -448,6 +477,11 @@ def _(w: World) -> None:
     for row in w.tables["samples"]:
         if row["label"] == 2 and row["index"] > 3:
             row.update(label=0, label_name="bird")
+
+
+@fault("class_names", "one class under two names", says="'Cat ' and 'cat'", severity="warning")
+def _(w: World) -> None:
+    w.run.classes = ["Cat ", "cat", "dog"]
 
 
 @fault("missing_classes", "a class has no sample", says="eagle")
@@ -726,6 +760,12 @@ def steps(w: World, phase: str, learning_rate: float | None = None) -> None:
     w.tables["steps"] = [
         {"epoch": 0, "step": number, "phase": phase, "learning_rate": learning_rate} for number in numbers
     ]
+
+
+@fault("learning", "the weights do not change", says="exactly the same outputs in epoch 0 and in epoch 1 for 60 inputs")
+def _(w: World) -> None:
+    steps(w, "train", learning_rate=0.1)
+    _revisit(w)
 
 
 @fault("evaluation_mode", "a test split in training mode", says="training mode", severity="error")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import EVALUATION, Context
+from audit.checks.context import Context, is_evaluation
 from audit.checks.data.near_duplicates import splits_of
 from audit.checks.shared.content import contents, contents_of, select_recurring
 from audit.checks.shared.copies import Copy, copies, copies_of
+from audit.checks.shared.files import spread_evenly
 from audit.checks.shared_facts import RunFacts
+from audit.store.read.rows import QueryRow
+
+#: At most about this many texts are compared; shorter ones may have the same words by chance.
+_TEXTS, _LONG_ENOUGH = 20_000, 20
+_WORDS = re.compile(r"\w+")
 
 
 class Leakage(Check):
@@ -17,7 +24,7 @@ class Leakage(Check):
 
     description = (
         "Content that is in several splits, or also in another run (such as the one on training data); "
-        "pictures that are changed copies are warnings."
+        "pictures that are changed copies, and texts with the same words, are warnings."
     )
     options = settings(
         other=Option("", "Another run of the store; its content must not be in this run."),
@@ -33,6 +40,8 @@ class Leakage(Check):
             yield from _splits(context)
         if other:
             yield from _find_in_other_runs(context, context.reader.run(other).run_id)
+        if len(splits) > 1 and any(row["stage"] == 0 and row["kind"] == "text" for row in context.profile):
+            yield from _find_rewritten_texts(context)
         if any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
             yield from self._changed_copies(context, other, len(splits) > 1)
 
@@ -56,17 +65,48 @@ def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Find
         if sides[0][1] == sides[1][1] or None in (sides[0][1], sides[1][1]):
             continue
         # What is evaluated must be new: the finding is at the picture of the evaluation split.
-        sides.sort(key=lambda side: str(side[1]).lower() not in EVALUATION)
+        sides.sort(key=lambda side: not is_evaluation(side[1]))
         (one, one_split), (two, two_split) = sides
         yield Finding(
-            f"{one.source} (index {one.index}, split {one_split}) {copy.said} {two.source} (index {two.index}, "
-            f"split {two_split}).",
+            _sentence(
+                f"{_name(one.source, one.index, one_split)} {copy.said} {_name(two.source, two.index, two_split)}."
+            ),
             index=one.index,
             source=one.source,
             stage=0,
             value=copy.similarity,
             sql=f"SELECT index, source, split, label FROM samples WHERE run_id = {context.run_literal} "
             f"AND index IN ({one.index}, {two.index})",
+            severity="warning",
+        )
+
+
+def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
+    """Report texts of several splits that differ only in case, spaces and punctuation."""
+    rows = context.rows(
+        f"SELECT index, source, split, label, data FROM {context.items} JOIN payloads USING (run_id, epoch, index, visit) "
+        f"JOIN (SELECT epoch, index, visit, bytes FROM {context.load_outputs} WHERE kind = 'text') o USING (epoch, index, visit) "
+        # An excerpt does not say how the text goes on.
+        "WHERE stage = 0 AND payloads.kind = 'text' AND form = 'preview' AND octet_length(data) = o.bytes "
+        f"AND split IS NOT NULL AND {spread_evenly(_TEXTS, max(_TEXTS, context.run.samples))} ORDER BY split DESC, index"
+    )
+    known: dict[str, QueryRow] = {}
+    for row in rows:
+        words = " ".join(_WORDS.findall(row["data"].decode("utf-8", "replace").casefold()))
+        first = known.setdefault(words, row)
+        if len(words) < _LONG_ENOUGH or first["split"] == row["split"] or first["data"] == row["data"]:
+            continue
+        # What is evaluated must be new: the finding is at the text of the evaluation split.
+        one, two = sorted((row, first), key=lambda side: not is_evaluation(side["split"]))
+        yield Finding(
+            _sentence(
+                f"{_name(one['source'], one['index'], one['split'])} has the same words as "
+                f"{_name(two['source'], two['index'], two['split'])}: only case, spaces or punctuation differ."
+            ),
+            index=one["index"],
+            source=one["source"],
+            stage=0,
+            sql=f"SELECT index, source, split, label FROM samples WHERE run_id = {context.run_literal} AND index IN ({one['index']}, {two['index']})",
             severity="warning",
         )
 
@@ -85,20 +125,34 @@ def _copies_of_another_run(context: Context, found: list[Copy], other: str) -> I
         )
 
 
+def _name(source: str, index: int, split: str | None) -> str:
+    """Return the words for a sample; one without a file is known by its index alone, which several splits have."""
+    if source.startswith("dataset://"):
+        return f"sample {index} of the split {split} ({source})"
+    return f"{source} (index {index}, split {split})"
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a capital letter, unless it begins with a file."""
+    return f"S{text[1:]}" if text.startswith("sample ") else text
+
+
 def _splits(context: Context) -> Iterable[Finding]:
     shared = (
-        f"SELECT content, list_sort(list(DISTINCT split)) AS splits, arg_min(source, split) AS first, "
+        f"SELECT content, list_sort(list(DISTINCT split)) AS splits, arg_min(source, split) AS first, arg_min(index, split) AS first_index, "
         f"min(split) AS home FROM {select_recurring(context)} "
         "WHERE split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1"
     )
     query = (
-        f"SELECT s.index, s.source, s.split, d.splits, d.first FROM {select_recurring(context)} s "
+        f"SELECT s.index, s.source, s.split, d.splits, d.first, d.first_index, d.home FROM {select_recurring(context)} s "
         f"JOIN ({shared}) d USING (content) WHERE s.split <> d.home"
     )
     for row in context.offenders(query):
         yield Finding(
-            f"{row['source']} (index {row['index']}, split {row['split']}) has the same content as {row['first']}: "
-            f"it is in the splits {', '.join(row['splits'])}.",
+            _sentence(
+                f"{_name(row['source'], row['index'], row['split'])} has the same content as "
+                f"{_name(row['first'], row['first_index'], row['home'])}: it is in the splits {', '.join(row['splits'])}."
+            ),
             index=row["index"],
             source=row["source"],
             stage=0,

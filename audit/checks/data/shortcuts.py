@@ -13,11 +13,13 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.added_marks import find_mark
+from audit.checks.shared.added_marks import find_mark, is_drawn
 from audit.checks.shared.files import chosen_files, spread_evenly
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.headers import headers
+from audit.checks.shared.jpeg_blocks import LEAST_SIDE, block_contrast, find_blocky
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class, separate_common_values
+from audit.checks.shared.picture_measures import Measures, grey_levels
 from audit.checks.shared.pixel_guess import TellingPixel, blank_background, telling_bit, telling_pixel
 from audit.checks.shared.signatures import exact_measures, signatures
 from audit.class_names import show_class
@@ -60,6 +62,8 @@ _NOISY = 0.5
 #: A mark on many pictures of one class makes its pixels exceed their neighbours by so many standard deviations more than in others.
 _MARKED = 0.4
 _MARKED_CLASSES = 64
+#: Blocks of JPEG show in one class by so many standard deviations more clearly than in the others.
+_BLOCKY = 0.4
 #: Of smaller pictures, noise and content look the same.
 _NOISE_SIDE = 16
 
@@ -72,8 +76,8 @@ class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files, a mark, or one pixel, "
-        "does not predict their labels."
+        "The size, format, compression, brightness, colour, sharpness, noise, border, metadata or name pattern of the files, traces of JPEG, a mark, or one "
+        "pixel, does not predict their labels."
     )
     severity = "warning"
     needs = ("labels", "pictures")
@@ -166,6 +170,8 @@ class Shortcuts(Check):
         yield from self._judge_some(context, shapes, indices, label_of, query, _OF_SHAPES)
         yield from self._judge_marks(context, given.thumbnails[places], [label_of[index] for index in indices], query)
         yield from self._judge_noise(context, label_of, query)
+        if not is_drawn(given.thumbnails[places]):
+            yield from self._judge_blocks(context, label_of, query)
         yield from self._judge_pixels(context, label_of, query)
         if context.facts.root is not None:
             files = chosen_files(context, context.options["files"], "status = 'ok' AND label IS NOT NULL")
@@ -229,6 +235,31 @@ class Shortcuts(Check):
                 sql=_evidence("noise", query),
             ),
         )
+
+    def _judge_blocks(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
+        """Judge traces of JPEG in the pixels of files of any format: the pictures of one class come from another place."""
+        try:
+            given = exact_measures(context, context.options["files"], context.options["pictures"])
+        except Skip:
+            return
+        contrasts = _block_contrasts([one for one in given if one.picture.index in label_of])
+        if len(contrasts) < context.options["samples"]:
+            return
+        labels = np.array([label_of[index] for index in contrasts])
+        found = find_blocky(np.array(list(contrasts.values())), labels, _BLOCKY)
+        if found is not None:
+            label, effect = found
+            yield (
+                "a grid of 8×8 pixels",
+                Finding(
+                    f"The pixels of the class {show_class(context.run.classes, label)} show a grid of 8×8 pixels more clearly than the others, by "
+                    f"{effect:.1f} standard deviations: they were compressed as JPEG before, or enlarged; a model may learn that instead of the picture.",
+                    stage=0,
+                    value=effect,
+                    threshold=_BLOCKY,
+                    sql=_evidence("pixels", query),
+                ),
+            )
 
     def _judge_pixels(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
         """Judge single pixels: all of small pictures of one size, with their lowest bits; of others those of thumbnails."""
@@ -321,6 +352,19 @@ class Shortcuts(Check):
             f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
             f"JOIN (FROM {context.load_outputs} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
         )
+
+
+def _block_contrasts(given: list[Measures]) -> dict[int, float]:
+    """Return by index how clearly blocks of JPEG show in each picture that is large enough."""
+    found = {one.picture.index: one.blocks for one in given if one.blocks is not None}
+    shapes: dict[tuple[int, ...], list[Measures]] = {}
+    for one in given:
+        if one.blocks is None and one.pixels is not None and one.side >= LEAST_SIDE:
+            shapes.setdefault(one.pixels.shape, []).append(one)
+    for group in shapes.values():
+        contrasts = block_contrast(grey_levels(np.stack([one.pixels for one in group if one.pixels is not None])))
+        found |= {one.picture.index: float(value) for one, value in zip(group, contrasts, strict=True)}
+    return found
 
 
 def _half(index: int) -> bool:

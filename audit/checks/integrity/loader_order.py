@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import EVALUATION, Context
+from audit.checks.context import Context, is_evaluation
 from audit.checks.shared.training import is_trained
 from audit.store.sql_literal import literal
 
@@ -66,7 +66,7 @@ class LoaderOrder(Check):
             f"(SELECT min(epoch) FROM {context.samples})) GROUP BY split ORDER BY split"
         )
         for row in context.rows(query):
-            if str(row["split"]).lower() in EVALUATION or row["classes"] < 2:
+            if is_evaluation(row["split"]) or row["classes"] < 2:
                 continue
             # In any other order the label changes nearly as often as there are samples.
             if row["samples"] >= 10 * row["classes"] and row["changes"] < 0.1 * row["samples"]:

@@ -1,8 +1,8 @@
 """Compare what the loaders of a recorded loop should draw with what they drew, in one process or over all ranks.
 
-A complete pass of a sampler that draws everything leaves out only what `drop_last` drops. Other
-samplers, and loops that stop early, may leave out any sample: that is a note with the outcome, and not a finding
-unless the configuration says so.
+A complete pass of a sampler that draws everything leaves out only what `drop_last` drops, which is a warning in an
+evaluation split. Other samplers, and loops that stop early, may leave out any sample: that is a note with the outcome,
+and not a finding unless the configuration says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from audit.checks.base import Finding
-from audit.checks.context import Context
+from audit.checks.context import Context, is_evaluation
 from audit.checks.integrity import ranks
 from audit.checks.shared.fingerprint import distinct_indices
 from audit.records import Run
@@ -97,6 +97,8 @@ class _RankDraws:
         }
         left = {epoch: length - counts.get(epoch, 0) for epoch in by_epoch}
         if spared := [left[epoch] for epoch, planned in by_epoch.items() if 0 < left[epoch] <= planned.most_missing]:
+            if is_evaluation(split) and any(planned.dropped for planned in by_epoch.values()):
+                yield _dropped_finding(str(split), max(spared), length, rows)
             self._context.note(
                 f"up to {max(spared):,} of {length:,} samples were left out of an epoch, because of drop_last or a rank that "
                 "stopped early"
@@ -140,3 +142,15 @@ class _RankDraws:
 
     def _ask(self, query: str) -> list[QueryRow]:
         return self._context.rows(query, runs=self._names)
+
+
+def _dropped_finding(split: str, dropped: int, length: int, rows: str) -> Finding:
+    said = "1 sample is" if dropped == 1 else f"{dropped:,} samples are"
+    return Finding(
+        f"{said} left out of each epoch of the split {split} ({length:,} samples), because its loader has drop_last=True: every result of "
+        "the split is one without them. Set drop_last=False for evaluation.",
+        value=dropped,
+        threshold=0,
+        sql=f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})",
+        severity="warning",
+    )

@@ -9,13 +9,14 @@ from audit.checks.context import Context
 
 
 class StableLoad(Check):
-    """Find samples that a stage changed in place in memory. Random loading is not checked."""
+    """Find samples that a stage changed in place in memory, and labels that move. Random loading is not checked."""
 
-    description = "A sample loads to the same value at every visit, unless it draws random numbers."
+    description = "A sample loads to the same value at every visit, unless it draws random numbers, and always has the same label."
 
     def run(self, context: Context) -> Iterable[Finding]:
         if context.facts.once:
             raise Skip("no sample was visited twice")
+        yield from _find_moving_labels(context)
         stage = next((stage for stage in context.facts.stages if stage.stage == 0), None)
         if stage is None or stage.random:
             raise Skip("loading is random, or was not recorded")
@@ -41,3 +42,27 @@ class StableLoad(Check):
                 threshold=1,
                 sql=context.evidence("stage_outputs", row["index"], "stage = 0"),
             )
+
+
+def _find_moving_labels(context: Context) -> Iterable[Finding]:
+    """Report samples whose label is another one in a later epoch."""
+    query = (
+        "SELECT split, index, source, count(DISTINCT label) AS different, min(label) AS one, max(label) AS other "
+        f"FROM {context.samples} WHERE label IS NOT NULL GROUP BY split, index, source HAVING count(DISTINCT label) > 1"
+    )
+    rows = context.offenders(query)
+    total = context.value(f"SELECT count(*) FROM {context.items} WHERE label IS NOT NULL") if rows else 0
+    found = len(rows) + context.unlisted
+    several = context.has_one_cause(found, total)
+    for row in rows[:1] if several else rows:
+        context.unlisted = 0 if several else context.unlisted
+        which = f" So have {found - 1:,} others of {total:,}." if several else ""
+        yield Finding(
+            f"{row['source']} (index {row['index']}) does not have the same label at every visit: {row['one']} and {row['other']}. Is the label "
+            f"looked up by something else than the index?{which}",
+            index=row["index"],
+            source=row["source"],
+            value=row["different"],
+            threshold=1,
+            sql=context.evidence("samples", row["index"]),
+        )

@@ -38,7 +38,7 @@ class AddedMark:
 def find_mark(thumbnails: Array, groups: Array, least: float) -> AddedMark | None:
     """Return the group of pictures (n×side×side, codes from 0) with the clearest mark; None if none differs by `least` deviations."""
     counts = np.bincount(groups)
-    if len(counts) < 2 or _ground_share(thumbnails) > _GROUND:
+    if len(counts) < 2 or is_drawn(thumbnails):
         return None
     sums, squares = _edge_sums(thumbnails, groups, len(counts))
     best: AddedMark | None = None
@@ -66,8 +66,9 @@ def find_mark(thumbnails: Array, groups: Array, least: float) -> AddedMark | Non
     return best
 
 
-def _ground_share(thumbnails: Array) -> float:
-    return float(((thumbnails == 0) | (thumbnails >= _WHITE)).mean()) if thumbnails.size else 1.0
+def is_drawn(thumbnails: Array) -> bool:
+    """Return whether much of the pictures is black or white: what drawings, digits and products show lies at one place."""
+    return not thumbnails.size or bool(((thumbnails == 0) | (thumbnails >= _WHITE)).mean() > _GROUND)
 
 
 def _edge_sums(thumbnails: Array, groups: Array, count: int) -> tuple[Array, Array]:

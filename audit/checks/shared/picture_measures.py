@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.shared.hashes import Array
+from audit.checks.shared.jpeg_blocks import LEAST_SIDE, block_contrast
 from audit.checks.shared.lookalikes import thumbnail
 from audit.checks.shared.picture_alignment import SIDE
 from audit.checks.shared.picture_grids import spread
@@ -20,6 +21,8 @@ from audit.checks.shared.pictures import SMALL_SIDE, Picture
 SMALL = 16
 #: Pictures with sides in this range are scaled together; of larger ones Pillow scales each faster, and very narrow ones differ.
 _TOGETHER = range(8, 97)
+#: Of a large picture, blocks are looked for in a part with this side.
+_MIDDLE = 128
 #: How many decoded pictures are kept at a time.
 _BATCH = 512
 #: A picture whose levels vary less than this has no edges, so sharpness is not measured.
@@ -44,8 +47,9 @@ class Measures:
     grey: bool
     #: The standard deviation of noise, in levels.
     noise: float
-    #: All pixels of a small picture, as they are.
+    #: All pixels of a small picture, as they are; of a large one how clearly blocks of JPEG show in its middle.
     pixels: Array | None
+    blocks: float | None = None
 
 
 def measure_pictures(found: Iterable[Picture]) -> Iterator[Measures]:
@@ -58,7 +62,7 @@ def measure_pictures(found: Iterable[Picture]) -> Iterator[Measures]:
             # A large picture is not kept for others of its size.
             image = _open_picture(picture.image)
             made = (thumbnail(image)[None], _colours(image)[None])
-            yield from _measure([picture], _reduce(image), size, mode, made)
+            yield from _measure([picture], _reduce(image), size, mode, made, _blocks(image))
             continue
         groups.setdefault((mode, size), []).append(picture)
         kept += 1
@@ -79,9 +83,10 @@ def _measure(
     size: tuple[int, int],
     mode: str,
     made: tuple[Array, Array] | None = None,
+    blocks: float | None = None,
 ) -> Iterator[Measures]:
     """Yield the measures of pictures of one size from their pixels, grey or RGB; `made` are their thumbnails and small colours."""
-    grey = _grey(pixels)
+    grey = grey_levels(pixels)
     levels = grey.astype(np.float32)
     faint = spread(levels) < _FAINT
     thumbs, colours = made or (_thumbnails(grey), _small_colours(pixels))
@@ -99,7 +104,18 @@ def _measure(
             bool(equal[n] and not faint[n]),
             float(noise[n]),
             pixels[n] if max(size) <= SMALL_SIDE else None,
+            blocks,
         )
+
+
+def _blocks(image: Any) -> float | None:
+    """Return how clearly blocks show in the middle of a large picture; None if it is too small."""
+    if min(image.size) < LEAST_SIDE:
+        return None
+    # Blocks begin at the corner of the picture.
+    left, top = (max(0, (length - _MIDDLE) // 2) // 8 * 8 for length in image.size)
+    part = image.crop((left, top, min(left + _MIDDLE, image.width), min(top + _MIDDLE, image.height))).convert("L")
+    return float(block_contrast(np.asarray(part)[None])[0])
 
 
 def _is_small(size: tuple[int, int]) -> bool:
@@ -133,7 +149,7 @@ def _colours(image: Any) -> Array:
     return np.asarray(image.convert("RGB").resize((SMALL, SMALL), Image.Resampling.BOX))
 
 
-def _grey(pixels: Array) -> Array:
+def grey_levels(pixels: Array) -> Array:
     """Return grey levels as Pillow's conversion to L gives them."""
     if pixels.ndim == 3:
         return pixels

@@ -19,9 +19,7 @@ _NEAR = 0.05
 class Augmentation(Check):
     """Check each random stage over all visits; too few visits to exclude chance are not checked."""
 
-    description = (
-        "Random stages act as often as configured, draw new values in each worker and epoch, and are off in evaluation."
-    )
+    description = "Random stages act as often as configured, draw new values in each worker and epoch, are off in evaluation, and no sample is kept after one."
     options = settings(
         visits=Option(20, "Check only if there are at least this many visits."),
         repeated=Option(
@@ -35,6 +33,7 @@ class Augmentation(Check):
         yield from known
         if context.options["evaluation"] and not any("is active in the split" in one.message for one in known):
             yield from self._check_draws(context)
+        yield from self._check_cache(context)
 
     def _check_stages(self, context: Context) -> Iterable[Finding]:
         for stage in context.facts.stages:
@@ -130,6 +129,33 @@ class Augmentation(Check):
                 threshold=0,
                 sql=query,
                 severity="warning",
+            )
+
+    def _check_cache(self, context: Context) -> Iterable[Finding]:
+        """Report samples that were kept after a random stage: in later epochs they load as what it made in the first."""
+        random = [stage for stage in context.facts.stages if stage.random and not stage.is_target]
+        if not random or not context.facts.epochs:
+            return
+        first = min(row["first"] for row in context.facts.epochs)
+        if first == max(row["last"] for row in context.facts.epochs):
+            return
+        numbers = ", ".join(str(stage.stage) for stage in random)
+        query = (
+            f"SELECT a.index, a.epoch, b.name FROM (FROM {context.outputs} WHERE stage = 0 AND epoch > {first}) a "
+            f"JOIN (FROM {context.outputs} WHERE stage > {random[0].stage} AND epoch = {first}) b USING (index, visit, digest) "
+            f"ANTI JOIN (FROM {context.outputs} WHERE stage IN ({numbers})) r ON (a.epoch, a.index, a.visit) = (r.epoch, r.index, r.visit)"
+        )
+        found = context.rows(f"SELECT count(DISTINCT (epoch, index)) AS visits, min(index) AS index FROM ({query})")[0]
+        later = context.value(f"SELECT count(*) FROM {context.samples} WHERE epoch > {first}")
+        if found["visits"] >= max(context.options["visits"], context.options["repeated"] * later):
+            yield Finding(
+                f"In {found['visits']:,} of {later:,} visits after epoch {first} the sample is what the first epoch had made of it, and the random "
+                f"stage {random[0].name} did not run again: samples are kept in memory after they were augmented. Keep them before.",
+                stage=random[0].stage,
+                index=found["index"],
+                value=found["visits"] / later,
+                threshold=context.options["repeated"],
+                sql=query,
             )
 
     def _check_draws(self, context: Context) -> Iterable[Finding]:

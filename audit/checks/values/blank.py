@@ -20,7 +20,7 @@ _FEWEST = 16
 class Blank(Check):
     """Report constant outputs with the first stage where they are constant."""
 
-    description = "Pictures and tensors whose values are all equal, and channels, rows or columns that are so in every sample; the stage that made them so is reported."
+    description = "Pictures and tensors whose values are all equal, texts that are empty, and channels, rows or columns that are so in every sample; the stage that made them so is reported."
     options = settings(
         elements=Option(16, "Check only outputs with at least this many values."),
         samples=Option(32, "Compare the channels of at most this many samples, evenly chosen."),
@@ -28,6 +28,7 @@ class Blank(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         yield from self._outputs(context)
+        yield from self._texts(context)
         yield from self._channels(context)
 
     def _outputs(self, context: Context) -> Iterable[Finding]:
@@ -49,6 +50,27 @@ class Blank(Check):
                 stage=row["stage"],
                 value=row["value"],
                 sql=context.evidence("stage_outputs", row["index"], "min = max"),
+            )
+
+    def _texts(self, context: Context) -> Iterable[Finding]:
+        """Report texts without a character, and rows without a token."""
+        if not any(row["kind"] in ("text", "tokens") for row in context.profile):
+            return
+        query = (
+            f"SELECT index, epoch, visit, min(stage) AS stage FROM {context.outputs} "
+            "WHERE kind IN ('text', 'tokens') AND shape[1] = 0 GROUP BY epoch, index, visit"
+        )
+        for row in context.offenders(query):
+            made = "was empty when it was loaded" if row["stage"] == 0 else (
+                f"was made empty by {context.stage_name(row['stage'])}"
+            )  # fmt: skip
+            yield Finding(
+                f"{row['source']} (index {row['index']}) {made}: the text has no characters.",
+                index=row["index"],
+                source=row["source"],
+                stage=row["stage"],
+                value=0,
+                sql=context.evidence("stage_outputs", row["index"], "shape[1] = 0"),
             )
 
     def _channels(self, context: Context) -> Iterable[Finding]:
