@@ -247,6 +247,8 @@ def _execute(program: str, arguments: list[str]) -> None:
         runpy.run_module("torch.distributed.run", run_name="__main__")
     elif program == "ray-worker":
         _run_ray_worker(arguments)
+    elif arguments[0] == "-B":  # multiprocessing passes it on where PYTHONDONTWRITEBYTECODE is set
+        _execute(program, arguments[1:])
     elif arguments[0] == "-u":
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         _execute(program, arguments[1:])
