@@ -68,6 +68,8 @@ _BLOCKY = 0.4
 _NOISE_SIDE = 16
 
 
+#: Blocks of JPEG are looked for in at most this many pictures.
+_BLOCK_PICTURES = 2_000
 #: Single pixels are judged in at most this many pictures.
 _PIXEL_PICTURES = 1_000
 
@@ -242,7 +244,8 @@ class Shortcuts(Check):
             given = exact_measures(context, context.options["files"], context.options["pictures"])
         except Skip:
             return
-        contrasts = _block_contrasts([one for one in given if one.picture.index in label_of])
+        given = [one for one in given if one.picture.index in label_of]
+        contrasts = _block_contrasts(given[:: -(-len(given) // _BLOCK_PICTURES) or 1])
         if len(contrasts) < context.options["samples"]:
             return
         labels = np.array([label_of[index] for index in contrasts])
