@@ -7,10 +7,15 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from audit.recorders.stages.describe import name_of
 
 _MODULE = "datasets.arrow_dataset"
+#: Columns whose rows may name a file.
+_MEDIA = ("Image", "Audio", "Video")
+#: The folder that all files of a dataset have in common, for each dataset that names files.
+_folders: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def describe_batches(dataset: Any) -> str:
@@ -71,6 +76,41 @@ def row_values(dataset: Any, index: int) -> dict[str, Any]:
     number = int(chosen.column(0)[index].as_py()) if chosen is not None else index
     values: dict[str, Any] = dataset._data.fast_slice(number, 1).to_pylist()[0]
     return values
+
+
+def row_files(dataset: Any, index: int) -> dict[str, str]:
+    """Return the files on this machine that a row names for its pictures, sounds and videos, by column."""
+    columns = _media_columns(dataset)
+    if not columns:
+        return {}
+    values = row_values(dataset, index)
+    named = {name: _path_in(values[name]) for name in columns}
+    return {name: path for name, path in named.items() if path is not None and os.path.isfile(path)}
+
+
+def folder_of_files(dataset: Any) -> str:
+    """Return the folder that the files of a dataset have in common: files in two folders may have one name."""
+    if (known := _folders.get(dataset)) is None:
+        chunks = [chunk for name in _media_columns(dataset) for chunk in dataset._data.column(name).chunks]
+        paths = [path for chunk in chunks for path in _paths_beside(chunk)]
+        known = _folders[dataset] = os.path.commonpath({os.path.dirname(os.path.abspath(path)) for path in paths})
+    return known
+
+
+def _media_columns(dataset: Any) -> list[str]:
+    return [name for name, feature in dataset.features.items() if type(feature).__name__ in _MEDIA]
+
+
+def _paths_beside(cells: Any) -> list[str]:
+    """Return the paths of cells whose content lies in files beside the table, without reading any content."""
+    paths, beside = cells.field("path").to_pylist(), cells.field("bytes").is_null().to_pylist()
+    return [path for path, is_beside in zip(paths, beside, strict=True) if is_beside and path is not None]
+
+
+def _path_in(cell: Any) -> str | None:
+    """Return the path in a cell whose content lies in a file beside the table."""
+    path = cell.get("path") if isinstance(cell, dict) and cell.get("bytes", b"") is None else None
+    return path if isinstance(path, str) else None
 
 
 def has_columns_of_file(dataset: Any) -> bool:

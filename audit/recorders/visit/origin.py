@@ -20,7 +20,14 @@ from torch.utils.data import Subset
 
 from audit.recorders.calls.asked_items import makes_own_items
 from audit.recorders.visit.file_lists import folder_of
-from audit.recorders.visit.hugging_face import TableRow, has_columns_of_file, row_values, table_row
+from audit.recorders.visit.hugging_face import (
+    TableRow,
+    folder_of_files,
+    has_columns_of_file,
+    row_files,
+    row_values,
+    table_row,
+)
 from audit.recorders.visit.items import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
 from audit.sources.base import FileDataset
@@ -111,8 +118,12 @@ def _origin(dataset: Any, index: int) -> Origin:
 
 
 def _origin_of_row(dataset: Any, index: int, row: TableRow) -> Origin:
-    """Return the origin of a sample that is a row of a table: `FILE#ROW`, unless the row names a file that holds it."""
+    """Return the origin of a sample that is a row of a table: the files that the row names, else `FILE#ROW`."""
     unnamed = Origin(f"dataset://{row.number}", owner=dataset, number=index)
+    if files := row_files(dataset, index):
+        named = named_origin(files if len(files) > 1 else [*files.values()], folder_of_files(dataset))
+        named.owner, named.number, named.is_listed = dataset, index, True
+        return named
     if row.file is None:
         return unnamed
     values = row_values(dataset, index)

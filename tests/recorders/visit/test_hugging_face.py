@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import audit
@@ -104,6 +105,34 @@ def test_the_digest_of_a_row_is_that_of_its_file(change: str, rows: Any, tmp_pat
         states = [lineage.trace(index=index).source_state for index in (0, 1)]
         replay = lineage.replay(dataset=build())
     assert (states, replay.identical, replay.different) == (["unchanged"] * 2, 2, [])
+
+
+def to_grey(batch: Any) -> Any:
+    return {
+        "x": [torch.tensor(list(image.convert("L").getdata())) for image in batch["image"]],
+        "label": batch["label"],
+    }
+
+
+def test_the_files_that_rows_name_are_sources(tmp_path: Path) -> None:
+    """Batches are made in one call, in which files are opened that belong to no single sample."""
+    files = [tmp_path / "pictures" / name for name in ("a/0.png", "b/0.png", "b/1.png")]
+    for number, file in enumerate(files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(file)
+    table = datasets.Dataset.from_dict({"image": [str(file) for file in files], "label": [0, 1, 1]})
+
+    def build() -> Any:
+        return table.cast_column("image", datasets.Image()).select([2, 0, 1]).with_transform(to_grey)
+
+    record(tmp_path / "store", build())
+    assert sources(tmp_path / "store") == [("b/1.png",), ("a/0.png",), ("b/0.png",)]
+    with audit.open(tmp_path / "store") as lineage:
+        assert [lineage.trace(index=index).source_state for index in range(3)] == ["unchanged"] * 3
+        assert lineage.replay(dataset=build()).identical == 3
+        files[0].write_bytes(files[1].read_bytes())
+        (changed,) = lineage.replay(dataset=build()).different
+    assert (changed.source, changed.reason) == ("a/0.png", "source changed")
 
 
 def test_a_row_of_parquet_can_be_named(tmp_path: Path) -> None:
