@@ -56,6 +56,8 @@ class Report(NotebookView):
     outcomes: list[CheckOutcome]
     fail_on: Severity = "error"
     baseline: str | None = None
+    #: Whether the findings are in the store.
+    is_stored: bool = False
     #: Where the sources are, for formats that name files.
     root: str | None = None
     #: The file that findings without a source are shown at: the pipeline, or the configuration.

@@ -138,6 +138,7 @@ def _place(pipeline: object, configuration: str | None) -> str | None:
 def _record(reader: Reader, report: Report) -> None:
     try:
         append_findings(reader, report.run_id, list(report.rows()))
+        report.is_stored = True
     except StoreError as error:
         report.notes.append(f"The findings could not be stored: {error.message}")
 

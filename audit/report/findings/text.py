@@ -33,7 +33,7 @@ def text_lines(report: Report, *, verbose: bool = False) -> Iterator[tuple[str, 
     yield "dim", f"run {report.run_id}{name}: {report.samples:,} samples{against}"
     found = report.with_status("error", "fail")
     for outcome in found:
-        yield from _outcome(outcome, 1 if len(found) > _MANY and outcome.severity != "error" else 10)
+        yield from _outcome(outcome, 1 if len(found) > _MANY and outcome.severity != "error" else 10, report.is_stored)
     skipped = report.with_status("skip")
     yield from _skip_lines(skipped, verbose=verbose)
     passed = report.with_status("pass")
@@ -60,7 +60,7 @@ def _skip_lines(outcomes: list[CheckOutcome], *, verbose: bool) -> Iterator[tupl
         yield "dim", f"skip  {', '.join(rest)}: for other reasons (-v shows them)"
 
 
-def _outcome(outcome: CheckOutcome, most: int) -> Iterator[tuple[str, str]]:
+def _outcome(outcome: CheckOutcome, most: int, is_stored: bool) -> Iterator[tuple[str, str]]:
     style = "red" if outcome.status == "error" or outcome.severity == "error" else "yellow"
     mark = _MARKS[outcome.status] if outcome.severity == "error" or outcome.status == "error" else outcome.severity
     if outcome.status == "error":
@@ -75,8 +75,8 @@ def _outcome(outcome: CheckOutcome, most: int) -> Iterator[tuple[str, str]]:
         yield "", f"      {lighter}{clean(finding.message)}"
     rest = outcome.total - min(len(outcome.findings), most)
     if rest:
-        query = f"FROM findings WHERE check_name = '{outcome.check}'"
-        yield "dim", f'      … and {rest:,} more: audit sql "{query}"'
+        query = f"audit sql \"FROM findings WHERE check_name = '{outcome.check}'\""
+        yield "dim", f"      … and {rest:,} more: {query if is_stored else 'see --format json'}"
 
 
 def _ending(report: Report, passed: int, skipped: int) -> str:

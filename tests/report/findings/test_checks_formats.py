@@ -52,6 +52,14 @@ def test_json_is_as_designed() -> None:
     assert reported["checks"][1]["findings"][-1]["value"] is None
 
 
+def test_text_names_the_table_of_findings_only_if_they_are_stored() -> None:
+    report = make(["a.png"])
+    assert "FROM findings" not in FORMS["text"](report)
+    assert "7 more: see --format json" in FORMS["text"](report)
+    report.is_stored = True
+    assert "7 more: audit sql \"FROM findings WHERE check_name = 'finite'\"" in FORMS["text"](report)
+
+
 def test_sarif_is_valid_and_names_each_file() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     reported = json.loads(FORMS["sarif"](make(NASTY)))
