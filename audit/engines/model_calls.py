@@ -1,6 +1,7 @@
 """Calls a model for a batch, so that a sample which it cannot take fails alone.
 
-A batch that the model cannot take is given to it once more, sample by sample. Only what was returned then is recorded.
+A batch that the model cannot take is given to it once more, sample by sample. Only what was returned then is recorded. If it
+takes each of them alone, no sample is to blame: then the run ends with the error of the batch.
 """
 
 from __future__ import annotations
@@ -42,17 +43,20 @@ class SampleCalls:
         """Return the calls of a batch. Samples that the model cannot take have failed then. Raises ModelError if it takes none at all."""
         calls: list[AnsweredCall] = []
         errors: dict[int, ModelError] = {}
+        raised: list[ModelError] = []
         for first, count, value in _split_into_calls(fetched):
             try:
                 calls.append(AnsweredCall(first, count, self._call(value)))
             except ModelError as error:
                 rows = list(_rows_of(value, count)) if count > 1 else []
-                if count > 1 and not rows:
-                    raise  # which of its samples is to blame cannot be found out
-                errors |= {first: error} if count == 1 else self._call_each(first, rows, calls)
+                alone = {first: error} if count == 1 else self._call_each(first, rows, calls)
+                if not alone:
+                    raise  # it cannot be found out which sample is to blame, or none is
+                errors |= alone
+                raised.append(error)
         self._has_taken = self._has_taken or bool(calls)
         if errors:
-            self._check(errors, len(fetched.ok))
+            self._check(raised[0], len(errors), len(fetched.ok))
             calls = _renumber(calls, errors)
             _fail(fetched, errors)
         return calls
@@ -66,11 +70,11 @@ class SampleCalls:
                 errors[place] = error
         return errors
 
-    def _check(self, errors: Mapping[int, ModelError], count: int) -> None:
-        """Raise the first error where no sample was taken so far, and it is not one sample that is to blame."""
-        self._failed += len(errors)
+    def _check(self, error: ModelError, failed: int, count: int) -> None:
+        """Raise the error where no sample was taken so far, and it is not one sample that is to blame."""
+        self._failed += failed
         if not self._has_taken and (count > 1 or self.total == 1 or self._failed >= _MOST_AT_FIRST):
-            raise next(iter(errors.values()))
+            raise error
 
 
 def _split_into_calls(fetched: RecordedBatch) -> list[tuple[int, int, Any]]:
