@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -78,26 +79,23 @@ def row_values(dataset: Any, index: int) -> dict[str, Any]:
     return values
 
 
-def row_files(dataset: Any, index: int) -> dict[str, str]:
-    """Return the files on this machine that a row names for its pictures, sounds and videos, by column."""
-    columns = _media_columns(dataset)
-    if not columns:
-        return {}
-    values = row_values(dataset, index)
-    named = {name: _path_in(values[name]) for name in columns}
+def row_files(dataset: Any, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files on this machine that a row with these values names for pictures, sounds and videos, by column."""
+    named = {name: _path_in(values[name]) for name in media_columns(dataset)}
     return {name: path for name, path in named.items() if path is not None and os.path.isfile(path)}
 
 
 def folder_of_files(dataset: Any) -> str:
     """Return the folder that the files of a dataset have in common: files in two folders may have one name."""
     if (known := _folders.get(dataset)) is None:
-        chunks = [chunk for name in _media_columns(dataset) for chunk in dataset._data.column(name).chunks]
+        chunks = [chunk for name in media_columns(dataset) for chunk in dataset._data.column(name).chunks]
         paths = [path for chunk in chunks for path in _paths_beside(chunk)]
         known = _folders[dataset] = os.path.commonpath({os.path.dirname(os.path.abspath(path)) for path in paths})
     return known
 
 
-def _media_columns(dataset: Any) -> list[str]:
+def media_columns(dataset: Any) -> list[str]:
+    """Return the names of the columns whose rows may name a file."""
     return [name for name, feature in dataset.features.items() if type(feature).__name__ in _MEDIA]
 
 

@@ -24,6 +24,7 @@ from audit.recorders.visit.hugging_face import (
     TableRow,
     folder_of_files,
     has_columns_of_file,
+    media_columns,
     row_files,
     row_values,
     table_row,
@@ -120,14 +121,16 @@ def _origin(dataset: Any, index: int) -> Origin:
 def _origin_of_row(dataset: Any, index: int, row: TableRow) -> Origin:
     """Return the origin of a sample that is a row of a table: the files that the row names, else `FILE#ROW`."""
     unnamed = Origin(f"dataset://{row.number}", owner=dataset, number=index)
-    if files := row_files(dataset, index):
+    if row.file is None and not media_columns(dataset):
+        return unnamed
+    values = row_values(dataset, index)
+    if files := row_files(dataset, values):
         named = named_origin(files if len(files) > 1 else [*files.values()], folder_of_files(dataset))
         named.owner, named.number, named.is_listed = dataset, index, True
         return named
-    if row.file is None:
-        return unnamed
-    values = row_values(dataset, index)
-    if any(isinstance(value, dict) and value.get("bytes", b"") is None for value in values.values()):
+    if row.file is None or any(
+        isinstance(value, dict) and value.get("bytes", b"") is None for value in values.values()
+    ):
         return unnamed
     folder, name = os.path.split(row.file)
     data = row_bytes(values) if has_columns_of_file(dataset) else read_member(member_name(row.file, str(row.row)))

@@ -92,7 +92,7 @@ to_tensor = transforms.ToTensor()
 
 
 @pytest.mark.parametrize(
-    ("name", "prepare", "transform", "told"),
+    ("name", "prepare", "transform", "reported"),
     [
         ("a.png", rotated, to_tensor, "Image.rotate"),
         ("a.png", resized, to_tensor, "Image.resize"),
@@ -105,7 +105,7 @@ to_tensor = transforms.ToTensor()
         ("a.json", read, length, None),
     ],
 )
-def test_what_is_done_before_the_first_stage(name: str, prepare: Any, transform: Any, told: str | None, tmp_path: Path) -> None:  # fmt: skip
+def test_what_is_done_before_the_first_stage(name: str, prepare: Any, transform: Any, reported: str | None, tmp_path: Path) -> None:  # fmt: skip
     write(tmp_path / name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,12 +114,12 @@ def test_what_is_done_before_the_first_stage(name: str, prepare: Any, transform:
             for index in range(COUNT):
                 dataset[index]
     texts = run.run.unrecorded or []
-    if told is None:
+    if reported is None:
         assert texts == []
     else:
         assert len(texts) == 1
         assert "changes before the first stage" in texts[0]
-        assert f"{told} (line" in texts[0]
+        assert f"{reported} (line" in texts[0]
 
 
 class Parts(Pictures):
@@ -145,7 +145,7 @@ class Parts(Pictures):
 
 
 @pytest.mark.parametrize(
-    ("finish", "told"),
+    ("finish", "reported"),
     [
         ("mix", "the value changes between call.to_tensor#2 (to_tensor) and the item"),
         ("mask", "a part of the item was changed, which no stage returned"),
@@ -153,7 +153,7 @@ class Parts(Pictures):
         ("untouched", None),
     ],
 )
-def test_parts_of_the_item_beside_the_stages(finish: str, told: str | None, tmp_path: Path) -> None:
+def test_parts_of_the_item_beside_the_stages(finish: str, reported: str | None, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with audit.record(tmp_path / "lineage", strict=True) as run:
@@ -161,7 +161,7 @@ def test_parts_of_the_item_beside_the_stages(finish: str, told: str | None, tmp_
             for index in range(COUNT):
                 make_items[index]
     texts = run.run.unrecorded or []
-    assert texts == [] if told is None else any(told in text for text in texts), texts
+    assert texts == [] if reported is None else any(reported in text for text in texts), texts
 
 
 def test_items_of_datasets_that_are_stacked(tmp_path: Path) -> None:
