@@ -21,6 +21,7 @@ LAYERS = [
     {
         "errors",
         "class_names",
+        "split_names",
         "columns",
         "records",
         "tables",
@@ -53,6 +54,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 APART = {
     "recorders.stages": {"recorders.loop", "recorders.model", "recorders.visit"},
     "recorders.visit": {"recorders.loop", "recorders.model"},
+    "recorders.files": {"recorders.loop", "recorders.model", "recorders.visit"},
+    "recorders.items": {"recorders.loop", "recorders.model", "recorders.visit", "recorders.files"},
     "recorders.randomness": {"recorders.loop", "recorders.model", "recorders.stages", "recorders.visit"},
     "recorders.model": {"recorders.loop"},
     "recorders.seeded_dataset": {"recorders.loop", "recorders.model"},

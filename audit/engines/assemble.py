@@ -12,10 +12,10 @@ from typing import Any
 
 from audit.engines.request import RunRequest
 from audit.errors import DatasetError, ModelError, NeedsTrust, PipelineError, UsageError
-from audit.models import LoadedModel, compare_classes, load
+from audit.models import LoadedModel, compare_classes, complete_classes, load
 from audit.models.presets import ConvertRGB, expand_preset, flatten_preset, mask_transform
+from audit.recorders.files.origin import class_names
 from audit.recorders.stages.discover import Chain, Pipeline, child_slots, find_pipeline
-from audit.recorders.visit.origin import class_names
 from audit.sources import FileDataset, Options, dataset_digest, open_dataset
 from audit.sources.annotated import AnnotatedPictures
 from audit.sources.builder import file_of
@@ -86,6 +86,7 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
     classes = class_names(dataset)
     notes = [*getattr(dataset, "notes", ()), *(model.notes if model else ())]
     if model is not None:
+        classes = complete_classes(model.classes, classes, getattr(dataset, "present_labels", None))
         if not request.heads:  # each of several heads has a target of its own
             notes += _miss_labels(request, dataset, model)
             if (request.output or model.output) not in WITHOUT_CLASSES:

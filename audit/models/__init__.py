@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from audit.models.classes import compare_classes
+from audit.models.classes import compare_classes, complete_classes
 from audit.models.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["LoadedModel", "compare_classes", "load"]
+__all__ = ["LoadedModel", "compare_classes", "complete_classes", "load"]
 
 
 def load(

@@ -7,7 +7,7 @@ order: every prediction then has a wrong name. So names are compared here, in or
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
 from audit.errors import ClassMismatch
@@ -88,6 +88,21 @@ def compare_classes(checkpoint: list[str] | None, dataset: list[str] | None) -> 
         f"Checkpoint ({len(checkpoint)}): {_enumerate_names(checkpoint)}. Dataset ({len(dataset)}): {_enumerate_names(dataset)}.",
         hint=_advice(checkpoint, dataset),
     )
+
+
+def complete_classes(
+    checkpoint: list[str] | None, dataset: list[str] | None, labels: Collection[int] | None
+) -> list[str] | None:
+    """Return the dataset's class names, with the checkpoint's for numbers that no sample has and that have no name.
+
+    A manifest of a few samples names the classes of these alone; every other number is its own name.
+    """
+    if checkpoint is None or dataset is None or labels is None:
+        return dataset
+    return [
+        checkpoint[number] if name == str(number) and number not in labels and number < len(checkpoint) else name
+        for number, name in enumerate(dataset)
+    ]
 
 
 def _difference(checkpoint: list[str], dataset: list[str]) -> str:

@@ -92,9 +92,12 @@ def _check_shape(tensor: torch.Tensor, batch: int | None) -> torch.Tensor:
     if not tensor.is_floating_point():
         reason = f"{tensor.dtype} numbers, not logits (classes already chosen?)"
         raise UnclearOutput(f"The model returned a tensor of shape {shape} of {reason}.", hint=_HINT)
-    if len(shape) not in (1, 2):
-        reason = "it is not clear which axis is the class axis" if shape else "one number for the whole batch"
-        raise UnclearOutput(f"The model returned a tensor of shape {shape}: {reason}.", hint=_HINT)
+    if not shape:
+        raise UnclearOutput("The model returned one number for the whole batch.", hint=_HINT)
+    if len(shape) > 2:
+        raise UnclearOutput(
+            f"The model returned {_kind(tensor, batch)}: it is not clear which axis is the class axis.", hint=_HINT
+        )
     if len(shape) == 2 and shape[1] == 0:
         raise UnclearOutput(f"The model returned a tensor of shape {shape}: it has no classes.", hint=_HINT)
     if batch is not None and shape[0] != batch:

@@ -30,6 +30,10 @@ class ConvertRGB(nn.Module):
     def forward(self, picture: Any) -> Any:
         if not isinstance(picture, Image.Image):
             return picture  # tensors and arrays have no mode
+        picture.load()
+        if picture.mode == "RGB" and not picture.readonly:
+            # As `convert` would return it, without a copy of its pixels: nothing else uses the picture that was read.
+            return picture._new(picture.im)
         return picture.convert("RGB")
 
     def __repr__(self) -> str:

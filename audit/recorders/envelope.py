@@ -66,7 +66,7 @@ class RecordedBatch:
     ok: list[int] = field(default_factory=list)
     digests: list[str | None] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
-    #: Boxes and other targets that are more than a class number (recorders/visit/targets.py); None where an item has none.
+    #: Boxes and other targets that are more than a class number (recorders/items/targets.py); None where an item has none.
     item_targets: list[Any] = field(default_factory=list)
     #: Of `audit run` with several graded outputs: the target of each, by its name.
     item_head_targets: list[dict[str, Any]] = field(default_factory=list)

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-from audit.errors import AuditError, RecordingError
+from audit.errors import AuditError, RecordingError, UnclearOutput
 
 #: A run keeps this many different marks; a loop that fails at every step would fill its row.
 _MOST = 50
@@ -64,7 +64,9 @@ class Problems:
                 raise
             if self.strict:
                 raise RecordingError(f"Recording failed: {text}") from error
-            self.mark(f"Recording failed: {text}")
+            # Nothing went wrong if only the meaning of an output is not known.
+            what = "No prediction was recorded" if isinstance(error, UnclearOutput) else "Recording failed"
+            self.mark(f"{what}: {text}")
 
 
 def _levels_up() -> int:

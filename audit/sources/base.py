@@ -104,6 +104,11 @@ class FileDataset:
         only = self._split_names[0] if len(self._split_names) == 1 else None
         self.split = only if splits else _split_of_folder(self.root)
 
+    @property
+    def present_labels(self) -> frozenset[int] | None:
+        """The labels that samples have; None if they have none."""
+        return None if self._labels is None else frozenset(self._labels)
+
     def __len__(self) -> int:
         return len(self._names)
 

@@ -141,7 +141,17 @@ def is_library(path: str) -> bool:
 def _library_folders() -> tuple[str, ...]:
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages(), _AUDIT]
+    folders += filter(_has_installed_packages, sys.path)
     return tuple({os.path.join(path, "") for folder in folders for path in (folder, os.path.realpath(folder))})
+
+
+def _has_installed_packages(folder: str) -> bool:
+    """Return whether packages were installed into a folder, as `pip install --target` does; a project is not such a folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    return any(name.endswith(".dist-info") for name in names) and not any(name in _MARKERS for name in names)
 
 
 def forget_changed(files: CodeFiles) -> None:

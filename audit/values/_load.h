@@ -104,7 +104,7 @@ static int note_loaded(PyObject *plan, PyObject *visit, PyObject *rows, PyObject
     Py_XDECREF(opened);
     if (count == 0 || count == 1) {
         int good = PyObject_SetAttr(visit, load_names[L_LOAD], value);
-        return good == 0 ? note_output(plan, visit, rows, Py_None, value, spent, ended) : good;
+        return good == 0 ? note_output(plan, visit, rows, Py_None, value, NULL, spent, ended) : good;
     }
     PyErr_Clear();
     PyObject *time = PyLong_FromLongLong(spent);

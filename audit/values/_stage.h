@@ -5,14 +5,15 @@
 #include <time.h>
 
 /* What is the same for every call of a stage, a tuple; see recorders/visit/planned_stage.py. */
-enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, IMAGE_KIND, PILLOW, PLANNED };
+enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, IMAGE_KIND, PILLOW, KEEPS_PIXELS, PLANNED };
 
 /* Attributes of a visit, its rows and its notes. */
 enum { A_VALUE, A_DIGEST, A_LAST, A_ROWS, A_LEVEL, A_FOLLOWER, A_HAS_CALLS, A_CHANGES, A_ACTIVITY, A_OVERHEAD, A_PASSED, A_RAN, A_PLACE,
-       A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_FAIL_LOAD, A_NOTE, A_KEEP, A_CHECK_NONE, A_COUNT };
+       A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_FAIL_LOAD, A_NOTE, A_KEEP, A_CHECK_NONE, A_FACTS, A_PIXELS, A_COUNT };
 static const char *const attribute_texts[A_COUNT] = {
     "_value", "_digest", "_last", "rows", "_level", "follower", "has_calls", "changes_in_place", "activity", "_overhead", "_passed", "_ran",
-    "place", "version", "_version", "is_inference", "fail", "fail_load", "_note", "_keep", "check_none"};
+    "place", "version", "_version", "is_inference", "fail", "fail_load", "_note", "_keep", "check_none", "facts",
+    "_im"};
 static PyObject *attribute_names[A_COUNT], *verify_level, *digest_level, *number_zero;
 
 static int prepare_stages(void) {
@@ -199,9 +200,22 @@ static int note_passed(PyObject *plan, PyObject *visit, PyObject *value, PyObjec
     return good;
 }
 
-/* Describe what a stage returned. A problem of describing is not one of the user's: `Visit._note` notes it. */
-static int note_output(PyObject *plan, PyObject *visit, PyObject *rows, PyObject *came_in, PyObject *output, long long spent, long long ended) {
-    PyObject *facts = facts_of_output(plan, output);
+/* The facts of a stage's input where its output is a picture with the same pixels in the same memory; else NULL. Raises nothing. */
+static PyObject *facts_of_input(PyObject *plan, PyObject *last, PyObject *value, PyObject *output) {
+    if (PyTuple_GetItem(plan, KEEPS_PIXELS) != Py_True || last == Py_None) return NULL;
+    PyObject *before = get(value, A_PIXELS), *after = before ? get(output, A_PIXELS) : NULL, *facts = NULL;
+    if (after && after == before && after != Py_None) facts = get(last, A_FACTS);
+    Py_XDECREF(before);
+    Py_XDECREF(after);
+    PyErr_Clear();
+    return facts;
+}
+
+/* Describe what a stage returned, unless `facts` are known; takes that reference. A problem of describing is not one of the user's:
+ * `Visit._note` notes it. */
+static int note_output(PyObject *plan, PyObject *visit, PyObject *rows, PyObject *came_in, PyObject *output, PyObject *facts,
+                       long long spent, long long ended) {
+    if (!facts) facts = facts_of_output(plan, output);
     if (facts && facts != Py_None && note_facts(plan, visit, rows, came_in, output, facts, spent) == 0) {
         Py_DECREF(facts);
         PyObject *total = PyLong_FromLongLong(overhead_of(visit) + nanoseconds() - ended);
@@ -255,7 +269,8 @@ static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t 
             return NULL;
         }
     }
-    int good = note_output(plan, visit, b.rows, b.came_in, output, ended - begun - (overhead_of(visit) - overhead), ended);
+    PyObject *known = facts_of_input(plan, b.last, PyTuple_GetItem(given, 0), output);
+    int good = note_output(plan, visit, b.rows, b.came_in, output, known, ended - begun - (overhead_of(visit) - overhead), ended);
     if (good == 0) good = note_passed(plan, visit, PyTuple_GetItem(given, 0), output);
     if (good != 0) PyErr_Clear(); /* recording never raises into the user's code */
     forget(&b);

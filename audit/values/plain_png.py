@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,19 @@ _BEFORE, _BEHIND = 33 + 8 + 2 + 5, 4 + 4 + 12
 _HEAD = struct.Struct(">II5B4xI4sBBB")
 _STORED = (0x78, 0x01, 0x01)
 _EIGHT_BITS = {(8, 0, 0, 0, 0): 1, (8, 2, 0, 0, 0): 3}
+
+
+def read_plain_pngs(data: Sequence[bytes]) -> Any:
+    """Return the pixels of PNGs of one size and mode together, as `read_plain_png` does; None if one of them is another PNG."""
+    first = read_plain_png(data[0])
+    if first is None or any(len(one) != len(data[0]) or one[:_BEFORE] != data[0][:_BEFORE] for one in data):
+        return None
+    end = len(data[0]) - _BEHIND + 4
+    if any(zlib.crc32(one[37:end]) != int.from_bytes(one[end : end + 4], "big") for one in data):
+        return None
+    lines = np.frombuffer(b"".join(data), np.uint8).reshape(len(data), -1)[:, _BEFORE : end - 4]
+    table = lines.reshape(len(data), len(first), -1)
+    return None if table[:, :, 0].any() else table[:, :, 1:].reshape(len(data), *first.shape)
 
 
 def read_plain_png(data: bytes) -> Any:

@@ -86,3 +86,29 @@ def test_a_pipeline_that_chooses_the_mode_itself_is_left_alone(
     assert run.failed == 0
     with audit.open(tmp_path / "lineage") as opened:
         assert "ConvertRGB" not in [name for (name,) in opened.sql("SELECT name FROM stages").fetchall()]
+
+
+DRAWS = """
+mode = None
+def draw(picture):
+    picture.load()[0, 0] = (9, 9, 9)
+    return picture
+
+transform = transforms.Compose([draw, transforms.ToTensor()])
+"""
+
+
+@pytest.mark.parametrize("capture", ["digest", "full"])
+def test_a_stage_that_draws_into_the_picture_changes_no_earlier_stage(
+    capture: str, pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
+) -> None:
+    images = pictures()
+    audit.run(images, pipeline=write_pipeline(DRAWS), store=tmp_path / "lineage", workers=0, capture=capture)
+    with audit.open(tmp_path / "lineage") as opened:
+        rows = opened.sql("SELECT index, list(digest ORDER BY stage) FROM stage_outputs GROUP BY index").fetchall()
+        assert all(load == converted != drawn for _, (load, converted, drawn, _) in rows)
+        changed = opened.sql("SELECT DISTINCT name FROM stage_outputs WHERE changed").fetchall()
+        assert {name for (name,) in changed} == {"load", "draw", "ToTensor"}
+        assert opened.replay(trust=True).identical == len(rows)
+        if capture == "full":
+            assert not list(opened.verify())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,14 @@ def test_convert_rgb_is_pillows(mode: str) -> None:
     assert converted.mode == "RGB"
     assert converted.tobytes() == picture.convert("RGB").tobytes()
     assert ConvertRGB()(torch.zeros(3)).shape == (3,)
+
+
+def test_convert_rgb_does_not_copy_pixels_that_are_rgb(tmp_path: Path) -> None:
+    noise(4, 3, "RGB").save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        converted = ConvertRGB()(picture)
+        assert converted.im is picture.im
+    assert type(converted) is Image.Image
+    assert converted.info is not picture.info
+    converted.load()[0, 0] = (1, 2, 3)  # as stages do that write into a picture
+    assert converted.getpixel((0, 0)) == (1, 2, 3)

@@ -68,6 +68,7 @@ What this watching does not see:
   It does not see code that ran before the recording or in about the first dozen items of a process, values in attributes (`self.x = self.x * 2`), and what a method
   changes that is called for fewer than eight items.
 - **`__getitems__` of your own:** its code is not watched. If it makes samples in whole batches, audit says that it does not know their stages.
+- **Another thread** that makes the items, as for the buffer of Hugging Face's `IterableDataset.shuffle`: its calls are not observed. This is reported.
 - **Another tool**, such as a debugger or a coverage tool, may already use what is needed. This is reported.
 - If two recordings of one process watch code, and one of them ends, the other goes on at the next item that is observed closely.
 
@@ -83,7 +84,7 @@ The *sources* of a sample are the files that it was read from. All of them are i
 
 1. The dataset names them: torchvision's `samples`, or a method `source(index)` that returns a path, a list of paths, or a mapping by role.
 2. You name them: `run.loader(loader, source=…)` takes a function of the index (or of the index and the item), or a mapping by index.
-3. audit observes which files are opened while the item is made, also by `cv2.imread` and `torchvision.io`.
+3. audit observes which files are opened while the item is made, also by `cv2.imread`, `torchvision.io`, `pyarrow` (Parquet, Feather, CSV) and `load_file` of safetensors.
 
 Observed files have priority over lists: if a dataset has a list `samples` but opens another picture, that picture is the source. A
 dataset of your own may wrap another one and take its items in any order: the source is that of the item it asked for. An item made of several (a pair, a mix)

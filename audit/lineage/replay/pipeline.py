@@ -21,15 +21,15 @@ from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
 from audit.recorders.by_value import to_send
 from audit.recorders.calls.asked_items import makes_own_items
+from audit.recorders.files.origin import origin_of
+from audit.recorders.items.item_key import ItemKey, recorded_key
 from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, own_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch
-from audit.recorders.visit.item_key import ItemKey, recorded_key
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
-from audit.recorders.visit.origin import origin_of
 from audit.records import Run, Stage
 from audit.sources.builder import build_dataset, builders_of
 from audit.sources.contact import allow_contact, allow_sources

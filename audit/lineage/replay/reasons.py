@@ -42,7 +42,7 @@ class Reasons:
 
     def of_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, State]) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
-        from audit.recorders.visit.item_key import recorded_key
+        from audit.recorders.items.item_key import recorded_key
 
         if (key := recorded_key(states)) is not None and not key.is_stored:
             asked = f"the dataset was asked for it by {key.shown}"

@@ -115,7 +115,7 @@ def _by_split(dataset: Any, run: Run, visits: RecordedVisits, wanted: ReplayOpti
 
 
 def _tells_split(dataset: Any) -> bool:
-    from audit.recorders.visit.origin import origin_of
+    from audit.recorders.files.origin import origin_of
 
     return origin_of(dataset, 0).split is not None
 

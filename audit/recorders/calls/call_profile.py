@@ -88,8 +88,8 @@ class CallProfile:
         self._is_cython = False
         #: Whether functions in C changed a value before stage 0 was recorded, or gave it another class.
         self.has_c_change = self.is_converted = False
-        #: Whether code of the user's own ran.
-        self.has_users_code = False
+        #: Whether code of the user's own ran, and whether any code waited for another thread.
+        self.has_users_code = self.has_waited = False
         #: Code that has run since.
         self._later: set[CodeType] = set()
         #: Methods of texts that were called, as `calls`. They matter only where the value is a text.
@@ -145,7 +145,9 @@ class CallProfile:
                 picture = picture_changed_by(frame, code)
                 if picture is not None:
                     self.changed_pictures[id(picture)] = picture
-            if _is_wait(code) and not is_library_file(frame.f_back.f_code.co_filename):
+            is_wait = _is_wait(code)
+            self.has_waited = self.has_waited or is_wait
+            if is_wait and not is_library_file(frame.f_back.f_code.co_filename):
                 self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
                 self.on_wait()
             elif (

@@ -95,7 +95,19 @@ def describe_code(code: CodeType) -> str:
 @functools.lru_cache(maxsize=4096)
 def is_library_file(path: str) -> bool:
     """Return whether a file of code belongs to an installed package, or to Python itself."""
-    return path.startswith("<frozen") or is_library_path(os.path.realpath(path))
+    return path.startswith("<frozen") or is_library_path(_real_path(path))
+
+
+def _real_path(path: str) -> str:
+    """Return `os.path.realpath`; of the thousands of modules of a process, many lie in one folder."""
+    folder, name = os.path.split(path)
+    found = os.path.join(_real_folder(folder), name)
+    return os.path.realpath(found) if os.path.islink(found) else found
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def is_own_file(path: str) -> bool:

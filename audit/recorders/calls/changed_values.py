@@ -65,9 +65,34 @@ class ChangedValues:
         if profile.is_blocked or not profile.has_users_code:
             return False
         return any(
-            id(part) in profile.torch.later or profile.worked.has(part) or id(part) in profile.changed_pictures
+            id(part) in profile.torch.later
+            or profile.worked.has(part)
+            or id(part) in profile.changed_pictures
+            or self._is_changed_before(part)
             for part in _pictures_in(item)
             if id(part) not in explained
+        )
+
+    def _is_changed_before(self, part: Any) -> bool:
+        """Return whether a tensor beside the value was changed before the first stage, or made of an array that was.
+
+        One that was made of lists is not looked at: boxes are read so.
+        """
+        torch_calls = self._profile.torch
+        if id(part) in torch_calls.changed:
+            return True
+        _, source = torch_calls.sources.get(id(part), (None, None))
+        return is_a(source, np.ndarray) and self.is_changed(source) and not self._is_loaded_picture(source)
+
+    def _is_loaded_picture(self, array: Any) -> bool:
+        """Return whether an array has the pixels of a picture that a library loaded, and that nothing has changed."""
+        profile = self._profile
+        return any(
+            is_picture(picture)
+            and getattr(picture, "_im", None) is not None  # else this would read its file
+            and not (profile.worked.has(picture) or identity in profile.changed_pictures)
+            and np.array_equal(np.asarray(picture), array)
+            for identity, picture in profile.returned.items()
         )
 
     def _is_changed_container(self, value: Any, is_part: bool) -> bool:

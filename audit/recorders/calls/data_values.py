@@ -37,6 +37,16 @@ def is_text(value: str) -> bool:
     return len(value.split(maxsplit=1)) > 1 and not (os.sep in value and os.path.lexists(value))
 
 
+def is_text_alone(value: Any, depth: int = _DEEPEST) -> bool:
+    """Return whether all the data that a value is or holds is text, as in a row of a table of texts."""
+    if is_a(value, str):
+        return is_text(value)
+    if not depth or not is_a(value, (Mapping, list, tuple)):
+        return False
+    data = [part for part in parts_in(value) if carries_data(part, depth - 1)]
+    return bool(data) and all(is_text_alone(part, depth - 1) for part in data)
+
+
 def is_new_value(output: Any, given_text: bool) -> bool:
     """Return whether a call that was given data returned data: from text also tokens, numbers or a mapping of them."""
     if carries_data(output):

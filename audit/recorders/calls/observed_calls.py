@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
-from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value, leading_to
+from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value, is_text_alone, leading_to
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.describe import as_stable_json, name_of
 from audit.recorders.stages.discover import is_choice
@@ -56,7 +56,7 @@ class ObservedCall:
         self.output: Any = None
         self.ordinal = -1
         self.is_target = False
-        #: Whether the same stage was called before in this visit.
+        #: Whether the same stage, or one that contains it, was called before in this visit.
         self.is_repeated = False
 
     @property
@@ -68,10 +68,11 @@ class ObservedCall:
 class _Frame:
     """A stage that is running: what it holds may be stages beneath it."""
 
-    __slots__ = ("children", "counts", "label", "openness", "target")
+    __slots__ = ("children", "counts", "is_repeated", "label", "openness", "target")
 
-    def __init__(self, label: str, target: Any, openness: int) -> None:
+    def __init__(self, label: str, target: Any, openness: int, *, is_repeated: bool = False) -> None:
         self.label = label
+        self.is_repeated = is_repeated
         #: The calls of callables that it holds count.
         self.target = target
         #: Above 0, every call that it makes counts: the dataset's own code, and functions that this calls.
@@ -83,12 +84,14 @@ class _Frame:
 class VisitCalls:
     """Follows the calls of one visit. Made when there is a call that may be a stage."""
 
-    __slots__ = ("_followed", "_frames", "_held", "_search", "_sink", "loaded", "made")
+    __slots__ = ("_entered", "_followed", "_frames", "_held", "_search", "_sink", "loaded", "made")
 
     def __init__(self, sink: CallSink, search: CallSearch) -> None:
         self._sink = sink
         self._search = search
         self._frames = [_Frame(CALL_PREFIX.rstrip("."), None, 2)]
+        #: How often each stage began that was found by the attribute that holds it, by its path.
+        self._entered: dict[str, int] = {}
         self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
         self._followed: set[int] = set()
         self.made: list[ObservedCall] = []
@@ -99,7 +102,9 @@ class VisitCalls:
 
     def enter(self, target: Any, path: str) -> None:
         """Note that a stage begins which was found by the attribute that holds it."""
-        self._frames.append(_Frame(path, target, 0))
+        self._entered[path] = count = self._entered.get(path, 0) + 1
+        label = path if count == 1 else f"{path}#{count}"
+        self._frames.append(_Frame(label, target, 0, is_repeated=count > 1))
 
     def leave(self) -> None:
         """Note that the stage has returned or failed."""
@@ -127,12 +132,13 @@ class VisitCalls:
         frame.counts[label] = count = frame.counts.get(label, 0) + 1
         path = f"{frame.label}.{label}" + (f"#{count}" if count > 1 else "")
         call = ObservedCall(target, path, value, others)
-        call.is_repeated = count > 1
+        call.is_repeated = count > 1 or frame.is_repeated
         return self._make(slot, args, kwargs, call)
 
     def _make(self, slot: FunctionSlot, args: Any, kwargs: Any, call: ObservedCall) -> Any:
         parent = self._frames[-1]
-        frame = _Frame(call.label, call.target, self._openness_of(call.target, parent))
+        openness = self._openness_of(call.target, parent)
+        frame = _Frame(call.label, call.target, openness, is_repeated=call.is_repeated)
         token = self._do_unobserved(self._sink.before_call, call.target, call.value, call.label)
         self._frames.append(frame)
         name = call.label.rpartition(".")[2]
@@ -153,7 +159,7 @@ class VisitCalls:
         return output
 
     def _note(self, parent: _Frame, frame: _Frame, call: ObservedCall, output: Any, token: Any, spent: int) -> None:
-        if not is_new_value(output, isinstance(call.value, str) or not carries_data(call.value)):
+        if not is_new_value(output, not carries_data(call.value) or is_text_alone(call.value)):
             return
         call.output = output
         if frame.children and self._adds_nothing(call, frame):

@@ -155,8 +155,14 @@ class UnseenChanges:
 
     def add_no_stage(self) -> None:
         """Note that an item was made without any stage; that says something only where values were changed."""
-        if self._profile is not None and self._profile.calls:
+        if self._profile is None:
+            return
+        if self._profile.calls:
             self._add("", _NO_STAGE)
+        elif self._profile.has_waited and not self._profile.has_users_code and (codes := self._own_code()):
+            # As in datasets of Hugging Face, which fill the buffer of `shuffle` in a thread of a pool.
+            named = "; ".join(describe_code(code) for code in codes if "<locals>.<" not in code.co_qualname)
+            self._add("", f"{_NO_STAGE}: another thread made it, whose calls are not observed", named)
 
     def check_load(self, value: Any, item: Any, *, is_load_only: bool) -> None:
         """Note where the value that became `load`, or a text beside it, had been changed. Once for each item whose calls were listed."""

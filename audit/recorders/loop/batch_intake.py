@@ -12,13 +12,13 @@ from audit.models.meaning import MOST_NUMBERS
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.envelope import BatchLayout, RecordedBatch
+from audit.recorders.items.item_parts import input_place, named_label
 from audit.recorders.loop.loader_recording import Iteration
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
 from audit.recorders.stages.discover import Pipeline
-from audit.recorders.visit.items import input_place, named_label
 from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run
 from audit.store import wire

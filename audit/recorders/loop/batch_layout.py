@@ -14,10 +14,10 @@ import torch
 
 from audit.recorders.batch_tensors import all_tensors, object_references
 from audit.recorders.envelope import BatchLayout, TensorLayout
+from audit.recorders.items.collated_values import are_the_items, batch_input, collated_rows
 from audit.recorders.loop.item_columns import ItemColumn, as_numbers, columns_of, tensors_inside
 from audit.recorders.loop.row_proof import FEWEST_NUMBERS, holds, is_equal, scaled_order
 from audit.recorders.model.mixing import CollateMixes
-from audit.recorders.visit.collated_values import are_the_items, batch_input, collated_rows
 
 _MOST_COMPARED = 256
 

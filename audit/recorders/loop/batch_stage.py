@@ -13,6 +13,7 @@ import torch
 
 from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.capture_level import CaptureLevel
+from audit.recorders.items.collated_values import batch_input
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model.match import BatchMatcher, UnmatchedCall
 from audit.recorders.model.row_origins import RowOrigins
@@ -20,7 +21,6 @@ from audit.recorders.model.step import Place
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems
 from audit.recorders.visit.batch_row import batch_row
-from audit.recorders.visit.collated_values import batch_input
 from audit.recorders.visit.repeated_call import RepeatedCall
 from audit.recorders.visit.stage_register import StageRegister
 from audit.recorders.visit.stage_row import Row

@@ -18,11 +18,11 @@ from torch.utils.data import get_worker_info
 from audit.errors import RecordingError
 from audit.recorders.by_value import ByValue
 from audit.recorders.envelope import RecordedBatch
+from audit.recorders.files.origin import Origin
 from audit.recorders.loop.fork_safety import DELIVERING
 from audit.recorders.loop.recorded_dataset import StandIn, fetches_batches, record_item, whole_batch
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.visit.item_recorder import ItemRecorder
-from audit.recorders.visit.origin import Origin
 
 Deliver = Callable[[RecordedBatch], None]
 

@@ -7,12 +7,17 @@ nor does a pass that the loop broke off.
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
+from audit.recorders.files.origin import printable_path
 from audit.records import Run
+
+#: A dataset that chooses from another is looked into so often.
+_DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,18 @@ def length_of(dataset: Any) -> int | None:
         return None
 
 
+def root_of(dataset: Any) -> str | None:
+    """Return the folder that a dataset, or the one that it chooses from, names as its own; None if it names none."""
+    with contextlib.suppress(Exception):
+        # Attributes are the user's code.
+        for _ in range(_DEEPEST):
+            root = getattr(dataset, "root", None)
+            if isinstance(root, (str, os.PathLike)):
+                return printable_path(os.path.abspath(os.fspath(root)))
+            dataset = dataset.dataset
+    return None
+
+
 class ExpectedDraws:
     """Keeps `loaders` in the recipe of a run (docs/FORMAT.md).
 
@@ -79,10 +96,10 @@ class ExpectedDraws:
         #: By a loader's key, where it stands in the list.
         self._places: dict[int, int] = {}
 
-    def add(self, run: Run, key: int, split: str | None, length: int | None, sampler: str | None) -> None:
-        """Add a loader, or a dataset without one."""
+    def add(self, run: Run, key: int, split: str | None, dataset: Any, sampler: str | None) -> None:
+        """Add a loader by its dataset, or a dataset without one."""
         known = _loaders(run)
-        facts = {"split": split, "length": length, "sampler": sampler}
+        facts = {"split": split, "length": length_of(dataset), "sampler": sampler, "root": root_of(dataset)}
         place = next((n for n, one in enumerate(known) if facts.items() <= one.items()), len(known))
         if place == len(known):
             run.recipe = run.recipe | {"loaders": [*known, facts | {"passes": []}]}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from audit.recorders.calls.data_values import is_picture
-from audit.recorders.visit.items import split_item
+from audit.recorders.items.item_parts import split_item
 
 _DEEPEST = 4
 _MOST_PARTS = 64

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from audit.recorders.activity import Activity
@@ -55,6 +58,10 @@ class Receiver(Protocol):
     def note_failure(self, error: BaseException) -> None: ...
     def note_unrecorded_workers(self, error: BaseException) -> None: ...
     def note_unrecorded_iterator(self, loader: LoaderRecording) -> None: ...
+
+
+#: What restores each generator, and its state.
+GeneratorStates = list[tuple[Callable[[Any], Any], Any]]
 
 
 class LoaderRecording:
@@ -116,6 +123,7 @@ class LoaderRecording:
 
     def record_iterator(self, make: Callable[[], Any], iteration: Iteration | None) -> Any:
         """Return the iterator that `make` makes, recorded."""
+        states = _take_generator_states(self.base) if self._spawns_workers else []
         try:
             with (
                 self.replacing(dataset=self._dataset, collate_fn=self._collate),
@@ -123,7 +131,7 @@ class LoaderRecording:
             ):
                 iterator = make()
         except Exception as error:
-            return self._make_unrecorded(error, make)
+            return self._make_unrecorded(error, make, states)
         return RecordedIterator(self, iterator, iteration)
 
     def continue_iterator(self, iteration: Iteration | None) -> bool:
@@ -154,17 +162,32 @@ class LoaderRecording:
                 attributes.pop(name, None)
             attributes.update(before)
 
-    def _make_unrecorded(self, error: Exception, make: Callable[[], Any]) -> Any:
-        """Make the iterator without recording if only recording keeps workers from being started; else raise why."""
+    @property
+    def _spawns_workers(self) -> bool:
+        """Whether workers are sent the dataset, so that it must pickle."""
         method = getattr(self.base.multiprocessing_context, "_name", None) or _start_method()
-        if not self.base.num_workers or method == "fork":
+        return bool(self.base.num_workers) and method != "fork"
+
+    def _make_unrecorded(self, error: Exception, make: Callable[[], Any], states: GeneratorStates) -> Any:
+        """Make the iterator without recording if only recording keeps workers from being started; else raise why."""
+        if not self._spawns_workers:
             raise error
         self.iterator = None
         reason = why_not_picklable(self.base)
         if reason is not None:
             raise reason from error
         self.receiver.note_unrecorded_workers(error)
+        # The first attempt drew the seed of the workers: it must not change what the loop draws.
+        for restore, state in states:
+            restore(state)
         return make()
+
+
+def _take_generator_states(loader: DataLoader[Any]) -> GeneratorStates:
+    """Return the states of the generators that an iterator draws from when it is made, each with what restores it."""
+    own = (torch.default_generator, loader.generator, getattr(loader.sampler, "generator", None))
+    states: GeneratorStates = [(one.set_state, one.get_state()) for one in own if isinstance(one, torch.Generator)]
+    return [*states, (random.setstate, random.getstate()), (np.random.set_state, np.random.get_state())]
 
 
 def _start_method() -> str | None:

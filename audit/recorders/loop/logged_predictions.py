@@ -9,6 +9,7 @@ import torch
 
 from audit.errors import UsageError
 from audit.models.outputs import logits_of
+from audit.recorders.items.item_parts import label_number, whole_number
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model.graded_targets import GradedTargets
@@ -17,7 +18,6 @@ from audit.recorders.model.ungraded import describe_label_problem, describe_prob
 from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
-from audit.recorders.visit.items import label_number, whole_number
 from audit.store import wire
 
 

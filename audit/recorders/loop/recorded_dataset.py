@@ -17,15 +17,15 @@ from torch.utils.data import default_collate, default_convert, get_worker_info
 
 from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.envelope import BatchLayout, RecordedBatch
+from audit.recorders.files.origin import Origin
+from audit.recorders.items.item_key import key_states, number_of, show_key
 from audit.recorders.loop.batch_layout import describe_collation
 from audit.recorders.model import mixing
 from audit.recorders.visit.batch_fetch import BatchFetch, Method
 from audit.recorders.visit.batch_row import describe_batch_stage
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.item_calls import delegates_batches
-from audit.recorders.visit.item_key import key_states, number_of, show_key
 from audit.recorders.visit.item_recorder import ItemRecorder
-from audit.recorders.visit.origin import Origin
 from audit.records import Stage
 
 _TORCHS_OWN = (default_collate, default_convert)

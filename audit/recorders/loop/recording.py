@@ -24,13 +24,16 @@ from audit.models.presets import expand_preset
 from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
 from audit.recorders.capture_plan import CapturePlan
+from audit.recorders.files.origin import class_names
+from audit.recorders.items.item_parts import whole_number
+from audit.recorders.items.targets import TargetPicker
 from audit.recorders.loop.base_loader import base_of
 from audit.recorders.loop.batch_intake import BatchIntake
 from audit.recorders.loop.batch_receiver import BatchReceiver
 from audit.recorders.loop.batch_stage import BatchStage, BatchStages
 from audit.recorders.loop.call_receiver import CallReceiver
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
-from audit.recorders.loop.expected_draws import ExpectedDraws, length_of, sampler_of
+from audit.recorders.loop.expected_draws import ExpectedDraws, sampler_of
 from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.loader_recording import LoaderRecording
 from audit.recorders.loop.logged_predictions import check_logged, logged_rows
@@ -51,11 +54,8 @@ from audit.recorders.visit.batch_row import describe_batch_stage
 from audit.recorders.visit.item_label import LabelFinder
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.item_source import SourceFinder
-from audit.recorders.visit.items import whole_number
 from audit.recorders.visit.make import VisitMaker
-from audit.recorders.visit.origin import class_names
 from audit.recorders.visit.stage_register import StageRegister
-from audit.recorders.visit.targets import TargetPicker
 from audit.records import DEFAULT_BUDGET, Run
 from audit.sources.builder import Builder, describe_builder
 from audit.sources.trust import sign_recipe
@@ -208,7 +208,7 @@ class Recording:
         run = self.run
         self._intake.add(key, pipeline, builder_entry["split"], estimate_length(dataset))
         mixing.install()
-        self._draws.add(run, key, builder_entry["split"], length_of(dataset), sampler)
+        self._draws.add(run, key, builder_entry["split"], dataset, sampler)
         if builder_entry not in (known := run.recipe.setdefault("builders", [])):
             known.append(builder_entry)
             run.recipe = sign_recipe(run.recipe)

@@ -32,6 +32,9 @@ from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
 from audit.records import Run
 
+#: Where a model returned one tensor alone.
+_ONLY_PORT = "output"
+
 
 class CallRecorder:
     """Makes a step of each call of a recorded model, and rows of each step. Used by one thread at a time."""
@@ -199,10 +202,14 @@ class CallRecorder:
 
     def _keep_outputs(self, watched: RecordedModel, steps: list[ModelStep], output: Any) -> None:
         """Keep all outputs of a call beside its first prediction; where there is none, by themselves."""
+        read = next((step for step in steps if step.is_read), None)
+        if isinstance(output, torch.Tensor):
+            if read is not None:
+                return
+            output = {_ONLY_PORT: output}
         found = watched.ports.find(output, steps[0].size)
         for problem in found.problems:
             self._problems.mark(f"The output of the model {watched.name}: {problem}", loud=False)
-        read = next((step for step in steps if step.is_read), None)
         if len(found.tensors) + len(found.whole) < (1 if read is None else 2):
             return
         home, rows = read or steps[0], TaskRows()

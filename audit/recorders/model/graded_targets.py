@@ -11,10 +11,10 @@ import torch
 
 from audit.errors import UsageError
 from audit.metrics.target_boxes import read_target_boxes
+from audit.recorders.items.targets import TargetPicker, pick_target
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.step import ModelStep
 from audit.recorders.model.unpredicted_batch import item_targets_of, targets_of
-from audit.recorders.visit.targets import TargetPicker, pick_target
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from audit.recorders.batch_tensors import all_tensors, is_list_of_tensors, listed_samples, viewed_rows
+from audit.recorders.items.item_parts import input_part
 from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
 from audit.recorders.model.row_digests import FORMS, digest_row, row_digests
 from audit.recorders.model.row_origins import MixedRow, Row, RowOrigins, mix_rows, parents_of
 from audit.recorders.model.step import Place
 from audit.recorders.model.unpredicted_batch import UnpredictedBatch
 from audit.recorders.model.waiting_batches import WaitingBatches
-from audit.recorders.visit.items import input_part
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from audit.recorders.batch_tensors import all_tensors
+from audit.recorders.items.item_parts import INPUT_KEYS
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.graded_targets import GradedHead
 from audit.recorders.model.inert_hook import Hook
@@ -19,7 +20,6 @@ from audit.recorders.model.layers import LayerHooks
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.ports import OutputPorts
 from audit.recorders.model.step import ModelStep
-from audit.recorders.visit.items import INPUT_KEYS
 
 #: At most this many layers are named for each call.
 _MOST_NAMED = 20

@@ -12,12 +12,23 @@ from audit import values
 from audit.recorders.model.step import Place
 
 Form = Callable[[torch.Tensor], Any]
+#: More numbers are not taken for a list, unless they may be tokens: to digest a picture as nested lists takes a second.
+_MOST_LISTED = 1024
+
+
+def _as_list(row: torch.Tensor) -> Any:
+    """Return a row as the list or number that it may have been; raise ValueError if it has too many numbers for that."""
+    may_be_tokens = row.dim() == 1 and not row.is_floating_point()
+    if row.numel() > _MOST_LISTED and not may_be_tokens:
+        raise ValueError("a tensor of many numbers is not taken for a list")
+    return row.tolist()
+
 
 #: An array, a number or a list became a tensor when it was collated: the same content under another kind.
 FORMS: tuple[Form, ...] = (
     lambda row: row,
     lambda row: row.numpy(),
-    lambda row: row.tolist(),
+    _as_list,
     # Parameters and tv_tensors become plain tensors when they are stacked.
     functools.partial(values.as_form, form="Parameter"),
     *(functools.partial(values.as_form, form=f"tv_tensors.{name}") for name in ("Image", "Video", "Mask")),

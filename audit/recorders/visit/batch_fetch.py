@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from audit.recorders.items.item_key import read_key, write_key
 from audit.recorders.randomness.states import State
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.randomness.watch import BATCH, MADE, Watch
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.item_calls import ItemCall
-from audit.recorders.visit.item_key import read_key, write_key
 from audit.recorders.visit.visit import Visit
 
 Method = Literal["__getitems__", "__getitem__"]

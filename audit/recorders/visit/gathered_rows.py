@@ -8,16 +8,16 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from audit.recorders.files.origin import ListedFile, absolute_folder
+from audit.recorders.items.collated_values import LEFT_OUT
+from audit.recorders.items.targets import Target
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.batch_row import batch_row
-from audit.recorders.visit.collated_values import LEFT_OUT
 from audit.recorders.visit.make import MadeVisit
-from audit.recorders.visit.origin import ListedFile, absolute_folder
 from audit.recorders.visit.sample_row import SAMPLE_COLUMNS, SOURCE_COLUMNS
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit.stage_row import OUTPUT_COLUMNS, PAYLOAD_COLUMNS, Row
-from audit.recorders.visit.targets import Target
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_stages import INSIDE
 from audit.records import Level, Stage

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from audit import values
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
+from audit.recorders.files.file_readers import Reader, observe_readers
+from audit.recorders.files.opened_files import NOBODY, Before, note_opened_files, stop_noting_files
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_visit
 from audit.recorders.visit.file_load import path_loader
-from audit.recorders.visit.file_readers import Reader, observe_readers
-from audit.recorders.visit.opened_files import NOBODY, Before, note_opened_files, stop_noting_files
 from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
 from audit.recorders.visit.standing import StandingStandIns

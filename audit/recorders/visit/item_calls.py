@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from audit.recorders.files.thread_files import files_of_thread
 from audit.recorders.randomness.visit_randomness import States
-from audit.recorders.visit.thread_files import files_of_thread
 from audit.recorders.visit.visit import Visit
 
 _MOST_LEVELS = 20

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from audit.metrics.boxes import Boxes
-from audit.recorders.visit.items import label_number
-from audit.recorders.visit.label_candidates import describe_form, whole_numbers
+from audit.recorders.items.item_parts import label_number
+from audit.recorders.items.label_candidates import describe_form, whole_numbers
+from audit.recorders.items.targets import Target, TargetPicker, find_boxes, find_target, pick_item_target
 from audit.recorders.visit.make import MadeVisit
-from audit.recorders.visit.targets import Target, TargetPicker, find_boxes, find_target, pick_item_target
 
 #: Where an item's label is: a key, a position, or a function of the item.
 LabelFinder = Callable[[Any], Any] | str | int | None

@@ -14,23 +14,23 @@ from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import BatchLayout, Packed, RecordedBatch, Weights, pack_rows
+from audit.recorders.files.hugging_face import describe_batches, is_mapped
+from audit.recorders.files.origin import ListedFile, Origin, class_names, listed_file
+from audit.recorders.files.thread_files import FILES, UNKNOWN, watch_all_threads
+from audit.recorders.items.item_key import key_states
+from audit.recorders.items.label_candidates import describe_candidates
+from audit.recorders.items.targets import TargetPicker
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.gathered_rows import GatheredRows, SentStates, listed_plan
-from audit.recorders.visit.hugging_face import describe_batches, is_mapped
-from audit.recorders.visit.item_key import key_states
 from audit.recorders.visit.item_label import ItemLabel, LabelFinder
 from audit.recorders.visit.item_source import ItemSource, SourceFinder
 from audit.recorders.visit.kept_files import KeptFiles
-from audit.recorders.visit.label_candidates import describe_candidates
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
-from audit.recorders.visit.origin import ListedFile, Origin, class_names, listed_file
 from audit.recorders.visit.sample_row import add_listed_sample, add_sample
 from audit.recorders.visit.stage_numbers import StageIds
 from audit.recorders.visit.stream_outputs import StreamOutputs
-from audit.recorders.visit.targets import TargetPicker
-from audit.recorders.visit.thread_files import FILES, UNKNOWN, watch_all_threads
 from audit.records import Stage
 from audit.store import wire
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from audit.recorders.visit.file_lists import is_listed
+from audit.recorders.files.file_lists import is_listed
+from audit.recorders.files.origin import Origin, archived_origin, find_source, named_origin, origin_of
+from audit.recorders.files.source_files import is_data_file, is_media
 from audit.recorders.visit.make import MadeVisit
-from audit.recorders.visit.origin import Origin, archived_origin, find_source, named_origin, origin_of
-from audit.recorders.visit.source_files import is_data_file, is_media
 from audit.recorders.visit.visit import Visit
 
 #: Names the files of a sample: a function of the index (and of the item), or a mapping or sequence by index.

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from audit.recorders.calls.callables import dict_of, is_a, items_of
-from audit.recorders.visit.file_readers import OBSERVED
+from audit.recorders.files.file_readers import OBSERVED
+from audit.recorders.files.open_descriptors import new_descriptors, open_descriptors
+from audit.recorders.files.source_files import is_data_file, is_media
+from audit.recorders.files.thread_files import FILES, UNKNOWN, take_unclaimed
 from audit.recorders.visit.item_calls import wrapped_datasets
-from audit.recorders.visit.open_descriptors import new_descriptors, open_descriptors
-from audit.recorders.visit.source_files import is_data_file, is_media
-from audit.recorders.visit.thread_files import FILES, UNKNOWN, take_unclaimed
 
 #: By the first part of their module, or of their own name: classes that read a file in a way that is not seen.
 _UNSEEN = {

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.recorders.activity import Activity
+from audit.recorders.items.item_parts import further_inputs, parts_of, split_item
 from audit.recorders.randomness.visit_randomness import Randomness, States, VisitRequest
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch, BatchObserver
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import NOTHING_INSERTED, Instrument
 from audit.recorders.visit.item_calls import ItemCalls, assign_calls
-from audit.recorders.visit.items import further_inputs, parts_of, split_item
 from audit.recorders.visit.stream_outputs import StreamOutputs
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_outputs import CaptureOrVerify

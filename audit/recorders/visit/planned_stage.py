@@ -6,6 +6,7 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from audit import values
+from audit.models.presets import ConvertRGB
 from audit.recorders.activity import note_of
 from audit.recorders.stages.discover import PipelineStep
 from audit.recorders.visit.stage_row import Row
@@ -36,13 +37,24 @@ class PlannedStage:
         """
         if self.is_target or self.is_container or self.draws:
             return None
-        return stage_plan(slow, self.ordinal, self.name, self.note, single)
+        keeps = type(self.target) is ConvertRGB
+        return stage_plan(slow, self.ordinal, self.name, self.note, single, keeps_pixels=keeps)
 
 
 def stage_plan(
-    slow: Callable[..., Any], ordinal: int, name: str, note: bytes = b"", single: Set[type] = frozenset()
+    slow: Callable[..., Any],
+    ordinal: int,
+    name: str,
+    note: bytes = b"",
+    single: Set[type] = frozenset(),
+    *,
+    keeps_pixels: bool = False,
 ) -> tuple[Any, ...]:
-    """Return what is the same for every call of a stage, in the order of values/_stage.h."""
+    """Return what is the same for every call of a stage, in the order of values/_stage.h.
+
+    `keeps_pixels` says that the stage never changes a picture in place: where its output has the memory of its input, both
+    have one content.
+    """
     tensor, image = values.KINDS.get("tensor"), values.KINDS.get("image")
     kinds = (values.known_kinds(), tensor, values.torch_names(), image, values.pillow_names())
-    return (slow, ordinal, name, note, Row, single, *kinds)
+    return (slow, ordinal, name, note, Row, single, *kinds, keeps_pixels)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch.utils.data import get_worker_info
 
-from audit.recorders.visit.origin import ListedFile, Origin, OriginFile, absolute_folder, relative_path
-from audit.recorders.visit.source_files import content_of, observed_origin
+from audit.recorders.files.origin import ListedFile, Origin, OriginFile, absolute_folder, relative_path
+from audit.recorders.files.source_files import content_of, observed_origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
 

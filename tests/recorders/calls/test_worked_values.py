@@ -131,6 +131,10 @@ class Parts(Pictures):
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < COUNT:
             raise IndexError(index)
+        if self.finish in ("halved", "converted"):
+            pixels = np.array(picture(index + 1).convert("L"))
+            mask = torch.as_tensor(pixels // 2 if self.finish == "halved" else pixels)
+            return functional.to_tensor(picture(index)), mask
         x = functional.to_tensor(picture(index))
         if self.finish == "mix":
             # The other picture goes through the same stage, and a part of it into the first.
@@ -150,6 +154,8 @@ class Parts(Pictures):
         ("mix", "the value changes between call.to_tensor#2 (to_tensor) and the item"),
         ("mask", "a part of the item was changed, which no stage returned"),
         ("pyramid", "a part of the item was changed, which no stage returned"),
+        ("halved", "a part of the item was changed, which no stage returned"),
+        ("converted", None),
         ("untouched", None),
     ],
 )
@@ -170,3 +176,22 @@ def test_items_of_datasets_that_are_stacked(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         list(run.loader(DataLoader(stacked, batch_size=4)))
     assert (run.run.unrecorded or []) == []
+
+
+class Sentences(Pictures):
+    """Makes numbers of a row that holds a text."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.encode({"text": f"a sentence with number {index}", "label": index % 2})
+
+    def encode(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {"ids": [len(word) for word in row["text"].split()], "label": row["label"]}
+
+
+def test_numbers_that_are_made_of_a_row_with_a_text_are_a_stage(tmp_path: Path) -> None:
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        make_items = run.dataset(Sentences())
+        for index in range(COUNT):
+            make_items[index]
+    with audit.open(tmp_path / "lineage") as store:
+        assert store.sql("SELECT DISTINCT name FROM stage_outputs WHERE stage > 0").fetchall() == [("encode",)]

@@ -214,13 +214,18 @@ def test_an_unpicklable_dataset_under_spawn(run: Any) -> None:
 @pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.workers
 def test_what_only_the_recording_cannot_pickle_leaves_the_loop_alone(tmp_path: Path) -> None:
-    dataset = TensorDataset(torch.arange(4.0), torch.arange(4))
+    dataset = TensorDataset(torch.arange(9.0), torch.arange(9))
+    torch.manual_seed(1)
+    expected = [int(label) for _, label in DataLoader(dataset, shuffle=True)], torch.get_rng_state().tolist()
     with audit.record(tmp_path / "lineage") as run:
         loader = run.loader(
-            DataLoader(dataset, num_workers=1, multiprocessing_context="spawn"), label=lambda item: item[1]
+            DataLoader(dataset, shuffle=True, num_workers=1, multiprocessing_context="spawn"),
+            label=lambda item: item[1],
         )
+        torch.manual_seed(1)
         with pytest.warns(RecordingWarning, match="could not be started with the recording"):
-            assert len(list(loader)) == 4
+            batches = [int(label) for _, label in loader]
+        assert (batches, torch.get_rng_state().tolist()) == expected
     assert any("could not be started" in text for text in Asked(tmp_path / "lineage").warnings)
 
 

@@ -78,6 +78,26 @@ def test_outputs_of_which_none_is_picked_are_stored_and_not_graded(tmp_path: Pat
     assert ask("SELECT count(*) FROM calls WHERE samples > 0") == [(3,)]
 
 
+def test_one_output_that_cannot_be_graded_is_stored(tmp_path: Path) -> None:
+    """As pictures of a network that enlarges or restores them. The last batch has another length: one sentence for all."""
+    with pytest.warns(audit.RecordingWarning, match="which axis is the class axis"):
+        ask = record(tmp_path, lambda x: torch.stack([x, x * 2], 1)[..., None], size=4)
+    rows = ask(PORTS)
+    assert [row[:3] for row in rows] == [(index, "output", [2, 6, 1]) for index in range(COUNT)]
+    given = [Vectors()[index][0] for index in range(COUNT)]
+    own = [torch.stack([x, x * 2])[..., None].contiguous() for x in given]
+    assert [row[3] for row in rows] == [digest(value) for value in own]
+    assert ask("SELECT count(*) FROM predictions") == [(0,)]
+    (said,) = ask.warnings
+    assert said.startswith("No prediction was recorded: The model returned a (N, 2, 6, 1) tensor of float32: ")
+
+
+def test_a_single_output_that_is_graded_is_stored_once(tmp_path: Path) -> None:
+    ask = record(tmp_path, lambda x: x[:, :3], strict=True)
+    assert ask("SELECT count(*) FROM predictions") == [(COUNT,)]
+    assert ask("SELECT count(*) FROM outputs") == [(0,)]
+
+
 def test_strict_raises(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"^Recording failed: The model returned"):
         record(tmp_path, FORMS["tuple"][0], strict=True)

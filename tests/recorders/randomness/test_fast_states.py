@@ -14,10 +14,10 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.recorders.files.origin import relative_path
 from audit.recorders.randomness.search import GeneratorSearch
 from audit.recorders.randomness.states import global_sources, held_sources
 from audit.recorders.randomness.watch import Watch
-from audit.recorders.visit.origin import relative_path
 from audit.values import native as loops
 
 _DRAWS = {

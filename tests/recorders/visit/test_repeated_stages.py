@@ -60,6 +60,28 @@ class BatchesOfViews(Views):
         return [(torch.stack([self[index][0], self[index][0]]), index % 2) for index in indices]
 
 
+class Steps:
+    """A Compose of one's own, whose steps are found by their calls."""
+
+    def __init__(self) -> None:
+        self.steps = [transforms.RandomCrop(6), transforms.ToTensor()]
+
+    def __call__(self, image: Any) -> Any:
+        for step in self.steps:
+            image = step(image)
+        return image
+
+
+class OwnViews(Views):
+    def __init__(self) -> None:
+        self.transform = Steps()
+
+
+class BatchesOfOwnViews(BatchesOfViews):
+    def __init__(self) -> None:
+        self.transform = Steps()
+
+
 class NamedViews(Views):
     def __getitem__(self, index: int) -> Any:
         views = []
@@ -88,6 +110,14 @@ def record(store: Path, dataset: Any, workers: int = 0) -> list[tuple[Any, ...]]
         (PictureAndMask, ["0", "1", "2", "target.1#2", "target.2#2"]),
         (Batches, ["0", "1", "2", "1#2", "2#2"]),
         (BatchesOfViews, ["0", "1", "2", "1#2", "2#2", "1#3", "2#3", "1#4", "2#4"]),
+        (OwnViews, ["0", "1.1", "1.2", "1", "1#2.1", "1#2.2", "1#2"]),
+        (
+            BatchesOfOwnViews,
+            [
+                *["0", "1.1", "1.2", "1", "1#2.1", "1#2.2", "1#2"],
+                *["1.1#2", "1.2#2", "1#3", "1#2.1#2", "1#2.2#2", "1#4"],
+            ],
+        ),
         (NamedViews, ["0", "1", "2", "inside.view", "1#2", "2#2", "inside.view#2"]),
     ],
 )

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
+from torchvision import transforms
 
 import audit
 
@@ -103,6 +104,35 @@ def test_an_output_is_recorded_only_for_the_item_that_holds_it(
         assert len(rows) == 8
     else:
         assert any("before the item that they are for is given" in text for text in unrecorded)
+
+
+def triple(value: torch.Tensor) -> torch.Tensor:
+    return value * 3
+
+
+class Held(Stream):
+    """Keeps its transform where it is found by its calls only."""
+
+    def __init__(self, give: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        super().__init__(give)
+        self.steps = transforms.Compose([triple, transforms.Lambda(torch.Tensor.sqrt)])
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.give((self.steps(torch.full((2,), float(n))), n) for n in range(8))
+
+
+def test_the_stages_of_a_container_are_recorded_only_for_the_item_that_holds_them(tmp_path: Path) -> None:
+    rows, unrecorded, batches = record(Held(shuffled(3, 5)), tmp_path)
+    labels = [int(label) for _, labels in batches for label in labels]
+    assert rows == [
+        row
+        for index in (2, 4, 5)
+        for row in [
+            (index, "triple", 3.0 * labels[index]),
+            (index, "Lambda", pytest.approx((3 * labels[index]) ** 0.5)),
+        ]
+    ]
+    assert any("before the item that they are for is given" in text for text in unrecorded)
 
 
 def test_a_batch_that_is_gathered_with_the_next_item_at_hand_has_no_outputs(tmp_path: Path) -> None:

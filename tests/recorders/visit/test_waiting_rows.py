@@ -14,9 +14,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Lambda, RandomApply, ToTensor
 
 import audit
+from audit.recorders.files.origin import ListedFile, absolute_folder
 from audit.recorders.stages.discover import find_pipeline
 from audit.recorders.visit.make import MadeVisit, lost_visit
-from audit.recorders.visit.origin import ListedFile, absolute_folder
 from audit.recorders.visit.stage_row import Row
 from audit.records import LEVELS, Level
 from audit.sources import open_dataset

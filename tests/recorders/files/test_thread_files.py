@@ -15,7 +15,7 @@ from observing_material import difference
 from torch.utils.data import DataLoader, Dataset
 
 import audit
-from audit.recorders.visit import thread_files
+from audit.recorders.files import thread_files
 from audit.records import is_about_files
 
 COUNT = 4

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from audit.recorders.calls.callables import is_library_file
-from audit.recorders.visit.file_lists import is_of_one_sample
-from audit.recorders.visit.origin import Origin, file_below
+from audit.recorders.files.file_lists import is_of_one_sample
+from audit.recorders.files.origin import Origin, file_below
 from audit.sources.archive import read_member
 
 #: What a sample is read from. Other files (annotations, caches, shards) may belong to many samples.

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 from PIL import Image
+from pyarrow import csv, feather
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import CocoDetection, OxfordIIITPet, VOCSegmentation
 from torchvision.transforms.functional import to_tensor
 
 import audit
+from audit.recorders.files.opened_files import note_opened_files, stop_noting_files
 from audit.recorders.visit.file_load import read_whole
-from audit.recorders.visit.opened_files import note_opened_files, stop_noting_files
 
 
 def picture(path: Path, seed: int) -> Path:
@@ -94,6 +98,45 @@ def test_the_picture_is_the_source(tmp_path: Path, make: Any, workers: int) -> N
     for source, root, digest, size in rows:
         content = (Path(root) / source).read_bytes()
         assert (digest, size) == (hashlib.sha256(content).hexdigest(), len(content))
+
+
+class Tables(Dataset):  # type: ignore[type-arg]
+    """Each sample is read from a file of its own, by another function that opens it outside of Python."""
+
+    def __init__(self, root: Path) -> None:
+        table = pa.table({"x": [1.0, 2.0]})
+        self.readers: list[tuple[Path, Any]] = [
+            (root / "0.parquet", pq.read_table),
+            (root / "1.parquet", lambda path: pq.ParquetFile(path).read()),
+            (root / "2.feather", feather.read_table),
+            (root / "3.csv", lambda path: csv.read_csv(path)),
+            (root / "4.arrow", lambda path: pa.ipc.open_file(pa.memory_map(str(path))).read_all()),
+            (root / "5.safetensors", lambda path: pa.table(safetensors.numpy.load_file(path))),
+        ]
+        root.mkdir(parents=True)
+        for name in ("0.parquet", "1.parquet"):
+            pq.write_table(table, root / name)
+        feather.write_feather(table, root / "2.feather")
+        csv.write_csv(table, root / "3.csv")
+        with pa.ipc.new_file(str(root / "4.arrow"), table.schema) as file:
+            file.write_table(table)
+        safetensors.numpy.save_file({"x": np.array([1.0, 2.0])}, root / "5.safetensors")
+
+    def __len__(self) -> int:
+        return len(self.readers)
+
+    def __getitem__(self, index: int) -> Any:
+        path, read = self.readers[index]
+        return read(path)["x"].to_numpy()
+
+
+@pytest.mark.filterwarnings("ignore::audit.RecordingWarning")
+def test_files_that_arrow_and_safetensors_open_are_noted(tmp_path: Path) -> None:
+    record(tmp_path, Tables(tmp_path / "data"))
+    with audit.open(tmp_path / "lineage") as store:
+        rows = store.sql("SELECT index, parse_filename(source) FROM sample_sources ORDER BY ALL").fetchall()
+    names = ["0.parquet", "1.parquet", "2.feather", "3.csv", "4.arrow", "5.safetensors"]
+    assert rows == list(enumerate(names))
 
 
 @pytest.mark.usefixtures("warm_spawn")

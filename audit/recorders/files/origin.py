@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from torch.utils.data import Subset
 
 from audit.recorders.calls.asked_items import makes_own_items
-from audit.recorders.visit.file_lists import folder_of
-from audit.recorders.visit.hugging_face import (
+from audit.recorders.files.file_lists import folder_of
+from audit.recorders.files.hugging_face import (
     TableRow,
     folder_of_files,
     has_columns_of_file,
@@ -29,7 +29,7 @@ from audit.recorders.visit.hugging_face import (
     row_values,
     table_row,
 )
-from audit.recorders.visit.items import label_number
+from audit.recorders.items.item_parts import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
 from audit.sources.base import FileDataset
 

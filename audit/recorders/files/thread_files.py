@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from audit.recorders.calls.function_slot import FunctionSlot
-from audit.recorders.visit import opened_files
+from audit.recorders.files import opened_files
 
 #: By the threads that visits of this process started and that have not been joined: the files that they opened.
 FILES: dict[threading.Thread, list[str]] = {}

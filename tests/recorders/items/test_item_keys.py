@@ -13,9 +13,9 @@ from observing_material import difference, seed_everything
 from torch.utils.data import DataLoader, Dataset
 
 import audit
+from audit.recorders.items.item_key import key_states, read_key, recorded_key, write_key
 from audit.recorders.randomness.states import State
 from audit.recorders.randomness.watch import KEY
-from audit.recorders.visit.item_key import key_states, read_key, recorded_key, write_key
 
 
 class Sizes(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.recorders.visit.items import fields_of, input_place, label_number
+from audit.recorders.items.item_parts import fields_of, input_place, label_number
 
 
 def describe_candidates(items: Sequence[tuple[int, Any]]) -> str | None:

@@ -16,8 +16,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import to_tensor
 
 import audit
-from audit.recorders.visit.items import label_number, split_item
-from audit.recorders.visit.origin import origin_of
+from audit.recorders.files.origin import origin_of
+from audit.recorders.items.item_parts import label_number, split_item
 
 
 class Items(Dataset):  # type: ignore[type-arg]

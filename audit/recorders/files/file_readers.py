@@ -19,8 +19,8 @@ from typing import Any
 
 from audit.recorders.calls.callables import is_library_file
 from audit.recorders.calls.function_slot import FunctionSlot, is_observable
-from audit.recorders.visit.opened_files import note_opened_file
-from audit.recorders.visit.thread_files import thread_slots
+from audit.recorders.files.opened_files import note_opened_file
+from audit.recorders.files.thread_files import thread_slots
 
 #: By module, the functions and classes whose first argument is a path.
 _READERS = {
@@ -35,6 +35,13 @@ _READERS = {
     "rasterio": ("open",),
     "h5py": ("File",),
     "av": ("open",),
+    "pyarrow": ("memory_map",),
+    "pyarrow.parquet.core": ("read_table", "ParquetFile"),
+    "pyarrow.feather": ("read_table", "read_feather"),
+    "pyarrow.csv": ("read_csv",),
+    "pyarrow.json": ("read_json",),
+    "safetensors.torch": ("load_file",),
+    "safetensors.numpy": ("load_file",),
 }
 #: By module, the methods that read from an open file, and where their object has its path.
 _METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {

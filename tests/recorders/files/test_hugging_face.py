@@ -51,6 +51,14 @@ def test_map_before_the_recording(rows: Any, tmp_path: Path, in_memory: bool) ->
         assert [one.status for one in store.check(only=["stage_coverage"]).outcomes] == ["fail"]
 
 
+def test_a_function_that_runs_in_another_thread_is_named(rows: Any, tmp_path: Path) -> None:
+    """The buffer of `shuffle` is filled by a thread."""
+    stream = rows.to_iterable_dataset()
+    (text,) = record(tmp_path / "mapped", stream.map(add_length).shuffle(seed=0, buffer_size=2))
+    assert "another thread made it, whose calls are not observed; add_length (" in text
+    assert record(tmp_path / "plain", stream.shuffle(seed=0, buffer_size=2)) == []
+
+
 @pytest.mark.parametrize("method", ["set_transform", "with_transform"])
 def test_a_transform_of_whole_batches_is_named(method: str, rows: Any, tmp_path: Path) -> None:
     dataset = getattr(rows, method)(to_tensors) or rows

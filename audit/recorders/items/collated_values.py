@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from audit.recorders.envelope import TensorLayout
-from audit.recorders.visit.items import input_place, split_item
+from audit.recorders.items.item_parts import input_place, split_item
 
 #: Stands for a sample that the collate function left out.
 LEFT_OUT = object()
