@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from audit.checks.baseline import Baseline, Item, export_baseline, of_run, read_baseline
 from audit.checks.shared.source_pairs import pairs
+from audit.checks.shared.stage_pairs import stage_pairs
 from audit.class_names import identify_class
 from audit.lineage.diff.mcnemar import p_value
 from audit.records import Stage
@@ -92,17 +93,13 @@ def _changes_of(old: Item | None, new: Item | None, before: Baseline, now: Basel
 
 
 def _stage_changes(before: list[Stage], now: list[Stage]) -> list[str]:
-    old, new = ({stage.path: stage for stage in stages} for stages in (before, now))
-    return [line for path in dict.fromkeys((*old, *new)) if (line := _stage_change(path, old.get(path), new.get(path)))]
-
-
-def _stage_change(path: str, old: Stage | None, new: Stage | None) -> str | None:
-    if old is None or new is None:
-        return f"{path} {new.name}: added" if new else f"{path} {old.name}: removed" if old else None
-    if old.qualname != new.qualname:
-        return f"{path}: {old.name} → {new.name}"
-    if old.parameters != new.parameters:
-        return f"{path} {new.name}: {old.parameters} → {new.parameters}"
-    if old.source_code_digest != new.source_code_digest:
-        return f"{path} {new.name}: other code"
-    return None
+    """Return a line for each stage that differs. A stage that was added moves the others, and changes none of them."""
+    found = []
+    for old, new in stage_pairs(before, now):
+        if old is None or new is None:
+            found += [f"{new.path} {new.name}: added"] if new else [f"{old.path} {old.name}: removed"] if old else []
+        elif old.parameters != new.parameters:
+            found.append(f"{new.path} {new.name}: {old.parameters} → {new.parameters}")
+        elif old.source_code_digest != new.source_code_digest:
+            found.append(f"{new.path} {new.name}: other code")
+    return found

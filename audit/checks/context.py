@@ -29,13 +29,6 @@ MOST_WITH_ALLOW_LIST = 100_000
 _MANY = 20
 #: Kinds of stage outputs that are numbers in a grid.
 GRIDS = "('image', 'tensor', 'array')"
-#: Names of splits that a model is evaluated on.
-EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
-
-
-def is_evaluation(split: str | None) -> bool:
-    """Return whether a split has a name that says that models are evaluated on it."""
-    return str(split).lower() in EVALUATION
 
 
 class OutputProfile(TypedDict):
@@ -138,6 +131,30 @@ class Context:
             self.name(rows)
         return rows
 
+    def offenders_by_cause(self, query: str, cause: str = "stage", own: str = "stage = 0") -> list[QueryRow]:
+        """Return offending rows as `offenders` does; if many have one cause, one row stands for them: `others` says for how many.
+
+        `cause` is SQL for what made them so. Where `own` is true each sample has a cause of its own, unless half of all samples have it.
+        Never if the configuration has an allow-list: it names samples.
+        """
+        counted = self.rows(f"SELECT {cause} AS cause, {own} AS own, count(*) AS found FROM ({query}) GROUP BY ALL")
+        if not counted:
+            return []
+        half = self.run.samples / 2
+        many = [
+            row for row in counted
+            if row["found"] > _MANY and (not row["own"] or row["found"] >= half) and self.most < MOST_WITH_ALLOW_LIST
+        ]  # fmt: skip
+        found = {row["cause"]: row["found"] for row in many}
+        listed = ", ".join(map(literal, found)) or "NULL"
+        rows = self.offenders(
+            f"SELECT *, {cause} AS cause FROM ({query}) QUALIFY NOT coalesce(cause IN ({listed}), false) "
+            "OR row_number() OVER (PARTITION BY cause ORDER BY index) = 1"
+        )
+        for row in rows:
+            row["others"] = found.get(row["cause"], 1) - 1
+        return rows
+
     def has_one_cause(self, found: int, total: int) -> bool:
         """Return whether so many of all samples are affected that they are reported as one finding.
 
@@ -221,6 +238,21 @@ class Context:
         last = newest if self.run.last_epoch is None else self.run.last_epoch
         several = any(row["first"] != last or row["last"] != last for row in self.facts.epochs)
         return self._rows_of_run("graded_predictions", f" AND epoch = {last}" if several else "")
+
+    @property
+    def judged_split(self) -> str | None:
+        """Return the split that `runs.accuracy` is of, unless the configuration names others."""
+        return None if self.narrowing.splits else self.run.accuracy_split
+
+    @cached_property
+    def judged_predictions(self) -> str:
+        """Return the predictions that `runs.accuracy` is of, unless the configuration names other splits."""
+        split = self.judged_split
+        if split is None:
+            return self.predictions
+        chosen = f"run_id = {self.run_literal} AND split = {literal(split)}"
+        keys = f"SELECT (epoch, index, visit) FROM samples WHERE {chosen}"
+        return f"(SELECT * FROM {self.predictions} WHERE (epoch, index, visit) IN ({keys}))"
 
     @cached_property
     def all_predictions(self) -> str:

@@ -38,28 +38,29 @@ def finding_pictures(reader: Reader, report: Report, most: int = 6) -> list[Find
     for check, finding in _candidates(report):
         if len(found) == most:
             break
-        jpeg = _jpeg(reader, report.run_id, finding.index)
+        jpeg = _jpeg(reader, report.run_id, finding)
         if jpeg is not None:
             found.append(FindingPicture(check, finding, jpeg))
     return found
 
 
 def _candidates(report: Report) -> Iterator[tuple[str, Finding]]:
-    seen: set[int] = set()
+    seen: set[tuple[int, str | None]] = set()
     outcomes = sorted(report.with_status("fail"), key=lambda outcome: outcome.check != _FIRST)
     for outcome in outcomes:
         for finding in outcome.findings:
-            if finding.index is not None and finding.index not in seen:
-                seen.add(finding.index)
+            if finding.index is not None and (finding.index, finding.source) not in seen:
+                seen.add((finding.index, finding.source))
                 yield outcome.check, finding
 
 
-def _jpeg(reader: Reader, run_id: str, index: int | None) -> bytes | None:
+def _jpeg(reader: Reader, run_id: str, finding: Finding) -> bytes | None:
     """Return a thumbnail of a sample, or None if it has no picture."""
     from PIL import Image
 
     try:
-        found = trace(reader, run_id, index=index)
+        # By its source, if it is known: a sample of another loader may have the same index.
+        found = trace(reader, run_id, **({"source": finding.source} if finding.source else {"index": finding.index}))
         preview = found.preview(0)
         if preview is not None and not preview.media_type.startswith("image/"):
             return None
@@ -70,6 +71,8 @@ def _jpeg(reader: Reader, run_id: str, index: int | None) -> bytes | None:
     except (AuditError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     small.thumbnail((_SIDE, _SIDE))
+    # Of a picture of a few pixels, each is shown as a square.
+    small = small.resize([length * max(1, _SIDE // max(small.size)) for length in small.size], Image.Resampling.NEAREST)
     out = io.BytesIO()
     small.save(out, "JPEG", quality=80)
     return out.getvalue()

@@ -11,7 +11,9 @@ from click.testing import CliRunner, Result
 from markdown_it import MarkdownIt
 
 from audit.api import open as open_store
+from audit.checks.baseline_changes import _stage_changes
 from audit.cli.main import cli
+from audit.records import Stage
 
 
 def audit(*arguments: str) -> Result:
@@ -52,6 +54,13 @@ def test_the_changes_are_named_and_the_file_replaced(store: str) -> None:
     assert "<script" not in html
     again = audit("baseline", "update", "now", "--store", store)
     assert "No source, prediction, stage or code file differs." in again.stdout
+
+
+def test_a_stage_that_was_added_does_not_change_those_behind_it() -> None:
+    names = ("load", "Blur", "Resize")
+    before, now = ([Stage(n, str(n), name, name) for n, name in enumerate(chosen)] for chosen in (names[::2], names))
+    assert _stage_changes(before, now) == ["1 Blur: added"]
+    assert _stage_changes(now, before) == ["1 Blur: removed"]
 
 
 def test_without_a_file_it_is_new(store: str) -> None:

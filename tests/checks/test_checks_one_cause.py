@@ -101,3 +101,43 @@ def test_what_follows_from_a_changed_pipeline_is_a_note(tmp_path: Path) -> None:
     assert report.outcome("pipeline_changed").severity == "error"
     assert report.outcome("stage_contract").severity == "info"
     assert not report.passed
+
+
+def test_many_samples_that_one_stage_spoils_are_one_finding_of_each_check(tmp_path: Path) -> None:
+    made = world()
+    for row in made.outputs(LAST):
+        # Fewer than half of the samples: the stage is the cause, whatever their share.
+        if row["index"] < 25:
+            row["min"] = row["max"] = 0.0
+        elif row["index"] < 50:
+            row["nonfinite"] = 3
+    store = made.write(tmp_path / "lineage")
+    for check, words in (
+        ("blank", "was made blank by Normalize: every value is 0. So were 24 others."),
+        ("finite", "3 values are NaN or infinite from Normalize on. So it is for 24 others."),
+    ):
+        outcome = outcome_of(store, check)
+        (finding,) = outcome.findings
+        assert finding.message.endswith(words)
+        assert outcome.total == 1
+        check_outcome(store, outcome)
+
+
+def test_few_samples_that_a_stage_spoils_are_named_each(tmp_path: Path) -> None:
+    made = world()
+    for row in made.outputs(LAST):
+        if row["index"] < 4:
+            row["min"] = row["max"] = 0.0
+    assert [finding.index for finding in outcome_of(made.write(tmp_path / "lineage"), "blank").findings] == [0, 1, 2, 3]
+
+
+def test_samples_that_fail_for_one_reason_are_one_finding(tmp_path: Path) -> None:
+    made = world()
+    for row in made.tables["samples"][:30]:
+        row |= {"status": "failed", "failed_stage": "Normalize", "error": f"ValueError: {row['index']} is not a mean"}
+    made.tables["samples"][40] |= {"status": "failed", "failed_stage": "load", "error": "OSError: cut off"}
+    outcome = outcome_of(made.write(tmp_path / "lineage"), "unreadable")
+    assert [finding.message for finding in outcome.findings] == [
+        "bird/000.png (index 0) and 29 others failed at Normalize: ValueError: 0 is not a mean",
+        "cat/040.png (index 40) failed at load: OSError: cut off",
+    ]

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from audit.api import record
@@ -83,3 +85,31 @@ def test_augmentation_is_not_another_scale(tmp_path: Path) -> None:
     jitter = v2.Compose([v2.RandomCrop(8), v2.ColorJitter(0.3, 0.3, 0.3)])
     report = judge(tmp_path, stages(jitter), stages(v2.CenterCrop(8)), with_model=False)
     assert report.outcome("split_scale").status == "pass"
+
+
+def test_files_of_two_splits_with_the_same_names_are_told_apart(tmp_path: Path) -> None:
+    """Both folders have 0/000.png: which split a picture is of follows from its loader, not from its name."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 40), ("test", 30)):
+        for n in range(count):
+            file = tmp_path / split / str(n % 2) / f"{n:03}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).resize((32, 32), Image.Resampling.BICUBIC).save(
+                file
+            )
+    # A copy within the training split, and one of a training picture in the test split.
+    for original, copy in (("train/0/002.png", "train/0/008.png"), ("train/1/005.png", "test/1/015.png")):
+        with Image.open(tmp_path / original) as image:
+            image.point(lambda level: min(255, level + 6)).save(tmp_path / copy)
+    with record(tmp_path / "lineage", capture="full") as run:
+        for split in ("train", "test"):
+            data = ImageFolder(str(tmp_path / split), transforms.ToTensor())
+            for _ in run.loader(DataLoader(data, batch_size=20), split=split):
+                pass
+    report = run_checks(tmp_path / "lineage", only=["near_duplicates", "leakage"], record=False)
+    assert [finding.message for finding in report.outcome("near_duplicates").findings] == [
+        "0/008.png (index 4, split train) looks the same as 0/002.png (index 1)."
+    ]
+    assert [finding.message for finding in report.outcome("leakage").findings] == [
+        "1/015.png (index 22, split test) looks the same as 1/005.png (index 22, split train)."
+    ]

@@ -972,8 +972,10 @@ def _(w: World) -> None:
 
 
 def segments(w: World, wrong: bool) -> None:
-    """240 samples, of which the dark quarter is predicted wrong, or as well as the others."""
+    """240 samples of one split, of which the dark quarter is predicted wrong, or as well as the others."""
     several_splits(w, 0.0)
+    for row in w.tables["samples"]:
+        row["split"] = "test"
     for row in w.outputs(0):
         row["mean"] = 20.0 + row["index"] if row["index"] < 60 else 150.0 + row["index"] / 10
     for row in w.tables["predictions"]:

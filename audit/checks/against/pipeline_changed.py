@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.baseline import code_of
 from audit.checks.context import Context
+from audit.checks.shared.stage_pairs import stage_pairs
 from audit.plainjson import JsonObject
 from audit.records import Stage
 
@@ -24,21 +24,16 @@ class PipelineChanged(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         baseline = context.facts.baseline
         assert baseline is not None
-        before, now = baseline.stages, context.facts.stages
         sql = f"SELECT stage, path, name, parameters FROM stages WHERE run_id = {context.run_literal} ORDER BY stage"
-        names = ([stage.qualname for stage in stages] for stages in (before, now))
-        matcher = difflib.SequenceMatcher(None, next(names), next(names), False)
-        for kind, a, b, c, d in matcher.get_opcodes():
-            if kind == "equal":
-                for old, new in zip(before[a:b], now[c:d], strict=True):
-                    yield from self._compare_stage(context, old, new, sql)
-                continue
-            for row in before[a:b]:
-                yield Finding(f"The stage {row.name} ({row.path}) was removed: only {baseline.name} has it.", sql=sql)
-            for row in now[c:d]:
+        for old, new in stage_pairs(baseline.stages, context.facts.stages):
+            if old is not None and new is not None:
+                yield from self._compare_stage(context, old, new, sql)
+            elif old is not None:
+                yield Finding(f"The stage {old.name} ({old.path}) was removed: only {baseline.name} has it.", sql=sql)
+            elif new is not None:
                 yield Finding(
-                    f"The stage {row.name} ({row.path}) was added: {baseline.name} does not have it.",
-                    stage=row.stage,
+                    f"The stage {new.name} ({new.path}) was added: {baseline.name} does not have it.",
+                    stage=new.stage,
                     sql=sql,
                 )
         if context.options["code"]:

@@ -82,7 +82,7 @@ class AlphaDropped(Check):
             "WINDOW visits AS (PARTITION BY epoch, index, visit ORDER BY stage)"
         )
         query = (
-            "SELECT s.index, s.source, s.root, s.source_raw, s.source_digest, s.source_bytes, min(o.stage) AS stage, "
+            "SELECT s.index, s.source, s.root, s.source_raw, s.source_digest, s.source_bytes, s.split, min(o.stage) AS stage, "
             "arg_min({mode: mode, shape: shape, digest: digest, before: stage_before}, o.stage) AS made, "
             f"any_value(mode_before) AS mode FROM ({outputs}) o JOIN {context.items} s USING (epoch, index, visit) "
             f"WHERE mode_before IN {_ALPHA} AND mode NOT IN {_ALPHA} GROUP BY ALL"

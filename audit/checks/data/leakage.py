@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import Context, is_evaluation
-from audit.checks.data.near_duplicates import splits_of
+from audit.checks.context import Context
 from audit.checks.shared.content import contents, contents_of, select_recurring
 from audit.checks.shared.copies import Copy, copies, copies_of
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared_facts import RunFacts
+from audit.split_names import is_evaluation
 from audit.store.read.rows import QueryRow
 
 #: At most about this many texts are compared; shorter ones may have the same words by chance.
@@ -59,9 +59,8 @@ class Leakage(Check):
 
 
 def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Finding]:
-    split = splits_of(context, found)
     for copy in found:
-        sides = [(copy.picture, split.get(copy.picture.source)), (copy.original, split.get(copy.original.source))]
+        sides = [(picture, picture.split) for picture in (copy.picture, copy.original)]
         if sides[0][1] == sides[1][1] or None in (sides[0][1], sides[1][1]):
             continue
         # What is evaluated must be new: the finding is at the picture of the evaluation split.

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.copies import Copy, copies
-from audit.store.sql_literal import literal
+from audit.checks.shared.copies import copies
 
 
 class NearDuplicates(Check):
@@ -23,16 +22,17 @@ class NearDuplicates(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         found = copies(context, context.options["pictures"], context.options["distance"])
-        split = splits_of(context, found)
-        reported: set[int] = set()
+        several = len({row["split"] for row in context.facts.epochs}) > 1
+        reported = set()
         for copy in found:
             newer, older = copy.picture, copy.original
             # The check `leakage` reports copies in different splits.
-            if newer.index in reported or split.get(newer.source) != split.get(older.source):
+            if newer.sample in reported or newer.split != older.split:
                 continue
-            reported.add(newer.index)
+            reported.add(newer.sample)
+            where = f", split {newer.split}" if several else ""
             yield Finding(
-                f"{newer.source} (index {newer.index}) {copy.said} {older.source} (index {older.index}).",
+                f"{newer.source} (index {newer.index}{where}) {copy.said} {older.source} (index {older.index}).",
                 index=newer.index,
                 source=newer.source,
                 stage=0,
@@ -40,15 +40,3 @@ class NearDuplicates(Check):
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({older.index}, {newer.index})",
             )
-
-
-def splits_of(context: Context, found: list[Copy]) -> dict[str, str | None]:
-    """Return the split of each source that occurs in some copies."""
-    sources = {one.source for copy in found for one in (copy.picture, copy.original)}
-    if not sources:
-        return {}
-    rows = context.rows(
-        f"SELECT source, min(split) AS split FROM {context.samples} "
-        f"WHERE source IN ({', '.join(map(literal, sorted(sources)))}) GROUP BY source"
-    )
-    return {row["source"]: row["split"] for row in rows}

@@ -27,6 +27,8 @@ from audit.store.read.rows import QueryRow
 
 #: For each property its values, one for each sample, and words for messages.
 Facts = dict[str, tuple[list[Any], str]]
+#: The split and the index of a sample.
+Sample = tuple[str | None, int]
 #: A property in words, and the finding about it.
 Shortcut = tuple[str, Finding]
 
@@ -120,8 +122,11 @@ class Shortcuts(Check):
         query: str,
         shares: tuple[float, float] = (_NAMED, _RIGHT),
     ) -> Iterable[Shortcut]:
-        truth, halves = np.array(labels), np.array([_half(index) for index in indices])
+        truth, halves = np.array(labels), _halves(indices)
         for name, (values, called) in facts.items():
+            # What all samples have in common predicts nothing.
+            if len(set(values)) < 2:
+                continue
             bins = bins_of(values)
             right, guessed = predict(bins, truth, halves)
             # Wider than one interval, because there are many properties.
@@ -156,28 +161,28 @@ class Shortcuts(Check):
 
     def _judge_pictures(self, context: Context, rows: list[QueryRow], query: str) -> Iterable[Shortcut]:
         """Judge what only decoded pictures or the files show: colour, border, quality and metadata."""
-        label_of = {row["index"]: row["label"] for row in rows}
-        # Two loaders of one run share indices, so that a picture's label is not known by its index alone.
+        label_of = {(row["split"], row["index"]): row["label"] for row in rows}
+        # Two loaders may have one split, or none: then a picture's label is not known.
         if len(label_of) < len(rows):
             return
         try:
             given = signatures(context, context.options["pictures"])
         except Skip:
             return
-        places = [place for place, picture in enumerate(given.pictures) if picture.index in label_of]
-        indices = [given.pictures[place].index for place in places]
+        places = [place for place, picture in enumerate(given.pictures) if picture.sample in label_of]
+        samples = [given.pictures[place].sample for place in places]
         looks: Facts = {called: (given.looks[places, n].tolist(), called) for n, called in enumerate(_LOOKS)}
-        yield from self._judge_some(context, looks, indices, label_of, query)
+        yield from self._judge_some(context, looks, samples, label_of, query)
         shapes: Facts = {called: (column[places].tolist(), called) for called, column in given.details.items()}
-        yield from self._judge_some(context, shapes, indices, label_of, query, _OF_SHAPES)
-        yield from self._judge_marks(context, given.thumbnails[places], [label_of[index] for index in indices], query)
+        yield from self._judge_some(context, shapes, samples, label_of, query, _OF_SHAPES)
+        yield from self._judge_marks(context, given.thumbnails[places], [label_of[sample] for sample in samples], query)
         yield from self._judge_noise(context, label_of, query)
         if not is_drawn(given.thumbnails[places]):
             yield from self._judge_blocks(context, label_of, query)
         yield from self._judge_pixels(context, label_of, query)
         if context.facts.root is not None:
             files = chosen_files(context, context.options["files"], "status = 'ok' AND label IS NOT NULL")
-            read = [(file.index, header) for file, header in headers(context, files) if header is not None]
+            read = [(file.sample, header) for file, header in headers(context, files) if header is not None]
             facts: Facts = {
                 "quality": ([header.quality for _, header in read], "the compression quality"),
                 "metadata": (
@@ -185,7 +190,7 @@ class Shortcuts(Check):
                     "the metadata (camera, software, colour profile)",
                 ),
             }
-            yield from self._judge_some(context, facts, [index for index, _ in read], label_of, query)
+            yield from self._judge_some(context, facts, [sample for sample, _ in read], label_of, query)
 
     def _judge_marks(self, context: Context, thumbnails: Array, labels: list[int], query: str) -> Iterable[Shortcut]:
         """Judge marks on the pictures of one class that change their pixels a little, or on some of them alone."""
@@ -208,16 +213,16 @@ class Shortcuts(Check):
                 ),
             )
 
-    def _judge_noise(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
+    def _judge_noise(self, context: Context, label_of: dict[Sample, int], query: str) -> Iterable[Shortcut]:
         """Judge the noise, which what a picture shows does not explain."""
         try:
             given = exact_measures(context, context.options["files"], context.options["pictures"])
         except Skip:
             return
-        given = [one for one in given if one.picture.index in label_of and one.side >= _NOISE_SIDE]
+        given = [one for one in given if one.picture.sample in label_of and one.side >= _NOISE_SIDE]
         if len(given) < context.options["samples"]:
             return
-        labels = np.array([label_of[one.picture.index] for one in given])
+        labels = np.array([label_of[one.picture.sample] for one in given])
         found = raised_class([one.noise for one in given], labels, _NOISY)
         if found is None:
             return
@@ -238,17 +243,17 @@ class Shortcuts(Check):
             ),
         )
 
-    def _judge_blocks(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
+    def _judge_blocks(self, context: Context, label_of: dict[Sample, int], query: str) -> Iterable[Shortcut]:
         """Judge traces of JPEG in the pixels of files of any format: the pictures of one class come from another place."""
         try:
             given = exact_measures(context, context.options["files"], context.options["pictures"])
         except Skip:
             return
-        given = [one for one in given if one.picture.index in label_of]
+        given = [one for one in given if one.picture.sample in label_of]
         contrasts = _block_contrasts(given[:: -(-len(given) // _BLOCK_PICTURES) or 1])
         if len(contrasts) < context.options["samples"]:
             return
-        labels = np.array([label_of[index] for index in contrasts])
+        labels = np.array([label_of[sample] for sample in contrasts])
         found = find_blocky(np.array(list(contrasts.values())), labels, _BLOCKY)
         if found is not None:
             label, effect = found
@@ -264,10 +269,10 @@ class Shortcuts(Check):
                 ),
             )
 
-    def _judge_pixels(self, context: Context, label_of: dict[int, int], query: str) -> Iterable[Shortcut]:
+    def _judge_pixels(self, context: Context, label_of: dict[Sample, int], query: str) -> Iterable[Shortcut]:
         """Judge single pixels: all of small pictures of one size, with their lowest bits; of others those of thumbnails."""
         given = exact_measures(context, context.options["files"], context.options["pictures"])
-        given = [one for one in given if one.picture.index in label_of]
+        given = [one for one in given if one.picture.sample in label_of]
         shapes = Counter(one.pixels.shape for one in given if one.pixels is not None)
         shape, count = shapes.most_common(1)[0] if shapes else ((), 0)
         if 2 * count >= len(given):
@@ -288,8 +293,8 @@ class Shortcuts(Check):
         else:
             pixels = blank_background(np.stack([one.thumbnail for one in chosen]))
             views = [(np.where(pixels < 0, -1, pixels >> 2), 64, "in a thumbnail of 32×32 the pixel")]
-        labels = np.array([label_of[one.picture.index] for one in chosen])
-        halves = np.array([_half(one.picture.index) for one in chosen])
+        labels = np.array([label_of[one.picture.sample] for one in chosen])
+        halves = _halves([one.picture.index for one in chosen])
         for view, bins, words in views:
             flat = view.reshape(len(view), -1)
             found = telling_pixel(flat, labels, halves, bins, context.options["explained"], (_NAMED, _RIGHT))
@@ -333,17 +338,17 @@ class Shortcuts(Check):
         self,
         context: Context,
         facts: Facts,
-        indices: list[int],
-        label_of: dict[int, int],
+        samples: list[Sample],
+        label_of: dict[Sample, int],
         query: str,
         shares: tuple[float, float] = (_NAMED, _RIGHT),
     ) -> Iterable[Shortcut]:
-        known = [place for place, index in enumerate(indices) if index in label_of]
+        known = [place for place, sample in enumerate(samples) if sample in label_of]
         if len(known) < context.options["samples"]:
             return
-        labels = [label_of[indices[place]] for place in known]
+        labels = [label_of[samples[place]] for place in known]
         chosen: Facts = {name: ([values[place] for place in known], called) for name, (values, called) in facts.items()}
-        yield from self._judge(context, chosen, labels, [indices[place] for place in known], query, shares)
+        yield from self._judge(context, chosen, labels, [samples[place][1] for place in known], query, shares)
 
     def _query(self, context: Context) -> str:
         facts = ", ".join(f"{sql} AS {name}" for name, (sql, _) in _FACTS.items())
@@ -352,27 +357,28 @@ class Shortcuts(Check):
         most = context.options["looked_at"]
         chosen = f" AND {spread_evenly(most, total)}" if most and total > most else ""
         return (
-            f"SELECT s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
+            f"SELECT s.split, s.index, s.label, {facts} FROM (FROM {context.items} WHERE {usable}{chosen}) s "
             f"JOIN (FROM {context.load_outputs} WHERE kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit)"
         )
 
 
-def _block_contrasts(given: list[Measures]) -> dict[int, float]:
-    """Return by index how clearly blocks of JPEG show in each picture that is large enough."""
-    found = {one.picture.index: one.blocks for one in given if one.blocks is not None}
+def _block_contrasts(given: list[Measures]) -> dict[Sample, float]:
+    """Return for each sample how clearly blocks of JPEG show in each picture that is large enough."""
+    found = {one.picture.sample: one.blocks for one in given if one.blocks is not None}
     shapes: dict[tuple[int, ...], list[Measures]] = {}
     for one in given:
         if one.blocks is None and one.pixels is not None and one.side >= LEAST_SIDE:
             shapes.setdefault(one.pixels.shape, []).append(one)
     for group in shapes.values():
         contrasts = block_contrast(grey_levels(np.stack([one.pixels for one in group if one.pixels is not None])))
-        found |= {one.picture.index: float(value) for one, value in zip(group, contrasts, strict=True)}
+        found |= {one.picture.sample: float(value) for one, value in zip(group, contrasts, strict=True)}
     return found
 
 
-def _half(index: int) -> bool:
-    """Return to which of two halves a sample belongs, whatever the order of the labels."""
-    return index * 2654435761 % 2**32 < 2**31
+def _halves(indices: list[int]) -> Array:
+    """Return to which of two halves each sample belongs, whatever the order of the labels."""
+    halves: Array = np.array(indices, np.uint64) * np.uint64(2654435761) % np.uint64(2**32) < 2**31
+    return halves
 
 
 def _evidence(name: str, query: str) -> str:

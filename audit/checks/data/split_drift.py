@@ -182,10 +182,9 @@ class SplitDrift(Check):
         if not any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
             return
         query = _select_splits(context)
-        split_of = {(row["index"], row["source"]): row["split"] for row in context.cached(query)}
         points = np.linspace(0, 1, _QUANTILES)
         for called, given, values in _yield_measures(context):
-            place = np.array([str(split_of.get((one.index, one.source))) for one in given])
+            place = np.array([str(one.split) for one in given])
             there = values[place == splits[0]]
             for split in splits[1:]:
                 here = values[place == split]
@@ -254,12 +253,12 @@ class _Thumbnails:
         if given is None:
             return cls(np.empty((0, 32, 32), np.uint8), np.empty(0, np.int64), np.empty(0, object))
         known = {
-            (row["index"], row["source"]): (splits.index(row["split"]), row["label"])
+            (row["split"], row["index"]): (splits.index(row["split"]), row["label"])
             for row in context.cached(_select_splits(context))
             if row["split"] in splits
         }
-        places = [n for n, one in enumerate(given.pictures) if (one.index, one.source) in known]
-        pairs = [known[given.pictures[n].index, given.pictures[n].source] for n in places]
+        places = [n for n, one in enumerate(given.pictures) if one.sample in known]
+        pairs = [known[given.pictures[n].sample] for n in places]
         labels = np.empty(len(pairs), object)
         labels[:] = [label for _, label in pairs]
         return cls(given.thumbnails[places], np.array([split for split, _ in pairs], np.int64), labels)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
-from audit.checks.context import Context, is_evaluation
+from audit.checks.context import Context
 from audit.checks.shared.training import is_trained
+from audit.split_names import is_evaluation
 from audit.store.sql_literal import literal
 
 

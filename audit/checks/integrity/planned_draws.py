@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from audit.checks.base import Finding
-from audit.checks.context import Context, is_evaluation
+from audit.checks.context import Context
 from audit.checks.integrity import ranks
 from audit.checks.shared.fingerprint import distinct_indices
 from audit.records import Run
+from audit.split_names import is_evaluation
 from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 

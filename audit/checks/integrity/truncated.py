@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, chosen_files, open_files
+from audit.checks.shared.files import chosen_files, open_unbuffered_files
 from audit.picture_formats import open_picture
 from audit.store.bucket.location import is_remote
 
@@ -15,6 +16,9 @@ from audit.store.bucket.location import is_remote
 _TAIL = 64
 #: Reading the end of a file in a bucket fetches all of it.
 _REMOTE = 200
+
+
+Unbuffered = io.FileIO | io.BytesIO
 
 
 class Truncated(Check):
@@ -34,7 +38,7 @@ class Truncated(Check):
         files = chosen_files(context, most, may)
         if not files:
             raise Skip("no file is a JPEG, PNG or WebP")
-        for file, found in open_files(files):
+        for file, found in open_unbuffered_files(files):
             if isinstance(found, OSError):
                 continue
             with found:
@@ -54,7 +58,7 @@ class Truncated(Check):
             )
 
 
-def has_end(file: Opened) -> bool:
+def has_end(file: Unbuffered) -> bool:
     """Return whether a file has the end of its picture; True for formats that are not known."""
     file.seek(0)
     head = file.read(16)
@@ -62,7 +66,7 @@ def has_end(file: Opened) -> bool:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return size >= 8 + int.from_bytes(head[4:8], "little")
     file.seek(max(0, size - _TAIL))
-    tail = file.read()
+    tail = file.read(_TAIL)
     if head[:8] == b"\x89PNG\r\n\x1a\n":
         return b"IEND" in tail or b"IEND" in _read_all(file)
     if head[:3] == b"\xff\xd8\xff":
@@ -70,7 +74,7 @@ def has_end(file: Opened) -> bool:
     return True
 
 
-def _read_all(file: Opened) -> bytes:
+def _read_all(file: Unbuffered) -> bytes:
     file.seek(0)
     return file.read()
 
@@ -86,11 +90,11 @@ def _jpeg_has_end(data: bytes) -> bool:
     return False
 
 
-def _decodes(file: Opened) -> bool:
+def _decodes(file: Unbuffered) -> bool:
     """Return whether Pillow, which raises an error for missing pixels, decodes the picture."""
     file.seek(0)
     try:
-        with open_picture(file) as image:
+        with open_picture(file if isinstance(file, io.BytesIO) else io.BytesIO(_read_all(file))) as image:
             image.load()
     except Exception:
         return False

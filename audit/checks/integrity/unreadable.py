@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 
+#: One reason: the stage, and the error without what differs from sample to sample (numbers, and names in quotes).
+_CAUSE = "failed_stage || ': ' || regexp_replace(error, '[0-9]+|''[^'']*''|\"[^\"]*\"', '#', 'g')"
+
 
 class Unreadable(Check):
     """Report each failed sample with the stage where it failed."""
@@ -18,18 +21,17 @@ class Unreadable(Check):
         if not context.run.failed:
             return
         query = f"SELECT index, source, failed_stage, error FROM {context.samples} WHERE status = 'failed'"
-        rows = context.offenders(query)
-        failed = len(rows) + context.unlisted
+        failed = context.value(f"SELECT count(*) FROM ({query})")
         if failed <= context.options["max_failed"]:
             context.note(f"{failed:,} failed, {context.options['max_failed']:,} allowed")
-            context.unlisted = 0
             return
         numbers = {stage.name: stage.stage for stage in reversed(context.facts.stages)}
-        for row in rows:
+        for row in context.offenders_by_cause(query, _CAUSE, "failed_stage = 'load'"):
+            others = f" and {row['others']:,} others" if row["others"] else ""
             yield Finding(
-                f"{row['source']} (index {row['index']}) failed at {row['failed_stage']}: {row['error']}",
+                f"{row['source']} (index {row['index']}){others} failed at {row['failed_stage']}: {row['error']}",
                 index=row["index"],
                 source=row["source"],
                 stage=numbers.get(row["failed_stage"]),
-                sql=context.evidence("failures", row["index"]),
+                sql=query if row["others"] else context.evidence("failures", row["index"]),
             )

@@ -30,7 +30,7 @@ class Accuracy(Check):
         query = (
             "SELECT sum(samples)::BIGINT AS graded, sum(hits) / sum(samples) AS accuracy, max(samples) AS commonest, "
             "count(*) AS classes, avg(hits / samples) AS recall, sqrt(sum(1 / samples)) / count(*) AS doubt FROM "
-            f"(SELECT label, count(*) AS samples, sum(correct::INT) AS hits FROM {context.predictions} "
+            f"(SELECT label, count(*) AS samples, sum(correct::INT) AS hits FROM {context.judged_predictions} "
             "WHERE correct IS NOT NULL GROUP BY label)"
         )
         row = context.rows(query)[0]
@@ -38,7 +38,8 @@ class Accuracy(Check):
             return
         accuracy, guess = row["accuracy"], row["commonest"] / row["graded"]
         low, high = wilson(round(accuracy * row["graded"]), row["graded"])
-        context.note(f"accuracy {accuracy:.2%} of {row['graded']:,} (95 % interval {low:.1%} to {high:.1%})")
+        of = f" in {context.judged_split}" if context.judged_split is not None else ""
+        context.note(f"accuracy {accuracy:.2%} of {row['graded']:,}{of} (95 % interval {low:.1%} to {high:.1%})")
         wanted, baseline = context.options["min"], context.facts.baseline
         if wanted is not None and accuracy < wanted:
             yield _make_finding(accuracy, wanted, f"below the minimum of {wanted:.2%}", query)

@@ -60,7 +60,7 @@ class Calibration(Check):
         bins = max(1, context.options["bins"])
         query = (
             f"SELECT least(floor(confidence * {bins}), {bins - 1})::INT AS bin, count(*) AS samples, "
-            f"avg(confidence) AS confidence, avg(correct::INT) AS accuracy FROM {context.predictions} "
+            f"avg(confidence) AS confidence, avg(correct::INT) AS accuracy FROM {context.judged_predictions} "
             "WHERE correct IS NOT NULL AND confidence IS NOT NULL GROUP BY bin ORDER BY bin"
         )
         rows = context.rows(query)
@@ -95,7 +95,7 @@ class Calibration(Check):
     def _judge_scale(self, context: Context, bins: list[QueryRow]) -> Finding | None:
         """Return a finding if the logits are many times too large: a model that is mostly right hides it from the error of its bins."""
         usable = (
-            f"(FROM {context.predictions} WHERE correct IS NOT NULL AND len(logits) > 1 AND len(logits) = len(probabilities) "
+            f"(FROM {context.judged_predictions} WHERE correct IS NOT NULL AND len(logits) > 1 AND len(logits) = len(probabilities) "
             "AND label >= 0 AND label < len(logits) AND isfinite(list_sum(logits)))"
         )
         # Of a model that returns probabilities, their logarithms are the logits.
@@ -131,7 +131,7 @@ class Calibration(Check):
         query = (
             "SELECT predicted, any_value(predicted_name) AS name, count(*) AS samples, avg(confidence) AS confidence, "
             "avg(correct::INT) AS accuracy, sqrt(sum(confidence * (1 - confidence))) / count(*) AS spread "
-            f"FROM {context.predictions} WHERE correct IS NOT NULL AND confidence IS NOT NULL "
+            f"FROM {context.judged_predictions} WHERE correct IS NOT NULL AND confidence IS NOT NULL "
             f"GROUP BY predicted HAVING count(*) >= {_FEWEST} ORDER BY predicted"
         )
         rows = context.facts.typed_rows(ClassCalibration, query)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Skip
-from audit.checks.context import EVALUATION, Context
+from audit.checks.context import Context
+from audit.split_names import EVALUATION
 
 
 class ModesOfSplit(TypedDict):

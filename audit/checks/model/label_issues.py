@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
-from audit.checks.context import EVALUATION, Context
+from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training import is_trained
 from audit.class_names import show_class
+from audit.split_names import EVALUATION
 from audit.store.plain_arrays import numbers_of
 from audit.store.sql_literal import literal
 

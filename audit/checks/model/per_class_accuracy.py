@@ -26,7 +26,7 @@ class PerClassAccuracy(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         query = (
             "SELECT label, any_value(label_name) AS label_name, count(*) AS samples, avg(correct::INT) AS accuracy, "
-            f"sum(sum(correct::INT)) OVER () / sum(count(*)) OVER () AS overall FROM {context.predictions} "
+            f"sum(sum(correct::INT)) OVER () / sum(count(*)) OVER () AS overall FROM {context.judged_predictions} "
             "WHERE correct IS NOT NULL GROUP BY label ORDER BY accuracy, label"
         )
         rows = context.rows(query)

@@ -110,7 +110,7 @@ def _segments(context: Context) -> list[Segment]:
 
 def _join_conditions(context: Context) -> str:
     return (
-        f"{context.predictions} p JOIN {context.samples} s USING (epoch, index, visit) "
+        f"{context.judged_predictions} p JOIN {context.samples} s USING (epoch, index, visit) "
         f"JOIN (FROM {context.outputs} WHERE stage = 0 AND kind = 'image' AND len(shape) >= 2) o USING (epoch, index, visit) "
         "WHERE p.correct IS NOT NULL"
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from audit.checks.context import Context
 from audit.lineage.source_state import SourceFields, read_source, source_path
@@ -15,6 +15,7 @@ from audit.store.bucket.location import is_remote
 from audit.store.read.rows import field_names
 
 Opened = io.BufferedReader | io.BytesIO
+AnyFile = TypeVar("AnyFile")
 #: How many objects of a bucket are fetched at the same time.
 _AT_ONCE = 16
 
@@ -29,6 +30,12 @@ class SourceFile:
     source_raw: bytes | None
     source_digest: str | None
     source_bytes: int | None
+    split: str | None
+
+    @property
+    def sample(self) -> tuple[str | None, int]:
+        """Return what identifies the sample, as `Picture.sample` does."""
+        return self.split, self.index
 
     @property
     def _place(self) -> SourceFields:
@@ -40,9 +47,18 @@ class SourceFile:
 
     def open(self, opener: FolderOpener | None = None) -> Opened:
         """Open the file for reading; raise OSError if it no longer exists. `opener` is for many files of few folders."""
+        file = self.open_unbuffered(opener)
+        return file if isinstance(file, io.BytesIO) else io.BufferedReader(file)
+
+    def open_unbuffered(self, opener: FolderOpener | None = None) -> io.FileIO | io.BytesIO:
+        """Open the file without a buffer, for a few small reads."""
         path = source_path(self._place)
-        if path is not None and os.path.isfile(path):
-            return io.BufferedReader(opener.open(path) if opener else open_file(path))
+        if path is not None and not is_remote(self.root or ""):
+            try:
+                return opener.open(path) if opener else open_file(path)
+            except (FileNotFoundError, NotADirectoryError):
+                # It may be a member of an archive.
+                return io.BytesIO(self.read())
         return io.BytesIO(self.read())
 
 
@@ -66,18 +82,28 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
 
 def open_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
     """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
-    if not any(is_remote(file.root or "") for file in files):
+    yield from _open_all(files, SourceFile.open)
+
+
+def open_unbuffered_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, io.FileIO | io.BytesIO | OSError]]:
+    """Yield each file as `open_files` does, without a buffer."""
+    yield from _open_all(files, SourceFile.open_unbuffered)
+
+
+def _open_all(
+    files: Sequence[SourceFile], open_one: Callable[[SourceFile, FolderOpener | None], AnyFile]
+) -> Iterator[tuple[SourceFile, AnyFile | OSError]]:
+    def open_or_fail(file: SourceFile, opener: FolderOpener | None = None) -> AnyFile | OSError:
+        try:
+            return open_one(file, opener)
+        except OSError as error:
+            return error
+
+    if not any(is_remote(root or "") for root in {file.root for file in files}):
         opener = FolderOpener()
-        yield from ((file, _open(file, opener)) for file in files)
+        yield from ((file, open_or_fail(file, opener)) for file in files)
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(files), _AT_ONCE):
             some = files[start : start + _AT_ONCE]
-            yield from zip(some, pool.map(_open, some), strict=True)
-
-
-def _open(file: SourceFile, opener: FolderOpener | None = None) -> Opened | OSError:
-    try:
-        return file.open(opener)
-    except OSError as error:
-        return error
+            yield from zip(some, pool.map(open_or_fail, some), strict=True)

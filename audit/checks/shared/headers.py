@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,12 @@ from audit.picture_formats import open_picture
 _ORIENTATION = 0x0112
 #: EXIF's maker, model and software.
 _CAMERA = (271, 272, 305)
+_PNG = b"\x89PNG\r\n\x1a\n"
+#: Chunks of a PNG that hold metadata, and those of one without any; the types of colour that have an alpha channel.
+_TEXTS = {b"eXIf", b"zTXt", b"iTXt", b"tEXt"}
+_PLAIN = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"bKGD", b"tIME", b"sBIT"}
+_WITH_ALPHA = (4, 6)
+_NO_METADATA = ((), False, "None", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +36,42 @@ class FileHeader:
 
 def headers(context: Context, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileHeader | None]]:
     """Yield each file with its header; None if it cannot be read."""
-    known: dict[tuple[int, str], FileHeader | None] = context.facts.cache.setdefault("headers", {})
-    unread = [file for file in files if (file.index, file.source) not in known]
+    known: dict[tuple[str | None, str], FileHeader | None] = context.facts.cache.setdefault("headers", {})
+    unread = [file for file in files if (file.root, file.source) not in known]
     for file, found in open_files(unread):
         header = None
         if not isinstance(found, OSError):
             try:
-                with found, open_picture(found) as image:
-                    header = _header(image, may_have_exif=image.format != "PNG" or _has_exif(found))
+                with found:
+                    header = _read_header(found)
             except Exception:
                 header = None
-        known[file.index, file.source] = header
-    yield from ((file, known[file.index, file.source]) for file in files)
+        known[file.root, file.source] = header
+    yield from ((file, known[file.root, file.source]) for file in files)
 
 
-def _has_exif(file: Opened) -> bool:
-    """Return whether a PNG has metadata with an orientation or a camera: Pillow would decode all pixels to know."""
-    file.seek(8)
+def _read_header(file: Opened) -> FileHeader:
+    """Return what the header of an open file says; of a PNG without metadata, without the help of Pillow."""
+    head = file.read(26)
+    chunks = _chunks(file) if head[:8] == _PNG else None
+    if chunks is not None and chunks <= _PLAIN and head[12:16] == b"IHDR":
+        return FileHeader(head[25] in _WITH_ALPHA, 1, None, _NO_METADATA)
+    file.seek(0)
+    with open_picture(file) as image:
+        # Text may hold EXIF or XMP. Pillow would decode all pixels of a PNG to know that there is none.
+        return _header(image, may_have_exif=chunks is None or bool(chunks & _TEXTS))
+
+
+def _chunks(file: Opened) -> set[bytes]:
+    """Return the names of the chunks of a PNG."""
+    found = set()
+    place = len(_PNG)
+    file.seek(place)
     while len(head := file.read(8)) == 8:
-        length, name = int.from_bytes(head[:4], "big"), head[4:]
-        # Text may hold EXIF or XMP.
-        if name in (b"eXIf", b"zTXt", b"iTXt", b"tEXt"):
-            return True
-        file.seek(length + 4, os.SEEK_CUR)
-    return False
+        found.add(head[4:])
+        place += int.from_bytes(head[:4], "big") + 12
+        file.seek(place)
+    return found
 
 
 def _header(image: object, *, may_have_exif: bool) -> FileHeader:

@@ -21,9 +21,12 @@ _MISSING = -1
 def bins_of(values: Sequence[Any]) -> Array:
     """Return a code for each value: the decile of a number with many distinct values, else one code for each value."""
     numbers = _numbers(values)
-    if numbers is None or len(np.unique(numbers[~np.isnan(numbers)])) <= _BINS:
+    if numbers is None:
         known: dict[Any, int] = {}
         return np.array([_MISSING if value is None else known.setdefault(value, len(known)) for value in values])
+    distinct = np.unique(numbers[~np.isnan(numbers)])
+    if len(distinct) <= _BINS:
+        return np.where(np.isnan(numbers), _MISSING, np.searchsorted(distinct, numbers))
     ranked = np.sort(numbers[~np.isnan(numbers)])
     edges = [ranked[len(ranked) * n // _BINS] for n in range(1, _BINS)]
     return np.where(np.isnan(numbers), _MISSING, np.searchsorted(edges, numbers, side="right"))

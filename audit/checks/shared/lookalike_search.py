@@ -18,11 +18,15 @@ _SEARCHED = 8
 #: The least correlation, and the share that the linear fit may leave unexplained, at 8×8 and at 16×16.
 _CORRELATION, _LEFT_SEARCHED, _LEFT_COMPARED = 0.85, 0.1, 0.13
 #: The best pairs of each picture that go on to the second fit, and to the alignment.
-_MOST_FITTED, _MOST_ALIGNED = 64, 2
+_MOST_FITTED, _MOST_ALIGNED = 32, 2
+#: The most pairs that are aligned, as they are and mirrored: of handwritten digits, all that leave less than a tenth unexplained.
+_MOST_PAIRS = 4_000
 #: Pairs that leave less than this unexplained go on in any case: a picture may have many copies.
 _SURE = 0.01
 #: First pictures that are fitted together, and that are correlated with all others at a time: a table that the cache holds.
 _ROWS, _TABLE = 500, 50
+#: Pairs that are fitted together: their pictures fit into the cache too.
+_TOGETHER = 1_024
 
 
 def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
@@ -31,7 +35,7 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
         return np.empty((0, 2), np.int64), np.empty((0, 2), np.int64)
     pictures = thumbnails.astype(np.float32)
     search = _LookalikeSearch(pool(pictures, COMPARED), unit_vectors(pool(pictures, _SEARCHED)))
-    found: tuple[list[Array], list[Array]] = ([], [])
+    found: tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]] = ([], [])
     half = search.small.reshape(len(pictures), _SEARCHED, _SEARCHED)
     left, right = half[:, :, : _SEARCHED // 2], half[:, :, : _SEARCHED // 2 - 1 : -1]
     # The correlation with a picture is that of the even parts plus that of the odd parts; with its mirror image, less.
@@ -44,7 +48,16 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
         fit = _Fit(search.middle[firsts])
         for mirrored, (i, j) in enumerate(both):
             found[mirrored].append(search.best(firsts, fit, i, j, bool(mirrored)))
-    return np.concatenate(found[False]), np.concatenate(found[True])
+    return _best_of_all(found[False]), _best_of_all(found[True])
+
+
+def _best_of_all(found: list[tuple[Array, Array]]) -> Array:
+    """Return the pairs that leave least unexplained: where many different pictures are alike, those that fit badly are different."""
+    pairs, left = map(np.concatenate, zip(*found, strict=True))
+    if len(pairs) > _MOST_PAIRS:
+        pairs = pairs[left <= max(np.partition(left, _MOST_PAIRS - 1)[_MOST_PAIRS - 1], _SURE)]
+    best: Array = pairs
+    return best
 
 
 def _find_correlated(even: Array, odd: Array, start: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -80,28 +93,36 @@ class _LookalikeSearch:
         #: The vectors of the second pictures: (small, middle), as they are and mirrored.
         self.others = ((small, units), (np.ascontiguousarray(tiny), np.ascontiguousarray(flipped)))
 
-    def best(self, firsts: Array, fit: _Fit, i: Array, j: Array, mirrored: bool) -> Array:
-        """Return the best pairs (i, j) of each of the first pictures; `i` is sorted, and `fit` is made of the `firsts`."""
+    def best(self, firsts: Array, fit: _Fit, i: Array, j: Array, mirrored: bool) -> tuple[Array, Array]:
+        """Return the best pairs (i, j) of each of the first pictures, and what they leave unexplained; `i` is sorted, and `fit` is made of the `firsts`."""
         tiny, units = self.others[mirrored]
-        found: list[tuple[int, int]] = []
-        ends = np.searchsorted(i, firsts, side="right").tolist()
-        start = 0
-        for place, end in enumerate(ends):
-            candidates, start = j[start:end], end
-            if len(candidates) > _MOST_FITTED:
-                candidates = _choose_best_fits(fit.small[place], tiny, candidates, _LEFT_SEARCHED, _MOST_FITTED)
-            if len(candidates):
-                kept = _choose_best_fits(fit.middle[place], units, candidates, _LEFT_COMPARED, _MOST_ALIGNED)
-                found += [(int(firsts[place]), int(other)) for other in kept]
-        return np.array(found, np.int64).reshape(-1, 2)
+        places = np.searchsorted(firsts, i)
+        crowded = np.bincount(places, minlength=len(firsts))[places] > _MOST_FITTED
+        kept = ~crowded
+        small = _best_fits(fit.small, tiny, places[crowded], j[crowded], _LEFT_SEARCHED, _MOST_FITTED)
+        kept[crowded] = np.isfinite(small)
+        i, j, places = i[kept], j[kept], places[kept]
+        left = _best_fits(fit.middle, units, places, j, _LEFT_COMPARED, _MOST_ALIGNED)
+        kept = np.isfinite(left)
+        return np.stack([i[kept], j[kept]], axis=1), left[kept]
 
 
-def _choose_best_fits(span: Array, others: Array, candidates: Array, most_left: float, count: int) -> Array:
-    """Return at most `count` candidates that the span explains best, and all that it explains almost completely."""
-    parts = others[candidates] @ span.T
-    left = 1 - np.einsum("nd,nd->n", parts, parts)
-    good = left <= most_left
-    if np.count_nonzero(good) > count:
-        good &= left <= max(np.partition(left, count - 1)[count - 1], _SURE)
-    kept: Array = candidates[good]
-    return kept
+def _best_fits(spans: Array, others: Array, firsts: Array, seconds: Array, most_left: float, count: int) -> Array:
+    """Return what each pair leaves unexplained; infinite if it is neither among the `count` best of its first picture nor explained almost completely.
+
+    `firsts` are sorted places among the `spans`. First pictures with about as many pairs are fitted together.
+    """
+    found = np.full(len(firsts), np.inf, np.float32)
+    rows, starts, sizes = np.unique(firsts, return_index=True, return_counts=True)
+    widths = 2 ** np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    for width in np.unique(widths).tolist():
+        alike = np.flatnonzero(widths == width)
+        for chosen in np.array_split(alike, -(-len(alike) * width // _TOGETHER)):
+            beyond = np.arange(width) >= sizes[chosen, None]
+            places = starts[chosen, None] + np.where(beyond, 0, np.arange(width))
+            parts = others[seconds[places]] @ spans[rows[chosen]].transpose(0, 2, 1)
+            left = np.where(beyond, np.inf, 1 - np.einsum("nwd,nwd->nw", parts, parts))
+            last = np.partition(left, count - 1, axis=1)[:, count - 1] if width > count else np.full(len(left), np.inf)
+            kept = left <= np.minimum(most_left, np.maximum(last, _SURE))[:, None]
+            found[places[kept]] = left[kept]
+    return found

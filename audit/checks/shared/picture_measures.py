@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -95,7 +95,7 @@ def _measure(
     equal = _is_grey(pixels) if coloured else np.zeros(len(group), bool)
     for n, picture in enumerate(group):
         yield Measures(
-            Picture(picture.index, picture.source, picture.digest, None, picture.exact),
+            replace(picture, image=None),
             thumbs[n],
             colours[n],
             min(size),
@@ -153,10 +153,11 @@ def grey_levels(pixels: Array) -> Array:
     """Return grey levels as Pillow's conversion to L gives them."""
     if pixels.ndim == 3:
         return pixels
-    weights = np.array([19595, 38470, 7471], np.uint32)
-    red, green, blue = (pixels[..., n].astype(np.uint32) * weights[n] for n in range(3))
-    grey: Array = ((red + green + blue + 0x8000) >> 16).astype(np.uint8)
-    return grey
+    # All sums are whole numbers below 2**24, which this type holds exactly.
+    weights = np.array([19595, 38470, 7471], np.float32)
+    sums = pixels.reshape(-1, 3).astype(np.float32) @ weights + np.float32(0x8000)
+    grey: Array = (sums * np.float32(2.0**-16)).astype(np.uint8)
+    return grey.reshape(pixels.shape[:-1])
 
 
 def _is_grey(pixels: Array) -> Array:
@@ -187,6 +188,8 @@ def _small_colours(pixels: Array) -> Array:
 
 def _resize(levels: Array, side: int, method: int) -> Array:
     """Return n pictures scaled as Pillow does it: first across, then down, rounded after each."""
+    if levels.shape[1:] == (side, side):
+        return levels
     across = np.rint(levels.astype(np.float32) @ _weights(levels.shape[2], side, method).T).clip(0, 255)
     down: Array = np.rint(_weights(levels.shape[1], side, method) @ across).clip(0, 255).astype(np.uint8)
     return down

@@ -5,7 +5,7 @@ Only Pillow decodes here, no torch. Pictures that cannot be decoded are counted 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from audit.store.read.rows import QueryRow
 SIDE = 256
 #: Whole pictures with no longer side than this are read instead of their previews, which are compressed.
 SMALL_SIDE = 64
+#: So many stored pictures are fetched at a time, and decoded together if they are alike.
+_TOGETHER = 64
 #: The encoding of previews that have the pixels of the picture, and those of whole pictures that take long to decode.
 _LOSSLESS, _SLOW = "image/png", ("bits",)
 
@@ -34,6 +36,12 @@ class Picture:
     image: Any
     #: Whether the pixels are those that were loaded: not those of a preview that was scaled or compressed.
     exact: bool = True
+    split: str | None = None
+
+    @property
+    def sample(self) -> tuple[str | None, int]:
+        """Return what identifies the sample: each loader of a run counts its samples from 0, and has a split of its own."""
+        return self.split, self.index
 
 
 def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Picture]:
@@ -71,18 +79,37 @@ def _yield_stored(context: Context, form: str, total: int, most: int) -> Iterato
         context.note(f"checked {most:,} of {total:,} pictures")
         chosen = spread_evenly(most, total)
     query = (
-        f"SELECT index, source, source_digest, kind, encoding, data FROM {context.items} JOIN payloads "
+        f"SELECT index, source, source_digest, kind, encoding, data, split FROM {context.items} JOIN payloads "
         f"USING (run_id, epoch, index, visit) WHERE stage = 0 AND form = '{form}' AND {chosen}"
     )
     failed = 0
-    for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(64):
-        for index, source, digest, kind, encoding, data in rows:
+    for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(_TOGETHER):
+        together = _decode_together(form, rows)
+        for n, (index, source, digest, kind, encoding, data, split) in enumerate(rows):
             try:
                 exact = form == "full" or encoding == _LOSSLESS
-                yield Picture(index, source, digest, _decode(form, kind, encoding, data), exact)
+                image = _decode(form, kind, encoding, data) if together is None else together[n]
+                yield Picture(index, source, digest, image, exact, split)
             except Exception:
                 failed += 1
     _say_failed(context, failed)
+
+
+def _decode_together(form: str, rows: Sequence[tuple[Any, ...]]) -> Any:
+    """Return the pixels of some pictures that all have one encoding and size; None if they must be decoded one by one."""
+    from audit.values.image import decode_all_pixels
+    from audit.values.plain_png import read_plain_pngs
+
+    encodings = {row[4] for row in rows}
+    if len(encodings) != 1 or any(row[3] != "image" for row in rows):
+        return None
+    data = [row[5] for row in rows]
+    try:
+        if form == "full":
+            return decode_all_pixels(data, *encodings)
+        return read_plain_pngs(data) if encodings == {_LOSSLESS} else None
+    except Exception:
+        return None
 
 
 def _decode(form: str, kind: str, encoding: str, data: bytes) -> Any:
@@ -112,7 +139,7 @@ def _from_files(context: Context, most: int) -> Iterator[Picture]:
                 # JPEG can be decoded at a fraction of its size, which is much faster.
                 image.draft(None, (SIDE, SIDE))
                 image.load()
-                yield Picture(file.index, file.source, file.source_digest, image)
+                yield Picture(file.index, file.source, file.source_digest, image, split=file.split)
         except Exception:
             failed += 1
     _say_failed(context, failed)

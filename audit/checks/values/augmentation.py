@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
-from audit.checks.context import EVALUATION, Context
+from audit.checks.context import Context
 from audit.checks.shared.statistics import wilson
 from audit.records import Stage
+from audit.split_names import EVALUATION
 
 #: A value with this many decimals is continuous, and does not repeat by chance.
 _CONTINUOUS = r"\d\.\d{5,}"

@@ -10,6 +10,7 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.stored_values import channel_axis, stored_values
+from audit.store.read.rows import QueryRow
 
 #: A stage that leaves this share of the rows or columns without content in all samples has lost a part of the pictures.
 _LOST = 0.1
@@ -39,39 +40,19 @@ class Blank(Check):
             f"FROM {context.outputs} WHERE min = max AND kind IN {GRIDS} "
             f"AND list_product(shape) >= {context.options['elements']} GROUP BY epoch, index, visit"
         )
-        for row in context.offenders(query):
-            made = "was blank when it was loaded" if row["stage"] == 0 else (
-                f"was made blank by {context.stage_name(row['stage'])}"
-            )  # fmt: skip
-            yield Finding(
-                f"{row['source']} (index {row['index']}) {made}: every value is {row['value']:.4g}.",
-                index=row["index"],
-                source=row["source"],
-                stage=row["stage"],
-                value=row["value"],
-                sql=context.evidence("stage_outputs", row["index"], "min = max"),
-            )
+        for row in context.offenders_by_cause(query):
+            yield _empty(context, row, query, "blank", f"every value is {row['value']:.4g}", "min = max")
 
     def _texts(self, context: Context) -> Iterable[Finding]:
         """Report texts without a character, and rows without a token."""
         if not any(row["kind"] in ("text", "tokens") for row in context.profile):
             return
         query = (
-            f"SELECT index, epoch, visit, min(stage) AS stage FROM {context.outputs} "
+            f"SELECT index, epoch, visit, min(stage) AS stage, 0 AS value FROM {context.outputs} "
             "WHERE kind IN ('text', 'tokens') AND shape[1] = 0 GROUP BY epoch, index, visit"
         )
-        for row in context.offenders(query):
-            made = "was empty when it was loaded" if row["stage"] == 0 else (
-                f"was made empty by {context.stage_name(row['stage'])}"
-            )  # fmt: skip
-            yield Finding(
-                f"{row['source']} (index {row['index']}) {made}: the text has no characters.",
-                index=row["index"],
-                source=row["source"],
-                stage=row["stage"],
-                value=0,
-                sql=context.evidence("stage_outputs", row["index"], "shape[1] = 0"),
-            )
+        for row in context.offenders_by_cause(query):
+            yield _empty(context, row, query, "empty", "the text has no characters", "shape[1] = 0")
 
     def _channels(self, context: Context) -> Iterable[Finding]:
         """Report channels, or rows and columns, that have one value in all samples, while others vary: the first stage where it is so."""
@@ -127,6 +108,22 @@ class Blank(Check):
                     severity="warning",
                 )
         return None
+
+
+def _empty(context: Context, row: QueryRow, query: str, state: str, why: str, where: str) -> Finding:
+    """Return the finding about an output without content, or about many that one stage made so."""
+    stage, others = row["stage"], row["others"]
+    made = f"was {state} when it was loaded" if stage == 0 else f"was made {state} by {context.stage_name(stage)}"
+    return Finding(
+        f"{row['source']} (index {row['index']}) {made}: {why}." + (f" So were {others:,} others." if others else ""),
+        index=row["index"],
+        source=row["source"],
+        stage=stage,
+        value=row["value"],
+        sql=f"FROM ({query}) WHERE stage = {stage}"
+        if others
+        else context.evidence("stage_outputs", row["index"], where),
+    )
 
 
 class _StageRange:

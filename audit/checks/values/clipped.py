@@ -46,7 +46,7 @@ class Clipped(Check):
             f"ELSE {emptied} AND zeros_before < (1 - {before}) * list_product(shape_before) "
             "AND list_product(shape) <= 4 * list_product(shape_before) END"
         )
-        for row in context.offenders(query):
+        for row in context.offenders_by_cause(query):
             wide = row["dtype_before"] in ("uint16", "int32") and row["max_before"] > 255
             to = "white" if row["white"] else "zero"
             yield Finding(
@@ -57,13 +57,15 @@ class Clipped(Check):
                     else f"its mean went from {row['mean_before']:.4g} (of at most {row['max_before']:.4g}) "
                     f"to {row['mean']:.4g} (of {row['max']:.4g})"
                 )
-                + ".",
+                + (f". So did it with {row['others']:,} others." if row["others"] else "."),
                 index=row["index"],
                 source=row["source"],
                 stage=row["stage"],
                 value=row["mean"],
                 threshold=row["mean_before"],
-                sql=context.evidence(
+                sql=f"FROM ({query}) WHERE stage = {row['stage']}"
+                if row["others"]
+                else context.evidence(
                     "stage_outputs", row["index"], f"stage IN ({row['stage_before']}, {row['stage']})"
                 ),
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import Context
+from audit.store.read.rows import QueryRow
 
 
 class Finite(Check):
@@ -25,16 +26,18 @@ def _outputs(context: Context) -> Iterable[Finding]:
         "SELECT epoch, index, visit, min(stage) AS stage, arg_min(nonfinite, stage) AS nonfinite "
         f"FROM {context.outputs} WHERE nonfinite > 0 GROUP BY epoch, index, visit"
     )
-    for row in context.offenders(query):
+    for row in context.offenders_by_cause(query):
         yield Finding(
             f"{row['source']} (index {row['index']}): {row['nonfinite']:,} values are NaN or infinite "
-            f"from {context.stage_name(row['stage'])} on.",
+            f"from {context.stage_name(row['stage'])} on." + _count_others(row),
             index=row["index"],
             source=row["source"],
             stage=row["stage"],
             value=row["nonfinite"],
             threshold=0,
-            sql=context.evidence("stage_outputs", row["index"], "nonfinite > 0"),
+            sql=f"FROM ({query}) WHERE stage = {row['stage']}"
+            if row["others"]
+            else context.evidence("stage_outputs", row["index"], "nonfinite > 0"),
         )
 
 
@@ -44,10 +47,14 @@ def _predictions(context: Context) -> Iterable[Finding]:
         "WHEN NOT isfinite(list_sum(output)) THEN 'outputs are' WHEN NOT isfinite(loss) THEN 'loss is' END AS what "
         f"FROM {context.all_predictions} WHERE what IS NOT NULL"
     )
-    for row in context.offenders(query):
+    for row in context.offenders_by_cause(query, "what", "false"):
         yield Finding(
-            f"{row['source']} (index {row['index']}): its {row['what']} NaN or infinite.",
+            f"{row['source']} (index {row['index']}): its {row['what']} NaN or infinite." + _count_others(row),
             index=row["index"],
             source=row["source"],
-            sql=context.evidence("predictions", row["index"]),
+            sql=query if row["others"] else context.evidence("predictions", row["index"]),
         )
+
+
+def _count_others(row: QueryRow) -> str:
+    return f" So it is for {row['others']:,} others." if row["others"] else ""
