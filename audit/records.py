@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from audit.columns import BIGINT, BOOLEAN, DOUBLE, INTEGER, MAP, TIMESTAMP, VARCHAR, VARCHARS
 from audit.display import NotebookView
+from audit.split_names import EVALUATION
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 Level = Literal["digest", "preview", "full"]
@@ -91,8 +92,8 @@ class Run(NotebookView):
     accuracy: Annotated[
         float | None,
         DOUBLE(
-            "share of graded predictions of `last_epoch` that are correct; where no epoch is whole, of the newest"
-            " as far as it was recorded",
+            "share of graded predictions of `last_epoch` that are correct, of the split `accuracy_split` if it is set; where no "
+            "epoch is whole, of the newest as far as it was recorded",
             null="nothing was graded in it",
         ),
     ] = None
@@ -139,6 +140,14 @@ class Run(NotebookView):
             "changes of the values that no stage explains: what, in which function, by which calls; empty where "
             "every item is what its last stage returned. Also files of which it is not known which samples are read from them",
             null="recorded by a version, or in a way, that does not look for them",
+        ),
+    ] = None
+    accuracy_split: Annotated[
+        str | None,
+        VARCHAR(
+            "the split that `accuracy` is of. If `last_epoch` has samples of several splits, it is the one that models are evaluated "
+            f"on, the first of {', '.join(f'`{name}`' for name in EVALUATION)} with graded predictions",
+            null="`accuracy` is of all samples of the epoch",
         ),
     ] = None
     # Only in run.json, not in the table.

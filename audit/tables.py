@@ -452,7 +452,7 @@ class TokenRow(TaskRow):
 
 
 class OutputRow(TypedDict):
-    """One row for each tensor that a model with several outputs returned for a visit, or for a whole call.
+    """One row for each tensor that a model returned for a visit, or for a whole call, where it returned several or none is graded.
 
     A tensor with as many entries as the call had rows has a row for each sample: its entry at the place of the sample. `axis`
     says whether the calls show that the entry is the sample's own. Every other tensor belongs to the call. Where none of them could be graded, `call` is a number that no prediction of the visit has.
@@ -469,7 +469,10 @@ class OutputRow(TypedDict):
     model: Annotated[str | None, VARCHAR("the name of the model", null="it has none")]
     call: Annotated[int | None, INTEGER("which of the visit's predictions, as in `predictions`", null="as above")]
     port: Annotated[
-        str, VARCHAR("where it was in what the model returned: a key or position, as `1`; deeper `hidden_states.0`")
+        str,
+        VARCHAR(
+            "where it was in what the model returned: a key or position, as `1`; deeper `hidden_states.0`; `output` if it is all that was returned"
+        ),
     ]
     dtype: Annotated[str, VARCHAR("as of a tensor")]
     shape: Annotated[list[int], BIGINTS("of the visit's own row, or of the whole value")]

@@ -80,7 +80,10 @@ def _add_failures(table: Table, run: Run, failures: Sequence[FailureGroup]) -> N
 
 def _wrong_text(run: Run) -> str:
     """Return what the accuracy counts: of several epochs the last complete one, while `wrong` counts all."""
-    return "in the last complete epoch" if run.last_epoch else f"{run.wrong:,} of {run.graded:,} wrong"
+    of = f"of the split {clean(run.accuracy_split)}" if run.accuracy_split is not None else ""
+    if run.last_epoch:
+        return f"{of} in the last complete epoch".strip()
+    return of or f"{run.wrong:,} of {run.graded:,} wrong"
 
 
 def _add_mistakes(table: Table, mistakes: Sequence[Mistake]) -> None:

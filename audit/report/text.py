@@ -260,6 +260,13 @@ def _verdict(row: PredictionRow, *, named: bool) -> Text:
     return head
 
 
+def accuracy_text(run: Run) -> str:
+    """Return a run's accuracy, with the split that it is of; nothing where nothing was graded."""
+    if run.accuracy is None:
+        return ""
+    return f"{run.accuracy:.2%}" + (f" of {clean(run.accuracy_split)}" if run.accuracy_split is not None else "")
+
+
 def runs_table(runs: list[Run], width: int | None = None) -> Table:
     """Return every run, newest last, in as many columns as fit; the id is always whole, because it is typed again."""
     columns = {
@@ -268,7 +275,7 @@ def runs_table(runs: list[Run], width: int | None = None) -> Table:
         "status": [Text(run.status, {"complete": "green", "running": "yellow"}.get(run.status, "red")) for run in runs],
         "samples": [Text(f"{run.samples:,}") for run in runs],
         "failed": [Text(f"{run.failed:,}") for run in runs],
-        "accuracy": [Text(f"{run.accuracy:.2%}" if run.accuracy is not None else "") for run in runs],
+        "accuracy": [Text(accuracy_text(run)) for run in runs],
         "capture": [Text((run.capture or "").split(" ")[0]) for run in runs],
         "dataset": [Text(clean(run.dataset or "")) for run in runs],
         "begun": [Text(run.started_at[:19].replace("T", " ")) for run in runs],

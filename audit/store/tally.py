@@ -20,6 +20,8 @@ class Tally:
     correct: int = 0
     #: Of each epoch: how many predictions were graded, and how many of them were correct.
     epochs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: Of each epoch: the splits that its samples are of.
+    splits: Mapping[int, frozenset[str | None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Mapping[str, pa.Table]) -> Tally:
@@ -36,6 +38,7 @@ class Tally:
             predictions.num_rows - predictions["correct"].null_count if predictions is not None else 0,
             (pc.sum(predictions["correct"]).as_py() or 0) if predictions is not None else 0,
             _by_epoch(samples, predictions),
+            _splits(samples),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -45,6 +48,10 @@ class Tally:
             self.graded + other.graded,
             self.correct + other.correct,
             {epoch: _sum(self.epochs, other.epochs, epoch) for epoch in {*self.epochs, *other.epochs}},
+            {
+                epoch: self.splits.get(epoch, frozenset()) | other.splits.get(epoch, frozenset())
+                for epoch in {*self.splits, *other.splits}
+            },
         )
 
     def last_epoch(self, *, ended: bool) -> int | None:
@@ -71,6 +78,18 @@ def _by_epoch(samples: pa.Table | None, predictions: pa.Table | None) -> dict[in
     graded, right = _counts(epochs.filter(pc.is_valid(correct))), _counts(epochs.filter(correct))
     for epoch in _distinct_epochs(predictions):
         found[epoch] = graded.get(epoch, 0), right.get(epoch, 0)
+    return found
+
+
+def _splits(samples: pa.Table | None) -> dict[int, frozenset[str | None]]:
+    if samples is None:
+        return {}
+    known = samples["split"].unique().to_pylist()
+    if len(known) == 1:
+        return dict.fromkeys(_distinct_epochs(samples), frozenset(known))
+    found: dict[int, frozenset[str | None]] = {}
+    for row in samples.select(["epoch", "split"]).group_by(["epoch", "split"]).aggregate([]).to_pylist():
+        found[row["epoch"]] = found.get(row["epoch"], frozenset()) | {row["split"]}
     return found
 
 

@@ -22,6 +22,7 @@ from webstores import begin, jpeg, write_samples
 
 from audit.api import Store
 from audit.cli.main import cli
+from audit.errors import ClassMismatch
 from audit.lineage.selection import write_selection
 from audit.web.app import build
 
@@ -247,6 +248,7 @@ def test_tag_and_select_by_command(photos: Path, tmp_path: Path) -> None:
 
 
 def test_an_exported_manifest_is_a_dataset(photos: Path, tmp_path: Path) -> None:
+    from audit.models.classes import compare_classes, complete_classes
     from audit.sources.base import Options
     from audit.sources.manifest import open_source
 
@@ -260,3 +262,8 @@ def test_an_exported_manifest_is_a_dataset(photos: Path, tmp_path: Path) -> None
     assert dataset[0][1] == number > 0, "the model was trained with this number"
     assert dataset.classes is not None
     assert dataset.classes[number] == "cat"
+    with Store(str(photos)) as store:
+        names = store.run("photos").classes
+    compare_classes(names, complete_classes(names, dataset.classes, dataset.present_labels))
+    with pytest.raises(ClassMismatch):
+        compare_classes(names, complete_classes(names, dataset.classes, {0, number}))

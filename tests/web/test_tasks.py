@@ -183,16 +183,13 @@ def test_several_labels_are_marked_among_the_probabilities(client: TestClient) -
 
 
 def test_a_stage_that_scales_looks_no_brighter(client: TestClient) -> None:
-    """A preview of floats is stretched when it is stored: 0.961 as white. The page shows it as bright as it is."""
+    """A preview of floats is stretched when it is stored: 0.961 as white. Pages show it as bright as it is."""
     shown = []
-    for stage in (2, 3):
-        answer = client.get(f"/run/regression/picture/1/{stage}?whole=1")
+    for address in ("2?whole=1", "3?whole=1", "2", "3"):
+        answer = client.get(f"/run/regression/picture/1/{address}")
         with Image.open(io.BytesIO(answer.content)) as picture:
-            shown.append(np.asarray(picture.convert("L"), np.float32))
-    stretched = client.get("/run/regression/picture/1/3")
-    with Image.open(io.BytesIO(stretched.content)) as picture:
-        assert np.asarray(picture.convert("L")).mean() > shown[1].mean() + 2
-    assert abs(shown[0].mean() - shown[1].mean()) < 1
+            shown.append(np.asarray(picture.convert("L"), np.float32).mean())
+    assert max(shown) - min(shown) < 1
 
 
 def test_many_pictures_are_looked_at_on_request_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

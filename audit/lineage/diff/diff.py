@@ -165,6 +165,7 @@ class Diff(PrintableView):
             "causes": flips.counts,
             "accuracy_a": flips.accuracy_a,
             "accuracy_b": flips.accuracy_b,
+            "accuracy_split": flips.accuracy_split,
             "run_accuracy_a": flips.run_accuracy_a,
             "run_accuracy_b": flips.run_accuracy_b,
             "mcnemar_p": flips.mcnemar_p,

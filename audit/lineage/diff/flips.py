@@ -8,6 +8,7 @@ from typing import TypedDict
 from audit.lineage.diff.matching import Side
 from audit.lineage.diff.mcnemar import p_value
 from audit.store.read.scratch import Scratch, TempTable
+from audit.store.sql_literal import literal
 
 CAUSES = ("data", "labels", "pipeline", "model", "both", "undetermined")
 _KINDS = {"regression": "regressions", "fix": "fixes", "change": "other_changes"}
@@ -93,6 +94,8 @@ class Flips:
     predictions_b: int
     graded: int
     per_class: list[ComparedClass] = field(default_factory=list)
+    #: The split of the matched samples that `accuracy_a` and `accuracy_b` are of; None if they are of all.
+    accuracy_split: str | None = None
 
     def total(self, kind: str) -> int:
         """Return how many `regressions`, `fixes` or `other_changes` there are, whatever their cause."""
@@ -115,7 +118,10 @@ def find_flips(scratch: Scratch, compared: TempTable, a: Side, b: Side, rows: in
         kind: scratch.typed_rows(FlippedPrediction, listed, [flip, rows]) if any(counts[kind].values()) else []
         for flip, kind in _KINDS.items()
     }
-    graded = scratch.row(f"SELECT count(*), avg(right_a::INT), avg(right_b::INT) FROM {compared} WHERE {_GRADED}")
+    split = b.run.accuracy_split if a.run.accuracy_split == b.run.accuracy_split else None
+    graded = scratch.row(
+        f"SELECT count(*), avg(right_a::INT), avg(right_b::INT) FROM {compared} WHERE {_GRADED}{_of_split(b, split)}"
+    )
     overall = [_accuracy(scratch, side) for side in (a, b)]
     return Flips(
         counts,
@@ -128,12 +134,22 @@ def find_flips(scratch: Scratch, compared: TempTable, a: Side, b: Side, rows: in
         predictions_b=overall[1][0],
         graded=graded[0],
         per_class=scratch.typed_rows(ComparedClass, _per_class(compared, a, b)) if graded[0] else [],
+        accuracy_split=split,
     )
 
 
 def _accuracy(scratch: Scratch, side: Side) -> tuple[int, float | None]:
-    count, accuracy = scratch.row(f"SELECT count(*), avg(correct::INT) FROM graded_predictions WHERE {side.rows}")
-    return count, accuracy
+    query = f"SELECT count(*), avg(correct::INT) FROM graded_predictions WHERE {side.rows}"
+    count, accuracy = scratch.row(query)
+    return count, accuracy if side.run.accuracy_split is None else side.run.accuracy
+
+
+def _of_split(b: Side, split: str | None) -> str:
+    """Return the condition that keeps the pairs of one split; nothing for all."""
+    if split is None:
+        return ""
+    chosen = f"SELECT (index, visit) FROM samples WHERE {b.rows} AND split = {literal(split)}"
+    return f" AND (index_b, visit_b) IN ({chosen})"
 
 
 def _per_class(compared: TempTable, a: Side, b: Side) -> str:

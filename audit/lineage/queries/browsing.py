@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
+from audit.lineage.queries.overview import of_split
 from audit.records import Run
 from audit.store.read.items import is_tagged
 from audit.store.read.reader import Reader
-from audit.tables import SampleRow
+from audit.tables import SampleRow, StageOutputRow
 from audit.values import Preview
 
 Key = tuple[int, int, int]
@@ -117,10 +118,12 @@ def tag_names(reader: Reader, run: Run) -> dict[str, int]:
     return dict(reader.sql(query, parameters=[run.run_id]).fetchall())
 
 
-def worst_predictions(reader: Reader, run: Run, epoch: int, limit: int) -> list[tuple[int, int]]:
-    """Return index and visit of the wrong predictions with the largest loss."""
+def worst_predictions(
+    reader: Reader, run: Run, epoch: int, limit: int, split: str | None = None
+) -> list[tuple[int, int]]:
+    """Return index and visit of the wrong predictions of an epoch, or of one split of it, with the largest loss."""
     rows = reader.sql(
-        "SELECT index, visit FROM graded_predictions WHERE run_id = ? AND epoch = ? AND NOT correct "
+        f"SELECT index, visit FROM graded_predictions WHERE run_id = ? AND epoch = ?{of_split(run, epoch, split)} AND NOT correct "
         "ORDER BY isfinite(loss) DESC, loss DESC NULLS LAST, index, visit LIMIT ?",
         parameters=[run.run_id, epoch, limit],
     ).fetchall()
@@ -159,6 +162,12 @@ def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[
     missing = {key for key in wanted if (*key, stage) not in found}
     shared = _shared_previews(reader, run, missing, stage, query) if missing and stage else {}
     return {key: found.get((*key, stage)) or shared[key] for key in wanted if (*key, stage) in found or key in shared}
+
+
+def stage_output(reader: Reader, run: Run, key: Key, stage: int) -> StageOutputRow | None:
+    """Return what was recorded of one stage's output for a visit (epoch, index, visit)."""
+    where = f"epoch = {int(key[0])} AND visit = {int(key[2])} AND stage = {int(stage)}"
+    return next(iter(reader.rows(StageOutputRow, run.run_id, index=key[1], where=where)), None)
 
 
 def shows(reader: Reader, run: Run, stage: int) -> str:

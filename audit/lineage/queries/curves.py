@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from audit.lineage.queries.overview import of_split
 from audit.records import Run
 from audit.store.read.reader import Reader
 
@@ -17,7 +18,7 @@ _MOST_POINTS = 300
 _SCORES = """
     SELECT score, count(*) FILTER (positive) AS positives, count(*) FILTER (NOT positive) AS negatives FROM (
         SELECT probabilities[{place}] AS score, {positive} AS positive FROM graded_predictions
-        WHERE run_id = ? AND epoch = ?
+        WHERE run_id = ? AND epoch = ?{of}
     ) WHERE isfinite(score) AND positive IS NOT NULL GROUP BY score ORDER BY score DESC
 """
 
@@ -37,10 +38,10 @@ class ClassCurve:
     false_positive_rate: list[float]
 
 
-def class_curve(reader: Reader, run: Run, epoch: int, number: int) -> ClassCurve:
-    """Return the curves of one class: its samples against all others, of one epoch."""
+def class_curve(reader: Reader, run: Run, epoch: int, number: int, split: str | None = None) -> ClassCurve:
+    """Return the curves of one class: its samples against all others, of one epoch or of one split of it."""
     is_positive = f"label = {int(number)}" if run.task != "multilabel" else f"target[{int(number) + 1}] > 0.5"
-    query = _SCORES.format(place=int(number) + 1, positive=is_positive)
+    query = _SCORES.format(place=int(number) + 1, positive=is_positive, of=of_split(run, epoch, split))
     table = reader.sql(query, parameters=[run.run_id, epoch]).arrow()
     scores, positives, negatives = (table.column(name).to_numpy() for name in ("score", "positives", "negatives"))
     return curve_of(number, scores, positives, negatives)

@@ -89,6 +89,11 @@ def parse_filters(text: str) -> tuple[Filter, ...]:
         raise UsageError("The address names a filter that cannot be read.", hint="Open the gallery again.") from error
 
 
+def split_filter(split: str | None) -> str:
+    """Return the filter of one split as an address names it; nothing for all splits."""
+    return json.dumps({"split": {"in": [split]}}) if split is not None else ""
+
+
 def facets(reader: Reader, run: Run, epoch: int | None) -> list[Facet]:
     """Return what the samples of an epoch (or of all) can be filtered by; facets with one value only are left out.
 

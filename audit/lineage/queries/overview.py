@@ -16,6 +16,7 @@ from typing import TypedDict
 from audit.lineage.failures import SAME_ERROR
 from audit.records import Run, Stage
 from audit.store.read.reader import Reader
+from audit.store.sql_literal import literal
 
 
 class ConfusionCell(TypedDict):
@@ -91,6 +92,8 @@ class StageTiming(TypedDict):
     mean_microseconds: float | None
     max_microseconds: float | None
     changed: float | None
+    #: The splits whose samples pass the stage, if not all do.
+    splits: list[str]
 
 
 class FailureSummary(TypedDict):
@@ -119,6 +122,9 @@ class FindingSummary(TypedDict):
     threshold: float | None
     #: How many findings the check has with this status.
     total: int
+    #: The visit that it is about, where several loaders number their samples alike; else None.
+    epoch: int | None
+    visit: int | None
 
 
 #: The default of the check `calibration`, so that both state one error.
@@ -135,7 +141,7 @@ _COUNTED = f"""
         SELECT label, label_name, predicted, predicted_name, correct,
                CASE WHEN isfinite(confidence) THEN confidence END AS confidence,
                CASE WHEN isfinite(loss) THEN loss END AS loss
-        FROM graded_predictions WHERE run_id = ? AND epoch = ?
+        FROM graded_predictions WHERE run_id = ? AND epoch = ?{{of}}
     ), keyed AS (
         -- least and greatest leave NULL out: what has no confidence or loss would be in a bin.
         SELECT *, CASE WHEN confidence IS NOT NULL THEN
@@ -162,10 +168,26 @@ def last_epoch(reader: Reader, run: Run) -> int:
     return int(found[0]) if found and found[0] is not None else 0
 
 
-def counts(reader: Reader, run: Run, epoch: int) -> RunCounts:
-    """Confusion, per class, confidence bins and loss bins of one epoch, in one scan."""
+def of_split(run: Run, epoch: int, split: str | None) -> str:
+    """Return the SQL condition that keeps the visits of one split of an epoch; nothing for all splits."""
+    if split is None:
+        return ""
+    chosen = f"run_id = {literal(run.run_id)} AND epoch = {int(epoch)} AND split = {literal(split)}"
+    return f" AND (index, visit) IN (SELECT (index, visit) FROM samples WHERE {chosen})"
+
+
+def splits(reader: Reader, run: Run, epoch: int) -> list[str]:
+    """Return the named splits of an epoch, if it has several."""
+    query = "SELECT DISTINCT split FROM samples WHERE run_id = ? AND epoch = ? ORDER BY split"
+    found = reader.sql(query, parameters=[run.run_id, epoch]).fetchall()
+    return [split for (split,) in found if split is not None] if len(found) > 1 else []
+
+
+def counts(reader: Reader, run: Run, epoch: int, split: str | None = None) -> RunCounts:
+    """Confusion, per class, confidence bins and loss bins of one epoch, or of one split of it, in one scan."""
     label_name, predicted_name = ("NULL", "NULL") if run.classes else _NAMES
-    query = _COUNTED.format(label_name=label_name, predicted_name=predicted_name)
+    of = of_split(run, epoch, split)
+    query = _COUNTED.format(label_name=label_name, predicted_name=predicted_name, of=of)
     rows = reader.sql(query, parameters=[run.run_id, epoch]).rows(CountedGroup)
     by_class = [row for row in rows if row["which"] == _BY_CLASS]
     graded = sum(row["graded"] for row in by_class)
@@ -276,17 +298,37 @@ def _loss(rows: list[CountedGroup]) -> list[LossBin]:
 
 
 def timings(reader: Reader, run: Run, epoch: int) -> list[StageTiming]:
-    """Return each stage: how long it took, on average and at most, and how often it changed its input."""
-    return reader.sql(
+    """Return each stage: how long it took, on average and at most, how often it changed its input, and for which splits."""
+    splits = stage_splits(reader, run, epoch)
+    found = reader.sql(
         """
         SELECT o.stage, any_value(s.path) AS path, any_value(o.name) AS name, any_value(s.random) AS random,
                count(*) AS outputs, avg(microseconds) AS mean_microseconds, max(microseconds) AS max_microseconds,
-               avg(changed::INT) AS changed
+               avg(changed::INT) AS changed, []::VARCHAR[] AS splits
         FROM stage_outputs o LEFT JOIN (FROM stages WHERE run_id = ?) s ON s.stage = o.stage
         WHERE o.run_id = ? AND o.epoch = ? GROUP BY o.stage ORDER BY o.stage
         """,
         parameters=[run.run_id, run.run_id, epoch],
     ).rows(StageTiming)
+    for row in found:
+        row["splits"] = splits.get(row["stage"], [])
+    return found
+
+
+def stage_splits(reader: Reader, run: Run, epoch: int) -> dict[int, list[str]]:
+    """Return the splits of each stage that only some of an epoch's splits pass: loaders may have pipelines of their own."""
+    known = splits(reader, run, epoch)
+    if not known:
+        return {}
+    rows = reader.sql(
+        """
+        SELECT stage, list_sort(list(DISTINCT split)) FROM (FROM stage_outputs WHERE run_id = ? AND epoch = ?) o
+        JOIN (FROM samples WHERE run_id = ? AND epoch = ? AND split IS NOT NULL) s ON s.index = o.index AND s.visit = o.visit
+        GROUP BY stage
+        """,
+        parameters=[run.run_id, epoch, run.run_id, epoch],
+    ).fetchall()
+    return {stage: names for stage, names in rows if names != known}
 
 
 def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
@@ -306,10 +348,10 @@ def failures(reader: Reader, run: Run, limit: int = 50) -> list[FailureSummary]:
 
 def findings(reader: Reader, run: Run, limit: int = 400, each: int = 3) -> list[FindingSummary]:
     """Return what the checks found, the worst first: at most `each` findings of a check."""
-    return reader.sql(
+    found = reader.sql(
         """
         SELECT check_name, severity, status, message, index, source, stage, value, threshold,
-               count(*) OVER (PARTITION BY check_name, status) AS total
+               NULL::BIGINT AS epoch, NULL::BIGINT AS visit, count(*) OVER (PARTITION BY check_name, status) AS total
         FROM findings WHERE run_id = ?
         QUALIFY row_number() OVER (PARTITION BY check_name, status ORDER BY index NULLS FIRST) <= ?
         ORDER BY list_position(['fail', 'error', 'skip', 'pass'], status) NULLS FIRST,
@@ -317,6 +359,25 @@ def findings(reader: Reader, run: Run, limit: int = 400, each: int = 3) -> list[
         """,
         parameters=[run.run_id, each, limit],
     ).rows(FindingSummary)
+    if len(run.recipe.get("loaders") or ()) > 1:
+        _add_visits(reader, run, found)
+    return found
+
+
+def _add_visits(reader: Reader, run: Run, found: list[FindingSummary]) -> None:
+    """Add to each finding the last visit of its very sample: loaders of one run may have samples of the same index."""
+    listed = ", ".join(str(index) for index in sorted({row["index"] for row in found if row["index"] is not None}))
+    if not listed:
+        return
+    rows = reader.sql(
+        "SELECT index, source, max(epoch), arg_max(visit, (epoch, visit)) FROM samples "
+        f"WHERE run_id = ? AND index IN ({listed}) GROUP BY index, source",
+        parameters=[run.run_id],
+    ).fetchall()
+    visits = {(index, source): (epoch, visit) for index, source, epoch, visit in rows}
+    for row in found:
+        if (row["index"], row["source"]) in visits:
+            row["epoch"], row["visit"] = visits[row["index"] or 0, row["source"]]
 
 
 def stages(reader: Reader, run: Run) -> list[Stage]:

@@ -12,6 +12,7 @@ from audit.lineage.diff.diff import Diff
 from audit.lineage.diff.flips import CAUSES
 from audit.report.diff.text import (
     NOTHING_COMPARED,
+    accuracy_name,
     also_changed,
     changed_data,
     has_predictions,
@@ -52,7 +53,7 @@ def _verdict(diff: Diff) -> list[str]:
         return [f"**Nothing differs** in {diff.matched:,} samples."]
     said = []
     if has_predictions(diff):
-        accuracy = f"accuracy {percent(diff.flips.accuracy_a)} → {percent(diff.flips.accuracy_b)}"
+        accuracy = f"{accuracy_name(diff.flips)} {percent(diff.flips.accuracy_a)} → {percent(diff.flips.accuracy_b)}"
         said.append(f"**{diff.regressions:,} regressions, {diff.fixes:,} fixes**, {accuracy}")
     said.append(
         f"{diff.divergent:,} of {diff.matched:,} samples come out of the pipeline differently" if diff.divergent else ""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from audit.lineage.diff.diff import ChangedSample, Diff
 from audit.lineage.diff.first_divergence import Divergence
-from audit.lineage.diff.flips import FlippedPrediction
+from audit.lineage.diff.flips import FlippedPrediction, Flips
 from audit.report.text import clean
 
 _MOST = 10
@@ -46,6 +46,11 @@ def p_text(value: float | None) -> str:
     if value is None:
         return "—"
     return f"{value:.3g}" if value >= 1e-4 else "< 0.0001"
+
+
+def accuracy_name(flips: Flips) -> str:
+    """Return what the accuracy of the matched samples is called: with its split, if it is of one."""
+    return "accuracy" + (f" of {clean(flips.accuracy_split)}" if flips.accuracy_split is not None else "")
 
 
 def percent(value: float | None) -> str:
@@ -186,7 +191,7 @@ def _divergence(group: Divergence, matched: int) -> Text:
 
 def _predictions(diff: Diff, rows: int) -> list[RenderableType]:
     flips = diff.flips
-    head = Text.assemble(("model     ", "dim"), f"accuracy {percent(flips.accuracy_a)} → ")
+    head = Text.assemble(("model     ", "dim"), f"{accuracy_name(flips)} {percent(flips.accuracy_a)} → ")
     worse = (flips.accuracy_b or 0) < (flips.accuracy_a or 0)
     head.append(percent(flips.accuracy_b), "bold red" if worse else "bold green")
     if flips.mcnemar_p is not None:

@@ -71,7 +71,7 @@ def store_html(store: HasReader) -> str | None:
     return _cell(
         "notebook_runs.html",
         runs=shown,
-        title=f"{len(runs)} runs",
+        title=f"{len(runs)} runs" + (f", the newest {_RUNS}" if len(runs) > _RUNS else ""),
         store=store.reader.location,
         damaged=list(map(str, damaged)),
     )

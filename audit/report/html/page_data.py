@@ -27,7 +27,7 @@ from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.confusion import ClassOrder, cell_condition, confusion_view, predicted_name
 from audit.report.html.previews import excerpt
-from audit.tables import VisitRow
+from audit.tables import StageOutputRow, VisitRow
 from audit.values import Preview
 from audit.values.overlay import mask_layer
 
@@ -227,7 +227,7 @@ def _difference(before: _Shown | None, now: _Shown) -> float | None:
     return float(ImageStat.Stat(ImageChops.difference(first, second)).mean[0]) / 255
 
 
-def _levels(row: TracedStage) -> tuple[float, float] | None:
+def _levels(row: StageOutputRow) -> tuple[float, float] | None:
     """Return the levels, from 0 to 255, of what a stage's preview shows as black and as white; None if it has none."""
     least, greatest, kind = row["min"], row["max"], row["dtype"] or ""
     if kind in ("uint8", "bool") or least is None or greatest is None:
@@ -242,7 +242,7 @@ def _undo_stretch(picture: Image.Image, black: float, white: float) -> Image.Ima
     return picture.point(levels * len(picture.getbands()))
 
 
-def true_picture(row: TracedStage, preview: Preview | None) -> Image.Image | None:
+def true_picture(row: StageOutputRow, preview: Preview | None) -> Image.Image | None:
     """Return the picture of a preview of values between 0 and 1, as bright as they are; None for all other previews.
 
     A preview of floats is stretched from the least to the greatest, and would look brighter than the same picture before it was scaled.

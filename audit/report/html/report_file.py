@@ -57,7 +57,7 @@ def report(
             f"The number of mistakes must not be negative, got {mistakes}.", hint="Give a whole number of at least 0."
         )
     epoch = overview.last_epoch(reader, row)
-    counts = counts_view(overview.counts(reader, row, epoch), task=task_results(reader, row, epoch))
+    counts = counts_view(overview.counts(reader, row, epoch, row.accuracy_split), task=task_results(reader, row, epoch))
     data: dict[str, Any] = {
         "run": run_view(row),
         "epoch": epoch,
@@ -101,7 +101,7 @@ def _traces(
     """Return the worst mistakes with their film strips, for as long as they fit."""
     shown: list[dict[str, Any]] = []
     used, exact = 0, int(_EXACT * allowed_bytes)
-    for index, visit in worst_predictions(reader, run, epoch, most):
+    for index, visit in worst_predictions(reader, run, epoch, most, run.accuracy_split):
         try:
             found = trace(reader, run.run_id, index=index, epoch=epoch, visit=visit)
         except NotFound:

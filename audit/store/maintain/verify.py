@@ -21,9 +21,12 @@ from audit.records import Part, Progress, Run
 from audit.store.commits import run_folder
 from audit.store.index_set import read_index_set
 from audit.store.maintain.signatures import problem_with
+from audit.store.manifest import Manifest
 from audit.store.part_file import index_bounds
+from audit.store.read.part_digests import note_intact
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMA_VERSION, SCHEMAS, add_missing_columns, schema_at
+from audit.store.split_accuracy import evaluation_accuracy
 from audit.store.tally import Tally
 
 #: A part of at most so many rows is read by one thread.
@@ -69,7 +72,8 @@ def verify(
             damage.append(Damage(run_id, "run.json", unsigned))
         # Of parts that cannot be read nothing can be counted.
         if tally is not None:
-            damage += [Damage(run_id, "run.json", problem) for problem in _contradictions(manifest.run, tally)]
+            problems = [*_contradictions(manifest.run, tally), *_other_accuracy(reader, manifest)]
+            damage += [Damage(run_id, "run.json", problem) for problem in problems]
     return damage
 
 
@@ -92,15 +96,26 @@ def _contradictions(run: Run, tally: Tally) -> Iterator[str]:
         "graded": (run.graded, tally.graded),
         "wrong": (run.wrong, tally.graded - tally.correct),
     }
-    # Before `last_epoch` was recorded, the accuracy was that of all epochs.
+    # Before `last_epoch` was recorded, the accuracy was that of all epochs; before `accuracy_split`, that of all splits.
     overall = tally.correct / tally.graded if tally.graded else None
-    if run.last_epoch is not None or run.accuracy != overall:
+    if run.accuracy_split is None and (run.last_epoch is not None or run.accuracy != overall):
         claims["accuracy"] = (run.accuracy, tally.accuracy(run.last_epoch))
     if run.last_epoch is not None:
         claims["last_epoch"] = (run.last_epoch, tally.last_epoch(ended=run.status == "complete"))
     for name, (claimed, found) in claims.items():
         if claimed != found:
             yield f"says {name} = {claimed}, but its parts hold {found}"
+
+
+def _other_accuracy(reader: Reader, manifest: Manifest) -> Iterator[str]:
+    """Yield what the run's row says of the accuracy of a split, if the rows of that split do not."""
+    run = manifest.run
+    if run.accuracy_split is None:
+        return
+    claimed = run.accuracy, run.accuracy_split
+    found = evaluation_accuracy(reader.filesystem, run.run_id, manifest.parts, run.last_epoch or 0)
+    if claimed != found:
+        yield f"says accuracy, accuracy_split = {claimed}, but its parts hold {found}"
 
 
 def _damaged_manifest(error: Exception) -> Damage:
@@ -114,7 +129,7 @@ def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally
     path = f"{run_folder(run_id)}/{part.file}"
     try:
         # Asked first: nobody knows how large a file is that somebody else has put there.
-        size = reader.filesystem.size(path)
+        size, stamp = reader.filesystem.size(path), reader.filesystem.stamp(path)
         data = reader.filesystem.read(path) if size == part.bytes else b""
     except FileNotFoundError:
         return "is missing", None
@@ -126,6 +141,7 @@ def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally
         return f"has {size} bytes instead of {part.bytes}", None
     if hashlib.sha256(data).hexdigest() != part.sha256:
         return "has other bytes than were written (its SHA-256 differs)", None
+    note_intact(reader.filesystem, path, part, stamp)
     try:
         file = pq.ParquetFile(io.BytesIO(data), pre_buffer=False, page_checksum_verification=True)
         # Before anything is read: few bytes can claim any number of rows.
@@ -135,7 +151,11 @@ def _examine(reader: Reader, run_id: str, part: Part) -> tuple[str | None, Tally
             return problem, None
         wanted = [
             "index",
-            *({"samples": ["status", "epoch"], "predictions": ["correct", "epoch", "call"]}.get(part.table, [])),
+            *(
+                {"samples": ["status", "epoch", "split"], "predictions": ["correct", "epoch", "call"]}.get(
+                    part.table, []
+                )
+            ),
         ]
         # Handing a small part to threads takes longer than reading it.
         columns = [name for name in wanted if name in file.schema_arrow.names]

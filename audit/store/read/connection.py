@@ -44,8 +44,10 @@ _SETTINGS = {
 }
 
 
+#: For so few rows a second thread of DuckDB costs more than it saves: threads take turns to ask Python for the parts.
+_FEW_ROWS = 250_000
 #: A query with one of these words asks what there is: then everything must be there.
-_LISTINGS = ("show", "describe", "summarize", "pragma", "information_schema", "duckdb_", "pg_", "sqlite_")
+_LISTING = re.compile(r"\b(?:(?:show|describe|summarize|pragma|information_schema)\b|duckdb_|pg_|sqlite_)")
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"--[^\n]*")
 
@@ -98,7 +100,7 @@ class Session:
         """Have everything ready that the query names; all there is, where it is None or asks for a list."""
         asked = query.lower() if query is not None else None
         with self._lock:
-            if asked is None or any(word in asked for word in _LISTINGS):
+            if asked is None or _LISTING.search(asked):
                 wanted = list(self._definitions)
             else:
                 wanted = [name for name in _words(asked) if name in self._definitions or name == lookalikes.FUNCTION]
@@ -178,6 +180,8 @@ def connect(
     files.hold("runs", lambda: _file(runs_table(runs)))
     connection.register_filesystem(files)
     settings = spill.settings() | _SETTINGS if spill else {"temp_directory": ""} | _SETTINGS
+    if sum(part.rows for manifest in manifests for part in manifest.parts) <= _FEW_ROWS:
+        settings = {"threads": 1} | settings
     connection.execute("; ".join(f"SET {setting} = {literal(value)}" for setting, value in settings.items()))
     files.expose(manifests)
     definitions = {name: _define_table(name, older) for name in ("runs", *SCHEMAS)}

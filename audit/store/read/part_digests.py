@@ -42,9 +42,14 @@ def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomRead
             return True
     if _digest(reader) != part.sha256:
         return False
-    with _lock:
-        _checked[key] = state
+    note_intact(filesystem, where, part, stamp)
     return True
+
+
+def note_intact(filesystem: Filesystem, where: str, part: Part, stamp: tuple[int, ...] | None) -> None:
+    """Note that a part has its digest, so that a later look does not compute it again; `stamp` is of before it was read."""
+    with _lock:
+        _checked[filesystem.location, where] = (stamp or (part.bytes,), part.sha256)
 
 
 def check_parts(filesystem: Filesystem, manifests: Iterable[Manifest], paths: Collection[str]) -> None:

@@ -35,6 +35,7 @@ from audit.store.manifest import (
 from audit.store.marker import check_store, create_store
 from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
+from audit.store.split_accuracy import EvaluationAccuracy, read_splits
 from audit.store.stamped_rows import Rows, StampedRows
 from audit.store.tally import Tally
 from audit.store.write.pending_rows import PendingRows
@@ -68,7 +69,10 @@ class RunWriter:
         run = manifest.run
         # Counts that are not 0 come from a resumed run. Only runs of `audit run` are resumed, and these have one epoch, 0.
         right = run.graded - run.wrong
-        self._tally = Tally(run.samples, run.failed, run.graded, right, {0: (run.graded, right)} if run.samples else {})
+        epochs = {0: (run.graded, right)} if run.samples else {}
+        splits = {0: read_splits(filesystem, run.run_id, manifest.parts)} if run.samples else {}
+        self._tally = Tally(run.samples, run.failed, run.graded, right, epochs, splits)
+        self._evaluation = EvaluationAccuracy(filesystem, run.run_id, manifest.parts, self._tally)
         #: The counts of rows in the parts of the manifest. `_tally` has pending rows that were counted, too.
         self._tally_of_parts = self._tally
         #: Parts that are not committed yet, and how many parts each table has.
@@ -191,6 +195,7 @@ class RunWriter:
             raise
         self._add_parts(parts, tally)
         self._clear_pending()
+        self._judge_by_evaluation_split()
         self._commit()
         self._last_flush = time.monotonic()
         # Long runs commit less often, so that the manifest stays small compared with the data.
@@ -255,6 +260,7 @@ class RunWriter:
         self._uncommitted.extend(parts)
         self._numbers.update(part.table for part in parts)
         self._tally_of_parts += tally
+        self._evaluation.add(parts, tally)
 
     def _clear_pending(self) -> None:
         self._pending.clear()
@@ -279,7 +285,13 @@ class RunWriter:
         run.samples, run.failed, run.graded = tally.samples, tally.failed, tally.graded
         run.wrong = tally.graded - tally.correct
         run.last_epoch = tally.last_epoch(ended=run.status == "complete")
-        run.accuracy = tally.accuracy(run.last_epoch)
+        run.accuracy, run.accuracy_split = tally.accuracy(run.last_epoch), None
+
+    def _judge_by_evaluation_split(self) -> None:
+        """Set the accuracy to that of the split that models are evaluated on, if the last epoch has several."""
+        found = self._evaluation.find(self.run.last_epoch, self._tally.splits.get(self.run.last_epoch or 0, ()))
+        if found is not None:
+            self.run.accuracy, self.run.accuracy_split = found
 
     def _write_indices(self, files: FileWriter, gathered: Mapping[str, pa.Table]) -> str | None:
         """Write the indices of this commit's samples to a file, if it needs one (see index_set.py); return the file's name."""

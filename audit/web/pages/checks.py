@@ -14,8 +14,12 @@ from audit.web.state import AppState
 
 _LISTED = 20_000
 _PICTURES = 24
+_LINKED = 1_000
 _ORDER = {"fail": 0, "error": 1, "skip": 3, "pass": 4}
 _WORST = {"error": 0, "warning": 1, "info": 2}
+
+#: Epoch, index and visit of the sample that a finding is about; the index alone where no other sample has it.
+Place = tuple[int | None, int | None, int | None]
 
 
 def checks(state: AppState, request: Request) -> Page:
@@ -42,18 +46,29 @@ def checks(state: AppState, request: Request) -> Page:
 def _group(name: str, many: list[overview.FindingSummary]) -> JsonObject:
     """Return one check: the worst of its statuses, its sentences, and its samples."""
     status = min((finding["status"] for finding in many), key=lambda one: _ORDER.get(one, 2))
-    indices = list(dict.fromkeys(finding["index"] for finding in many if finding["index"] is not None))
-    first = {finding["index"]: finding for finding in reversed(many) if finding["index"] is not None}
+    first = {_place(finding): finding for finding in reversed(many) if finding["index"] is not None}
+    places = [place for place in dict.fromkeys(map(_place, many)) if place in first]
     return {
         "name": name,
         "description": _description(name),
         "status": status,
         "severity": many[0]["severity"],
         "messages": [finding for finding in many if finding["index"] is None],
-        "pictures": [first[index] for index in indices[:_PICTURES]],
-        "samples": len(indices),
-        "where": f"index IN ({', '.join(str(index) for index in indices[:1_000])})" if indices else None,
+        "pictures": [first[place] for place in places[:_PICTURES]],
+        "samples": len(places),
+        "where": _condition(places[:_LINKED]) if places else None,
     }
+
+
+def _place(finding: overview.FindingSummary) -> Place:
+    return finding["epoch"], finding["index"], finding["visit"]
+
+
+def _condition(places: list[Place]) -> str:
+    """Return the SQL condition that picks the samples: by their index, unless other samples have the same one."""
+    if any(epoch is None for epoch, _, _ in places):
+        return f"index IN ({', '.join(str(index) for _, index, _ in places)})"
+    return f"(epoch, index, visit) IN ({', '.join(map(str, places))})"
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from audit.errors import UsageError
 from audit.lineage.queries.curves import class_curve, labels_by_recall
-from audit.web.pages.run import count_epoch
+from audit.web.pages.run import asked_split, count_epoch
 from audit.web.respond import Page, whole_number
 from audit.web.state import AppState
 
@@ -24,7 +24,8 @@ def curves(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     epoch = whole_number(request, "epoch")
     epoch = state.epoch(store, row) if epoch is None else epoch
-    known = count_epoch(state, store, row, epoch)
+    split = asked_split(request, row)
+    known = count_epoch(state, store, row, epoch, split)
     assert known is not None
     counts = known[0]
     asked = request.query_params.getlist("class")
@@ -39,7 +40,11 @@ def curves(state: AppState, request: Request) -> Page:
     found = []
     for number in numbers:
         curve = state.about(
-            store, row, ("curve", epoch, number), partial(class_curve, store, row, epoch, number), wait=None
+            store,
+            row,
+            ("curve", epoch, split, number),
+            partial(class_curve, store, row, epoch, number, split),
+            wait=None,
         )
         if curve is not None and curve.thresholds:
             found.append({**asdict(curve), "name": names.get(number, str(number))})
@@ -49,6 +54,7 @@ def curves(state: AppState, request: Request) -> Page:
         {
             "run_id": row.run_id,
             "epoch": epoch,
+            "asked_split": request.query_params.get("split"),
             "curves": found,
             "classes": listed,
             "asked": [int(one) for one in asked],

@@ -51,15 +51,19 @@ def gallery(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     stages = overview.stages(store, row)
     chosen = selection(state, store, row, request)
+    last = state.epoch(store, row)
+    of_splits = state.about(store, row, ("stage splits", last), lambda: overview.stage_splits(store, row, last)) or {}
     query = f"FROM lineage WHERE run_id = {literal(row.run_id)}" + (
         f" AND (\n{chosen.condition}\n)" if chosen.condition else ""
     )
     data: dict[str, Any] = {
         "run": run_view(row),
-        "stages": [{"stage": s.stage, "path": s.path, "name": s.name} for s in stages],
+        "stages": [
+            {"stage": s.stage, "path": s.path, "name": s.name, "splits": of_splits.get(s.stage, [])} for s in stages
+        ],
         "orders": list(gallery_rows.ORDERS),
         **chosen.as_dict(),
-        "last_epoch": state.epoch(store, row),
+        "last_epoch": last,
         "at": request.query_params.get("at"),
         "tags": browsing.tag_names(store, row),
         "over": row.task in OVERLAID,
@@ -145,7 +149,16 @@ def cell(state: AppState, request: Request) -> Response:
     if predicted != "none" and not predicted.isdecimal():
         raise UsageError(f"A class must be a number, not {predicted[:40]!r}.")
     condition = cell_condition(request.path_params["label"], None if predicted == "none" else int(predicted))
-    return RedirectResponse(url("run", run_id, "gallery", where=condition, of=request.query_params.get("of")))
+    return RedirectResponse(
+        url(
+            "run",
+            run_id,
+            "gallery",
+            where=condition,
+            of=request.query_params.get("of"),
+            filter=request.query_params.get("filter"),
+        )
+    )
 
 
 def block(state: AppState, request: Request) -> Page:

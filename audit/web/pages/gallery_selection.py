@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from audit.errors import UsageError
-from audit.lineage.queries import browsing, gallery_rows
-from audit.lineage.queries.filters import Filter, parse_filters
+from audit.lineage.queries import browsing, gallery_rows, overview
+from audit.lineage.queries.filters import Filter, parse_filters, split_filter
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.store.read.items import tagged_condition
@@ -70,8 +70,10 @@ class GallerySelection:
 
 
 def selection(state: AppState, store: Reader, row: Run, request: Request) -> GallerySelection:
-    """Return what the address asks for. Unless it names an epoch, a training shows its last one."""
+    """Return what the address asks for. Unless it names them, a training shows the mistakes that its accuracy is of."""
     asked = request.query_params
+    chosen = "" if "where" in asked else split_filter(row.accuracy_split)
+    filters, stage = asked.get("filter", chosen), whole_number(request, "stage")
     picks = asked.get("where", "NOT correct" if row.graded and row.wrong else "")
     last = state.epoch(store, row)
     of = asked.get("of", "all" if not last or _EPOCH.search(picks) else str(last))
@@ -83,12 +85,19 @@ def selection(state: AppState, store: Reader, row: Run, request: Request) -> Gal
         known or "unknown",
         picks,
         asked.get("order", "loss" if row.graded else "index"),
-        whole_number(request, "stage", 0) or 0,
+        _default_stage(store, row) if stage is None else stage,
         None if of == "all" else int(of),
         asked.get("tag", ""),
-        parse_filters(asked.get("filter", "")),
-        asked.get("filter", ""),
+        parse_filters(filters),
+        filters,
     )
+
+
+def _default_stage(store: Reader, row: Run) -> int:
+    """Return the stage that is shown first: the sources, but for masks what the model saw, because they lie over it."""
+    if row.task != "segmentation" or len(row.recipe.get("loaders") or ()) > 1:
+        return 0
+    return max((stage.stage for stage in overview.stages(store, row) if not stage.is_target), default=0)
 
 
 def neighbours(

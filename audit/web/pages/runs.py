@@ -10,7 +10,7 @@ from starlette.requests import Request
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
-from audit.web.pages.run import compute_ahead, data_of
+from audit.web.pages.run import DataOfRun, compute_ahead, data_of
 from audit.web.respond import Page
 from audit.web.state import AppState
 
@@ -35,7 +35,7 @@ def runs(state: AppState, request: Request) -> Page:
             "groups": groups,
             "total": len(listed),
             **asked,
-            **_preselect(groups),
+            **_preselect(shown),
             "damaged": [str(error) for error in store.damaged],
             "running": any(run.status == "running" for run in listed),
         },
@@ -63,31 +63,33 @@ class RunGroup(TypedDict):
     dataset: str
     model: str
     task: str
-    #: How many, where another group has the same names; else None.
+    #: Where another group has the same names: how many classes, and the folders; else nothing.
     classes: int | None
+    roots: list[str]
     accuracies: list[float]
     runs: list[JsonObject]
 
 
 def _groups(shown: list[Run], sort: str) -> list[RunGroup]:
     """Return the runs of each dataset, model and task together (classes of the same names); the group of the newest run first."""
-    gathered: dict[tuple[tuple[str, str, tuple[str, ...]], str], list[Run]] = {}
+    gathered: dict[tuple[DataOfRun, str], list[Run]] = {}
     for run in shown:
-        gathered.setdefault((data_of(run), run.arch or run.model or ""), []).append(run)
-    names = Counter((dataset, task, model) for (dataset, task, _), model in gathered)
+        gathered.setdefault(_group_of(run), []).append(run)
+    names = Counter((data.dataset, data.task, model) for data, model in gathered)
     return [
         {
-            "dataset": dataset,
+            "dataset": data.dataset,
             "model": model,
-            "task": task,
-            "classes": len(classes) if classes and names[dataset, task, model] > 1 else None,
+            "task": data.task,
+            "classes": len(data.classes) if data.classes and names[data.dataset, data.task, model] > 1 else None,
+            "roots": list(data.roots) if names[data.dataset, data.task, model] > 1 else [],
             # Oldest first, as a chart over time needs them; a run that did not end says nothing about the model.
             "accuracies": [
                 run.accuracy for run in reversed(many) if run.accuracy is not None and run.status == "complete"
             ],
             "runs": [run_view(run) for run in _sort(many, sort)],
         }
-        for ((dataset, task, classes), model), many in gathered.items()
+        for (data, model), many in gathered.items()
     ]
 
 
@@ -101,15 +103,21 @@ def _sort(many: list[Run], sort: str) -> list[Run]:
     return many
 
 
-def _preselect(groups: list[RunGroup]) -> dict[str, str | None]:
+def _preselect(shown: list[Run]) -> dict[str, str | None]:
     """Return the two newest runs of one group as A and B; of one dataset and task where no group has two."""
-    groups = [group for group in groups if group["dataset"]]  # runs of unknown data need not have anything in common
-    by_dataset: dict[tuple[str, str, tuple[str, ...]], list[JsonObject]] = {}
-    for group in groups:
-        data = (group["dataset"], group["task"], tuple(group["runs"][0]["classes"] or ()))
-        by_dataset.setdefault(data, []).extend(group["runs"])
-    for many in (*(group["runs"] for group in groups), *by_dataset.values()):
+    by_model: dict[tuple[DataOfRun, str], list[Run]] = {}
+    by_data: dict[DataOfRun, list[Run]] = {}
+    for run in shown:
+        if run.dataset:  # runs of unknown data need not have anything in common
+            by_model.setdefault(_group_of(run), []).append(run)
+            by_data.setdefault(data_of(run), []).append(run)
+    for many in (*by_model.values(), *by_data.values()):
         if len(many) > 1:
-            newest = sorted(many, key=lambda run: -run["sequence"])
-            return {"a": newest[1]["run_id"], "b": newest[0]["run_id"]}
+            newest = sorted(many, key=lambda run: -run.sequence)
+            return {"a": newest[1].run_id, "b": newest[0].run_id}
     return {"a": None, "b": None}
+
+
+def _group_of(run: Run) -> tuple[DataOfRun, str]:
+    """Return what the runs of a group have in common: data, task and model."""
+    return data_of(run), run.arch or run.model or ""

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.errors import AuditError, UsageError
-from audit.lineage.queries.browsing import history, neighbouring_visits, previews
+from audit.lineage.queries.browsing import Key, history, neighbouring_visits, previews, stage_output
 from audit.lineage.trace import Trace
 from audit.plainjson import JsonObject
+from audit.records import Run
 from audit.report.html.exact_values import as_levels, picture_values
 from audit.report.html.page_data import trace_view, true_picture
 from audit.report.html.previews import Encoded, encode, encode_picture
@@ -98,7 +99,15 @@ def picture(state: AppState, request: Request) -> Response:
         return send(_stage_picture(state, requested_trace(store, request), stage))
     if request.query_params.get("derived"):
         return send(state.pictures.get((*place, "derived"), lambda: None))
-    return send(state.pictures.get(place, lambda: encode(previews(store, run, [key], stage).get(key))))
+    return send(state.pictures.get(place, lambda: _small_picture(store, run, key, stage)))
+
+
+def _small_picture(store: Reader, run: Run, key: Key, stage: int) -> Encoded | None:
+    """Return the preview of a stage, as bright as its values are where that is known."""
+    preview = previews(store, run, [key], stage).get(key)
+    row = stage_output(store, run, key, stage) if preview is not None and stage else None
+    shown = true_picture(row, preview) if row is not None else None
+    return encode_picture(shown) if shown is not None else encode(preview)
 
 
 def source(state: AppState, request: Request) -> Response:

@@ -115,12 +115,14 @@ class Plot {
     pen.strokeStyle = stroke;
     pen.lineWidth = 1.5;
     pen.beginPath();
-    let begun = false;
+    const isNumber = (n) => n >= 0 && n < values.length && values[n] !== null && Number.isFinite(values[n]);
     values.forEach((value, n) => {
-      if (value === null || !Number.isFinite(value)) return;
-      if (begun) pen.lineTo(this.left(this.xs[n]), this.top(value));
-      else pen.moveTo(this.left(this.xs[n]), this.top(value));
-      begun = true;
+      if (!isNumber(n)) return;
+      const x = this.left(this.xs[n]), y = this.top(value);
+      if (isNumber(n - 1)) pen.lineTo(x, y);
+      else pen.moveTo(x, y);
+      // A number between two gaps has no line: it is shown as a short one.
+      if (!isNumber(n - 1) && !isNumber(n + 1)) pen.lineTo(x + 2, y);
     });
     pen.stroke();
   }

@@ -60,6 +60,62 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+class Fitted(torch.nn.Module):
+    """Right for all samples of the training data, and for the first three of eight others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        label = x[:, 1].long()
+        right = (x[:, 2] == 0) | (x[:, 0] < 3)
+        return torch.nn.functional.one_hot(torch.where(right, label, 1 - label), 2).float() * 4
+
+
+def train_with_splits(store: Path, name: str, splits: dict[str, int], epochs: int = 2) -> None:
+    """Record loaders of so many samples each, all of which begin with the index 0."""
+    with audit.record(store, name=name, capture="digest") as run:
+        loaders = []
+        for split, samples in splits.items():
+            index = torch.arange(samples)
+            known = torch.full((samples,), float(split != "train"))
+            data = TensorDataset(torch.stack([index, index % 2, known], 1).float(), index % 2)
+            loaders.append(run.loader(DataLoader(data, batch_size=4), split=split))
+        model = run.model(Fitted())
+        for _ in run.epochs(epochs):
+            for loader in loaders:
+                for x, _ in loader:
+                    model(x)
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("splits") / "lineage"
+    train_with_splits(place, "two", {"train": 12, "val": 8})
+    train_with_splits(place, "three", {"train": 12, "Val": 8, "test": 4})
+    train_with_splits(place, "parts", {"train": 12, "extra": 4})
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "accuracy"), [("two", "val", 0.375), ("three", "test", 0.75), ("parts", None, 15 / 16)]
+)
+def test_a_training_is_judged_by_its_evaluation_split(
+    splits: Path, tmp_path: Path, name: str, split: str | None, accuracy: float
+) -> None:
+    with audit.open(splits) as opened:
+        run = opened.run(name)
+        assert (run.last_epoch, run.accuracy_split, run.accuracy) == (1, split, accuracy)
+        found: Any = opened.sql(f"SELECT accuracy_split, accuracy FROM runs WHERE name = '{name}'").fetchone()
+        assert found == (split, accuracy)
+        assert overview.counts(opened.reader, run, 1, run.accuracy_split)["accuracy"] == accuracy
+        assert said_by_check(opened, name) == pytest.approx(accuracy, abs=1e-4)
+        flips = opened.diff(name, name).flips
+        assert (flips.run_accuracy_a, flips.accuracy_a) == (accuracy, accuracy)
+        opened.report(str(tmp_path / "report.html"), name)
+        assert opened.verify(name) == []
+    assert f"{accuracy * 100:.2f}" in (tmp_path / "report.html").read_text()
+    listed = CliRunner().invoke(cli, ["runs", "--store", str(splits)]).stdout
+    assert f"{accuracy:.2%}" + (f" of {split}" if split else "") in listed
+
+
 def said_by_check(store: audit.Store, name: str) -> float:
     (outcome,) = store.check(name, only=["accuracy"], record=False).outcomes
     return float(outcome.message.split("accuracy ")[1].split("%")[0]) / 100

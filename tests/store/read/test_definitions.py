@@ -54,6 +54,13 @@ def test_a_mistyped_name_is_answered_with_the_right_one(reader: Reader, typed: s
         reader.sql(f"FROM {typed}").fetchall()
 
 
+def test_a_name_that_begins_like_a_command_lists_nothing(reader: Reader) -> None:
+    session = reader.session(None, "WITH shown AS (FROM runs) SELECT count(*) FROM shown")
+    assert session.connection.cursor().execute(
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+    ).fetchall() == [("runs",)]
+
+
 def test_a_table_is_defined_without_those_that_its_columns_are_called_like(reader: Reader) -> None:
     session = reader.session(None, "SELECT count(*) FROM runs")  # it has columns `samples` and `tags`
     made = "SELECT view_name FROM duckdb_views() WHERE NOT internal"
