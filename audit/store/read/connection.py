@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from audit.records import Run
 from audit.store.filesystem import Filesystem
+from audit.store.forked_connections import keep_when_forked
 from audit.store.manifest import Manifest
 from audit.store.plain_arrays import array_of
 from audit.store.read import lookalikes
@@ -90,6 +91,7 @@ class Session:
 
     def __post_init__(self) -> None:
         _OPEN.add(self)
+        keep_when_forked(self)
 
     def close(self) -> None:
         """Close the connection. Does nothing in a process that was forked since: DuckDB's threads are not in it."""
@@ -130,15 +132,6 @@ def _ask(session: weakref.ref[Session], query: str, parameters: list[Any]) -> li
 
 
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
-_INHERITED: list[duckdb.DuckDBPyConnection] = []
-
-
-def _keep_inherited() -> None:
-    """Keep the connections of the parent in a forked process: one that the garbage collector closed there would end it."""
-    _INHERITED.extend(session.connection for session in _OPEN)
-
-
-os.register_at_fork(after_in_child=_keep_inherited)
 
 
 @atexit.register

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit.errors import UsageError
+from audit.store.forked_connections import keep_when_forked
 from audit.store.schema import SCHEMAS
 
 #: Tables of predictions that keep values, and the columns that hold them.
@@ -18,8 +19,9 @@ class Selection:
 
     def __init__(self, condition: str) -> None:
         self.condition = condition
-        self._connection = duckdb.connect(":memory:")
-        self._connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+        self.connection = duckdb.connect(":memory:")
+        keep_when_forked(self)
+        self.connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         try:
             self._choose(SCHEMAS["predictions"].empty_table())
         except duckdb.Error as error:
@@ -48,14 +50,14 @@ class Selection:
     def places(self, predictions: pa.Table) -> set[int]:
         """Return the places in a table of predictions whose row meets the condition."""
         numbered = predictions.append_column("_place", pa.array(range(predictions.num_rows), pa.int64()))
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         cursor.register("predictions", numbered)
         found = cursor.sql(f"SELECT _place FROM predictions WHERE ({self.condition}\n)").fetchall()
         return {place for (place,) in found}
 
     def _choose(self, predictions: pa.Table) -> tuple[pa.Array, pa.Array]:
         """Return the keys of the chosen visits, and the numbers of the calls that are about any of them."""
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         cursor.register("predictions", predictions)
         query = (
             "SELECT index || '/' || visit AS key, number FROM predictions "
