@@ -1,11 +1,28 @@
-"""Which splits a model is evaluated on, by their names."""
+"""Names that people give to splits, and which of them models are evaluated on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 #: Names of splits that a model is evaluated on; of several, the first counts for a run's accuracy.
-EVALUATION = ("test", "val", "valid", "validation", "eval", "evaluation", "dev", "holdout")
+EVALUATION = (
+    "test",
+    "testing",
+    "val",
+    "valid",
+    "validate",
+    "validation",
+    "eval",
+    "evaluation",
+    "dev",
+    "holdout",
+)
+SPLIT_NAMES = (*EVALUATION, "train", "training")
+
+
+def is_split_name(name: str) -> bool:
+    """Return whether a word, such as the name of a folder, is one that people give to splits."""
+    return name.lower() in SPLIT_NAMES
 
 
 def is_evaluation(split: str | None) -> bool:

@@ -20,11 +20,10 @@ from typing import Any, Protocol, SupportsIndex
 from audit.registry import Registry
 from audit.sources.decode import decode_sample
 from audit.sources.files import Names, printable, raw_of, read_file, size_of
+from audit.split_names import is_split_name
 from audit.store.filesystem import local_path
 
 Transform = Callable[[Any], Any]
-
-SPLIT_NAMES = ("test", "testing", "val", "valid", "validation", "eval", "dev", "train", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,4 +236,4 @@ def dataset_digest(dataset: Any) -> str:
 
 def _split_of_folder(root: str) -> str | None:
     name = os.path.basename(root)
-    return name if name.lower() in SPLIT_NAMES else None
+    return name if is_split_name(name) else None

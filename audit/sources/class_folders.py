@@ -12,11 +12,12 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from audit.errors import DatasetError
-from audit.sources.base import SPLIT_NAMES, FileDataset, Options
+from audit.sources.base import FileDataset, Options
 from audit.sources.decode import TEXT, sample_suffixes
 from audit.sources.files import Names, printable
 from audit.sources.flat_folder import nothing_found
 from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
+from audit.split_names import SPLIT_NAMES
 
 description = "a folder of class folders, such as images/cat/1.jpg"
 

@@ -112,6 +112,8 @@ def test_a_fit_is_the_same_and_recorded(tmp_path: Path, kind: type[Holding], wor
             *[(n, *rest) for n in range(2) for rest in (("train", "train", 22, 3), ("validate", "eval", 12, 2))],
         ]
         aligned(store)
+        right = store.sql("SELECT avg(correct::INT) FROM lineage WHERE epoch = 1 AND split = 'validate'").fetchone()
+        assert (run.accuracy, run.accuracy_split) == (*(right or ()), "validate")
         assert store.sql("SELECT count(*) > 0 FROM activations").fetchone() == (True,)
 
 

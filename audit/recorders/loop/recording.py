@@ -33,6 +33,7 @@ from audit.recorders.loop.batch_receiver import BatchReceiver
 from audit.recorders.loop.batch_stage import BatchStage, BatchStages
 from audit.recorders.loop.call_receiver import CallReceiver
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
+from audit.recorders.loop.dataset_split import split_of_loader
 from audit.recorders.loop.expected_draws import ExpectedDraws, sampler_of
 from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.loader_recording import LoaderRecording
@@ -154,15 +155,16 @@ class Recording:
         """Return a loader that gives the same batches and records them. Iterate over it instead of yours.
 
         `label` says where an item's label is (a key, a position, or a function of the item). `split`, such as "train", is
-        written to the column `split`.
+        written to the column `split`. Without it, a loader that draws a whole dataset has the split that the dataset names: in its
+        attribute `split`, by the name of its folder, or by `train` if it is one of torchvision's.
         `builder` is a function that builds such a dataset, or its name ("FILE.py:function"): a replay calls it.
         `source` names the files of a sample: a function of the index (or of index and item), or a mapping by index. Each gives
         a path, a list of paths, or a mapping by role, such as {"image": …, "mask": …}.
         """
         self._require_open()
         check_loader(loader, self._loaders)
-        builder_entry = describe_builder(builder, split)
         base = base_of(loader)
+        builder_entry = describe_builder(builder, split if split is not None else split_of_loader(base))
         pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
         recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label, source)
         self._loaders.append(recording)
@@ -182,7 +184,7 @@ class Recording:
         """Return a dataset that gives the same items and records them. Build your loader from it instead of yours.
 
         Stages are found on its `transform` and `target_transform`; `stages` names attributes that hold others.
-        `label`, `split`, `builder` and `source` mean the same as for `loader`.
+        `label`, `builder` and `source` mean the same as for `loader`, and so does `split`, which must be passed here.
         """
         self._require_open()
         check_dataset(dataset)
