@@ -234,7 +234,10 @@ class Stage:
     name: Annotated[str, VARCHAR("class or function name")]
     qualname: Annotated[str, VARCHAR("with its module")]
     parameters: Annotated[str | None, VARCHAR("JSON: its settings", null="none are known")] = None
-    random: Annotated[bool, BOOLEAN("whether it draws random numbers, as far as its class shows")] = False
+    random: Annotated[
+        bool | None,
+        BOOLEAN("whether it draws random numbers, as its class shows", null="it is code that does not show that"),
+    ] = None
     source_code_digest: Annotated[str | None, VARCHAR("of its source code", null="it has none in Python")] = None
 
     @property

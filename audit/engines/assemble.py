@@ -43,7 +43,8 @@ class Assembly:
 
     def pipeline_digest(self) -> str:
         """Return a digest that is the same for two pipelines exactly when their stages are described alike."""
-        rows = [asdict(stage) for stage in self.pipeline.stages]
+        # Digests of earlier versions, to which nothing but true and false was known, stay comparable.
+        rows = [asdict(stage) | {"random": bool(stage.random)} for stage in self.pipeline.stages]
         return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:32]
 
     def code_recipe(self, pipeline: str | None) -> dict[str, Any]:

@@ -188,7 +188,8 @@ def _same_stage(a: Side, b: Side, step: AlignmentStep, traces: list[tuple[Trace,
         return "library changed", f"the same stage and input, but {change_text}"
     if step.number == 0:
         return "load", "the same bytes were decoded to another value"
-    return "unexplained", "the same stage, parameters, code, libraries and input, but another output"
+    unknown = "" if step.a.random is False else "; it may draw random numbers, which its class does not show"
+    return "unexplained", f"the same stage, parameters, code, libraries and input, but another output{unknown}"
 
 
 def _draws_alike(step: AlignmentStep, traces: list[tuple[Trace, Trace]]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from audit.errors import PipelineError
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
-from audit.recorders.stages.drawn_parameters import says_random
+from audit.recorders.stages.drawn_parameters import is_known_transform, says_random
 from audit.recorders.stages.slots import Slot, SlotSnapshot, tuple_slots
 from audit.records import Stage
 
@@ -242,7 +242,9 @@ class _Finder:
             )
         return self._add(slot, value, path, (), random=looks_random(value))
 
-    def _add(self, slot: Slot, value: Any, path: str, children: tuple[tuple[int, ...], ...], *, random: bool) -> int:
+    def _add(
+        self, slot: Slot, value: Any, path: str, children: tuple[tuple[int, ...], ...], *, random: bool | None
+    ) -> int:
         if slot.identity in self._seen:
             return self._seen[slot.identity]
         # The same object at the same place of torchvision's two attributes is one stage.
@@ -303,12 +305,14 @@ def is_choice(value: Any) -> bool:
     return type(value).__name__ not in _TRANSPARENT and child_slots(value) is not None
 
 
-def looks_random(stage: Any) -> bool:
-    """Whether a stage draws random numbers, as far as its class shows."""
+def looks_random(stage: Any) -> bool | None:
+    """Return whether a stage draws random numbers, as its class shows; None for a function, and for a class of the user's own."""
     name = name_of(stage)
     if (known := says_random(stage)) is not None:
         return known
-    return name.startswith("Random") or name in _RANDOM_NAMES or callable(getattr(stage, "get_params", None))
+    if name.startswith("Random") or name in _RANDOM_NAMES or callable(getattr(stage, "get_params", None)):
+        return True
+    return False if is_known_transform(stage) else None
 
 
 def find_pipeline(

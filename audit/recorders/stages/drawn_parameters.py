@@ -71,6 +71,11 @@ def says_random(stage: Any) -> bool | None:
     return None
 
 
+def is_known_transform(stage: Any) -> bool:
+    """Return whether a stage is an object of torchvision or of ours that calls no code of the user's: such a class shows what it draws."""
+    return _library(stage) in ("torchvision", "audit") and type(stage).__name__ != "Lambda"
+
+
 def _draws(stage: Any) -> bool:
     """Whether a v2 transform has parameters of its own to draw, or is the one that draws without."""
     asked = getattr(getattr(type(stage), "make_params", None), "__qualname__", "Transform.make_params")

@@ -19,6 +19,7 @@ from torchvision.transforms import v2
 import audit
 from audit.errors import PipelineError, UsageError
 from audit.recorders.loop.recording import RecordingWarning
+from audit.recorders.stages.discover import looks_random
 
 
 class Pictures(Dataset):  # type: ignore[type-arg]
@@ -254,7 +255,11 @@ def test_what_v2_stages_say_of_themselves(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         list(run.loader(DataLoader(Pictures(v2.Compose(stages)), 2)))
     ask = Asked(tmp_path / "lineage")
-    assert ask("SELECT name FROM stages WHERE NOT random ORDER BY stage") == [("load",), ("PILToTensor",), ("ToDtype",)]
+    assert ask("SELECT name, random FROM stages WHERE random IS NOT TRUE ORDER BY stage") == [
+        ("load", None),  # the dataset's own code, which may draw
+        ("PILToTensor", False),
+        ("ToDtype", False),
+    ]
     assert ask("SELECT DISTINCT params FROM stage_outputs WHERE name = 'RandAugment'") == [(None,)]
     assert ask("SELECT count(*) FROM stage_outputs WHERE name = 'JPEG' AND params IS NULL") == [(0,)]
     assert ask("SELECT DISTINCT params FROM stage_outputs WHERE name = 'RandomHorizontalFlip'") == [
@@ -367,3 +372,22 @@ def test_target_transforms(tmp_path: Path, pictures: Any) -> None:
     assert ask("SELECT count(*) FROM samples WHERE source_digest IS NOT NULL AND source LIKE 'class_%/img_%.png'") == [
         (6,)
     ]
+
+
+class Shift:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.roll(x, int(torch.randint(0, 3, (1,))))
+
+
+def test_only_a_class_of_a_known_library_shows_that_it_draws_nothing() -> None:
+    stages = [
+        transforms.Normalize([0.5], [0.5]),
+        v2.Resize(8),
+        transforms.RandomCrop(4),
+        v2.GaussianNoise(),
+        transforms.Lambda(torch.neg),
+        v2.Lambda(torch.neg),
+        Shift(),
+        torch.neg,
+    ]
+    assert [looks_random(stage) for stage in stages] == [False, False, True, True, None, None, None, None]
