@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from imported_modules import modules_of
 from places import REPOSITORY
 
 pytestmark = pytest.mark.workers
@@ -32,6 +33,18 @@ def test_the_home_folder_is_one_of_the_suite(own_home: Path, tmp_path_factory: p
     # Tests that ran before may have left files there, in the suite's own folder and not in the user's.
     assert own_home != Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert own_home.is_relative_to(tmp_path_factory.getbasetemp())
+
+
+def test_what_test_files_import_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "test_one.py"
+    lines = [
+        "from __future__ import annotations",
+        "import os.path",
+        "import numpy as np",
+        "from audit.store import wire",
+    ]
+    file.write_text("\n".join([*lines, 'ray = pytest.importorskip("ray.data")', "def test():", "    import torch", ""]))
+    assert modules_of([file, file]) == ["os.path", "numpy", "audit.store", "ray.data"]
 
 
 def test_ci_runs_in_fresh_surroundings(tmp_path: Path) -> None:

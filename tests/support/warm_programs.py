@@ -1,4 +1,4 @@
-"""`audit`, `python`, `torchrun` and Ray's workers as programs that start at once, for tests that need a real process.
+"""`audit`, `python`, `torchrun`, Ray's workers and the processes of pytest-xdist as programs that start at once.
 
 Importing torch and torchvision takes longer than most commands. One process imports them, and each command is a process
 forked from it: with its own folder, environment, standard streams, process group and exit status. What only a new interpreter
@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -78,6 +78,11 @@ _MODULES = (
 )
 
 
+_PROGRAMS = ("audit", "python", "torchrun", "ray-worker")
+#: A `python` that has imported what test files import.
+_TEST_PROCESS = "test-process"
+#: What follows the path of the programs' socket in the path of the socket for test processes.
+_OF_TESTS = ".tests"
 #: Names the folder of the programs that all processes of a test run share.
 _SHARED = "AUDIT_TESTS_WARM_PROGRAMS"
 
@@ -108,17 +113,29 @@ def warm_folder() -> Path:
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "socket").exists():
-            _start(folder)
+            _start(folder, [])
     return folder
 
 
-def _start(folder: Path) -> None:
+def warm_test_process(modules: list[str]) -> str:
+    """Return the path of a `python` that has imported these modules, too. Call it before any other program is used.
+
+    The programs that tests start do not have these modules: a command must not find what only a test imports.
+    """
+    folder = Path(os.environ[_SHARED])
+    _start(folder, modules)
+    return str(folder / "test-process")
+
+
+def _start(folder: Path, modules: list[str]) -> None:
     path = folder / "socket"
-    for program in ("audit", "python", "torchrun", "ray-worker"):
+    for program in (*_PROGRAMS, _TEST_PROCESS):
         file = folder / program
-        file.write_text(_CLIENT.format(python=sys.executable, program=program, path=str(path)))
+        socket_path = f"{path}{_OF_TESTS if program == _TEST_PROCESS else ''}"
+        file.write_text(_CLIENT.format(python=sys.executable, program=program, path=socket_path))
         file.chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, str(path), str(folder / "user")], start_new_session=True)
+    command = [sys.executable, __file__, str(path), str(folder / "user"), *modules]
+    server = subprocess.Popen(command, start_new_session=True)
     deadline = time.monotonic() + 600
     while not path.exists():
         assert server.poll() is None, "the process behind the programs ended"
@@ -159,19 +176,18 @@ def warm_ray_worker() -> str:
 # -- the process behind them -----------------------------------------------------------------------
 
 
-def _serve(path: str, user: str) -> Callable[[], None] | None:
+def _serve(path: str, user: str, modules: list[str]) -> Callable[[], None] | None:
     """Fork a process for each command. Returns what to do in the processes of commands, and None at the end."""
     parent = os.open(user, os.O_RDONLY)
-    for name in _MODULES:
-        with contextlib.suppress(ImportError):  # not every environment has what Ray needs
-            __import__(name)
-    gc.freeze()  # a collection in a child would copy every page
+    of_tests = _listen(path + _OF_TESTS)  # what connects waits until everything is imported
+    listener = _listen(path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _import(_MODULES)
+    if modules and os.fork() == 0:
+        _import(modules)
+        listener, of_tests = of_tests, listener
+    of_tests.close()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path + ".new")
-    listener.listen(16)
-    os.rename(path + ".new", path)
     while True:
         waiting: list[Any] = [listener, parent]
         if parent in select.select(waiting, [], [])[0]:
@@ -183,6 +199,23 @@ def _serve(path: str, user: str) -> Callable[[], None] | None:
         listener.close()
         os.close(parent)
         return _begin(connection)
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path + ".new")
+    listener.listen(16)
+    os.rename(path + ".new", path)
+    return listener
+
+
+def _import(modules: Iterable[str]) -> None:
+    gc.disable()  # what importing makes stays
+    for name in modules:
+        with contextlib.suppress(ImportError):  # not every environment has what Ray needs
+            __import__(name)
+    gc.enable()
+    gc.freeze()  # a collection in a child would copy every page
 
 
 def _begin(connection: socket.socket) -> Callable[[], None]:
@@ -254,6 +287,7 @@ def _execute(program: str, arguments: list[str]) -> None:
         _execute(program, arguments[1:])
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
+        del sys.modules["__main__"].__file__  # processes that it starts must not import this file as their main module
         exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)
     elif arguments[:2] == ["-P", "-m"]:
         sys.argv = arguments[2:]
@@ -298,7 +332,7 @@ def _exit_status(command: Callable[[], None]) -> int:
 
 
 if __name__ == "__main__":
-    command = _serve(sys.argv[1], sys.argv[2])
+    command = _serve(sys.argv[1], sys.argv[2], sys.argv[3:])
     if command is None:
         os._exit(0)
     else:
