@@ -27,6 +27,7 @@ from audit.models.signatures import (
     compute,
     is_current,
     known_architectures,
+    list_timm_names,
     names_digest,
     shapes_digest,
     table,
@@ -61,10 +62,10 @@ def find_architecture(name: str) -> Architecture:
     if name.startswith("timm/") and not has_timm():
         raise MissingExtra("timm", f"The architecture {name}", "timm")
     bare = name.removeprefix("timm/").split(".", 1)[0]
-    if bare in timm_names():
+    if bare in list_timm_names():
         return Architecture("timm", bare)
     near = difflib.get_close_matches(
-        name.lower(), sorted({*torchvision_names(), *task_names(), *timm_names()}), n=3, cutoff=0.5
+        name.lower(), sorted({*torchvision_names(), *task_names(), *list_timm_names()}), n=3, cutoff=0.5
     )
     hint = f"Did you mean {', '.join(near)}?" if near else "torchvision.models.list_models() lists the names."
     if not has_timm():

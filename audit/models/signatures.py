@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -109,6 +110,14 @@ def _installed_version(library: str) -> str | None:
 def known_architectures() -> frozenset[tuple[str, str]]:
     """Return the library and name of every architecture in the table."""
     return frozenset((row.library, row.name) for row in table())
+
+
+def list_timm_names() -> tuple[str, ...]:
+    """Return every timm architecture; from the table where it is exact, because importing timm takes seconds."""
+    # Once timm is imported, the user may have registered architectures in it.
+    if "timm" in sys.modules or not is_current("timm"):
+        return timm_names()
+    return tuple(dict.fromkeys(row.name for row in table() if row.library == "timm"))
 
 
 def architectures() -> Iterator[Architecture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -15,11 +16,12 @@ from audit.models.building import (
     build,
     build_hollow,
     expected_shapes,
+    has_timm,
     shapes_of,
     timm_names,
     torchvision_names,
 )
-from audit.models.signatures import compute, is_current, known_architectures, table
+from audit.models.signatures import compute, is_current, known_architectures, list_timm_names, table
 
 VARIANTS = [
     "resnet18",
@@ -80,6 +82,28 @@ def test_weights_that_the_table_does_not_know_import_no_library() -> None:
     with pytest.raises(UnknownArchitecture):
         recognise({"own.weight": (3, 4)})
     assert [names.cache_info().misses for names in libraries.values()] == [0, 0]
+
+
+def test_a_name_is_found_or_refused_without_importing_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_current("timm"):
+        pytest.skip("another version is installed than that of the table")
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    timm_names.cache_clear()
+    assert find_architecture("mixnet_s").library == "timm"
+    with pytest.raises(UnknownArchitecture, match="mixnet_ss"):
+        find_architecture("mixnet_ss")
+    assert timm_names.cache_info().misses == 0
+
+
+@pytest.mark.slow
+def test_the_table_names_every_architecture_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("timm")
+    if not is_current("timm"):
+        pytest.skip("another version is installed than that of the table")
+    monkeypatch.delitem(sys.modules, "timm")
+    from_table = list_timm_names()
+    monkeypatch.undo()
+    assert sorted(from_table) == sorted(timm_names())
 
 
 def test_no_two_of_torchvision_look_alike() -> None:
@@ -146,7 +170,8 @@ def test_names() -> None:
     with pytest.raises(UnknownArchitecture) as caught:
         find_architecture("resnet_18")
     assert "resnet18" in str(caught.value.hint)
-    pytest.importorskip("timm")
+    if not has_timm():
+        pytest.skip("timm is not installed")
     assert find_architecture("timm/resnet18").library == "timm"
     assert find_architecture("timm/resnet18").qualified == "timm/resnet18"
     assert find_architecture("mixnet_s").qualified == "mixnet_s"
