@@ -124,6 +124,7 @@ class LocalRun(RunExecutor):
             start_method=self.request.start_method,
             pin_memory=self.assembly.model is not None and self.request.device.startswith("cuda"),
             watch=self._watch(recorded),
+            before_workers=recorded.prepare_workers,
         )
 
     def _watch(self, recorded: RecordedDataset) -> WatchOptions | None:

@@ -58,6 +58,7 @@ class ResilientLoader:
         start_method: str | None = None,
         pin_memory: bool = False,
         watch: WatchOptions | None = None,
+        before_workers: Callable[[], None] = lambda: None,
     ) -> None:
         self._dataset = dataset
         #: What stands for the batch of one key whose worker died.
@@ -66,6 +67,8 @@ class ResilientLoader:
         self._start_method = start_method
         self._pin_memory = pin_memory
         self._watch = watch
+        #: Called before workers are started.
+        self._before_workers = before_workers
         #: Why the last iterator was ended, where its watchdog did it.
         self._stall: Stall | None = None
         #: Samples whose worker was stopped from outside once: they are made again.
@@ -165,6 +168,8 @@ class ResilientLoader:
             ) from None
 
     def _loader(self, batches: Batches, workers: int) -> DataLoader[Any]:
+        if workers:
+            self._before_workers()
         return DataLoader(
             self._dataset,
             batch_sampler=batches,

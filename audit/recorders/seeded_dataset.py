@@ -73,6 +73,10 @@ class RecordedDataset:
         batch = self._recorder.take_batch(_stack(inputs), indexed=True)
         return to_send(batch, [batch.data, batch.records, batch.item_targets, batch.item_head_targets])
 
+    def prepare_workers(self) -> None:
+        """Do what each worker would do before its first sample; to be called just before workers are forked."""
+        self._recorder.prepare_workers()
+
     def give_up(self, index: int, stage: str, error: str) -> None:
         """Record a sample as failed from now on, instead of making it. Workers that are running do not hear of it."""
         self.given_up[index] = stage, error

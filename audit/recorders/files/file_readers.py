@@ -135,7 +135,10 @@ def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _users_places(reader: Any) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the modules of the user's own that hold a reader under a name, as after `from cv2 import imread`."""
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        # Few of thousands of modules hold it. Whether a file is a library's takes longer to learn.
+        if not isinstance(module, ModuleType) or id(reader) not in map(id, list(vars(module).values())):
+            continue
+        file = getattr(module, "__file__", None)
         if file is not None and not is_library_file(file):
             yield from ((vars(module), name) for name, value in list(vars(module).items()) if value is reader)
 
@@ -199,9 +202,14 @@ _threads: list[FunctionSlot] = []
 
 def observe_readers() -> list[Reader]:
     """Note the paths that readers outside of Python are given. The caller must restore each of those that this returns."""
+    find_readers()
+    return [reader for reader in _readers if reader.put()]
+
+
+def find_readers() -> None:
+    """Look for readers in the modules that are imported now, unless that was done."""
     global _readers, _modules, _threads
     if len(sys.modules) != _modules:
         _modules = len(sys.modules)
         _threads = _threads or thread_slots()
         _readers = [*_known_readers(), *_threads]
-    return [reader for reader in _readers if reader.put()]

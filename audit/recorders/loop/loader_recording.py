@@ -124,6 +124,8 @@ class LoaderRecording:
     def record_iterator(self, make: Callable[[], Any], iteration: Iteration | None) -> Any:
         """Return the iterator that `make` makes, recorded."""
         states = _take_generator_states(self.base) if self._spawns_workers else []
+        if self.base.num_workers and not self._spawns_workers:
+            self._collate.recorder.prepare_workers(is_dataset_final=self.base.worker_init_fn is None)
         try:
             with (
                 self.replacing(dataset=self._dataset, collate_fn=self._collate),

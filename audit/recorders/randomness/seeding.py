@@ -57,13 +57,18 @@ class Seeder:
     def __call__(self, epoch: int, index: int) -> None:
         """Seed for one visit."""
         if self._roster is None:
-            self._roster = GeneratorSearch(self._dataset)
+            self.find_generators()
+        assert self._roster is not None
         self._roster.refresh()
         seed = visit_seed(self._seed, epoch, index)
         seed_globals(seed)
         for place in self._roster.places:
             # By its path, not its place in the list: others may be made later, in one process and not in another.
             seed_generator(place.generator, visit_seed(seed, zlib.crc32(place.path.encode("utf-8", "replace")), index))
+
+    def find_generators(self) -> None:
+        """Look for held generators, as if none had been found before."""
+        self._roster = GeneratorSearch(self._dataset)
 
     def appeared(self) -> bool:
         """Whether the visit made a generator that was not there to be seeded: then it must be made once more."""

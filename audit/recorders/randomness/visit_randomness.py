@@ -43,6 +43,10 @@ class Randomness(ABC):
         """Prepare once more if the visit made generators that were not there before; returns whether it must be repeated."""
         return False
 
+    def find_generators(self) -> None:
+        """Look for generators now, rather than at the first visit."""
+        return
+
     def drawn(self) -> States:
         """Return the generators that the visit drew from, with their states before it, where that is recorded."""
         return []
@@ -61,6 +65,10 @@ class SeededRandomness(Randomness):
     def prepare(self, request: VisitRequest) -> None:
         """Seed all generators for this visit."""
         self._seeder(request.epoch, request.index)
+
+    def find_generators(self) -> None:
+        """Look for generators now; a visit looks again where anything has changed since."""
+        self._seeder.find_generators()
 
     def prepare_again(self, request: VisitRequest) -> bool:
         """Seed generators that the visit made when it first needed them, too."""
@@ -81,12 +89,17 @@ class WatchedRandomness(Randomness):
     def prepare(self, request: VisitRequest) -> None:
         """Take the states before the visit."""
         if self.watch is None:
-            self.watch = Watch(self._dataset)
+            self.find_generators()
+        assert self.watch is not None
         if self._is_chained and self._has_ended:
             self.watch.continue_from_last()
         else:
             self.watch.begin()
         self._has_ended = False
+
+    def find_generators(self) -> None:
+        """Look for generators now; a visit looks again where anything has changed since."""
+        self.watch = Watch(self._dataset)
 
     def chain(self, is_chained: bool) -> None:
         """Take the states after a visit for those before the next, from now on or no longer."""

@@ -68,6 +68,13 @@ class Instrument:
             pairs.append((slot, StageStandIn(target, Visit.load if self.pipeline.reads else path_loader(target))))
         return pairs
 
+    def prepare(self) -> None:
+        """Look for stages now, as if none had been found before, rather than at the first visit."""
+        self._pairs = self._calls = None
+        if self.pipeline.found.is_current():
+            self._pairs = self._build()
+            self._find_calls()
+
     def keep_stand_ins(self) -> None:
         """Let the stand-ins stay in their slots from one visit to the next, until `release_stand_ins`.
 

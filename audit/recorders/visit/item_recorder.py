@@ -91,6 +91,15 @@ class ItemRecorder:
         self.__dict__.update(state)
         self._begin_process()
 
+    def prepare_workers(self, *, is_dataset_final: bool = True) -> None:
+        """Do what each worker would do before its first item; to be called just before workers are forked.
+
+        `is_dataset_final` says that no code of the user's runs in a worker before its first item.
+        """
+        # What fails here fails in the workers again, and is noted there.
+        with contextlib.suppress(Exception):
+            self._maker.prepare_workers(is_dataset_final=is_dataset_final)
+
     def begin_stream(self) -> None:
         """Say that a dataset without indexes is read from its beginning."""
         self.source.reads_ahead = False

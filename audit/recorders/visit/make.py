@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.recorders.activity import Activity
+from audit.recorders.files.file_readers import find_readers
 from audit.recorders.items.item_parts import further_inputs, parts_of, split_item
 from audit.recorders.randomness.visit_randomness import Randomness, States, VisitRequest
 from audit.recorders.stages.discover import Pipeline
@@ -175,6 +176,16 @@ class VisitMaker:
         self._plan = None
         self.instrument.release_stand_ins()
         self.randomness.chain(False)
+
+    def prepare_workers(self, *, is_dataset_final: bool) -> None:
+        """Look now for what workers that are forked next would look for, each by itself.
+
+        If code of the user's may change the dataset in the workers first, they search it themselves.
+        """
+        find_readers()
+        if is_dataset_final:
+            self.instrument.prepare()
+            self.randomness.find_generators()
 
     def make_batch(self, request: VisitRequest, fetch: BatchFetch, level: CaptureOrVerify) -> MadeBatch:
         """As `make`, for a dataset that makes a whole batch in one call, as with `__getitems__`."""
