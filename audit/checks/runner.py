@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from audit.checks import own_process
 from audit.checks.base import SEVERITIES, Check, Finding, Severity, Skip, Status
 from audit.checks.baseline import Baseline, open_baseline
+from audit.checks.blas_threads import single_blas_thread
 from audit.checks.config import Configuration, Setting, load_configuration
 from audit.checks.context import MOST_WITH_ALLOW_LIST, Context
 from audit.checks.report import CheckOutcome, Report
@@ -71,7 +72,8 @@ def _run(
     facts = RunFacts(
         reader, run, _baseline(reader, run.run_id, baseline or configuration.baseline), trust=trust, probe=probe
     )
-    outcomes = _judge_all(facts, settings, configuration.max_findings, progress)
+    with single_blas_thread():
+        outcomes = _judge_all(facts, settings, configuration.max_findings, progress)
     _mark_consequences(outcomes, settings)
     report = Report(
         run_id=run.run_id,

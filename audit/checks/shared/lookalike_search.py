@@ -15,12 +15,12 @@ from audit.checks.shared.picture_grids import pool, spans, unit_vectors
 
 #: The side of the thumbnails that are correlated.
 _SEARCHED = 8
-#: The least correlation, and the share that the linear fit may leave unexplained, at 8×8 and at 16×16.
-_CORRELATION, _LEFT_SEARCHED, _LEFT_COMPARED = 0.85, 0.1, 0.13
+#: The least correlation (of copies of which 3 % were cropped, 1 in 1,000 has less), and the share that the linear fit may leave unexplained, at 8×8 and at 16×16.
+_CORRELATION, _LEFT_SEARCHED, _LEFT_COMPARED = 0.9, 0.1, 0.13
 #: The best pairs of each picture that go on to the second fit, and to the alignment.
 _MOST_FITTED, _MOST_ALIGNED = 32, 2
-#: The most pairs that are aligned, as they are and mirrored: of handwritten digits, all that leave less than a tenth unexplained.
-_MOST_PAIRS = 4_000
+#: The most pairs that are aligned, as they are and mirrored: of handwritten digits, all that leave less than 8 % unexplained.
+_MOST_PAIRS = 3_000
 #: Pairs that leave less than this unexplained go on in any case: a picture may have many copies.
 _SURE = 0.01
 #: First pictures that are fitted together, and that are correlated with all others at a time: a table that the cache holds.

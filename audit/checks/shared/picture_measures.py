@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -95,7 +95,7 @@ def _measure(
     equal = _is_grey(pixels) if coloured else np.zeros(len(group), bool)
     for n, picture in enumerate(group):
         yield Measures(
-            replace(picture, image=None),
+            picture.without_image(),
             thumbs[n],
             colours[n],
             min(size),

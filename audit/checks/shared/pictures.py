@@ -43,6 +43,10 @@ class Picture:
         """Return what identifies the sample: each loader of a run counts its samples from 0, and has a split of its own."""
         return self.split, self.index
 
+    def without_image(self) -> Picture:
+        """Return what identifies the picture, without its pixels."""
+        return Picture(self.index, self.source, self.digest, None, self.exact, self.split)
+
 
 def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Picture]:
     """Yield at most `most` pictures of the items, evenly chosen (0: all). `exact` excludes previews, which are lossy."""
