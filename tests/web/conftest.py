@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from photo_store import record_photos
+from warm_programs import warm_python
 from web_server import served
 from webstores import ROOT, begin, record_digits, training
 
+#: Files that look at the processes of an app themselves.
+COLD = ("test_warm_process", "test_web_sandbox")
 NEAREST = "v2.Resize(16, antialias=True)", "v2.Resize(16, interpolation=v2.InterpolationMode.NEAREST)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_children(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The processes that an app starts, for queries and for replays, need not load their libraries again."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.config.getoption("--no-processes") and request.module.__name__ not in COLD:
+            patch.setattr(sys, "executable", warm_python())
+        yield
 
 
 @pytest.fixture(scope="session")

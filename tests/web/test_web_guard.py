@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import subprocess
-import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from places import PYTHON
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -285,7 +285,7 @@ def test_a_port_in_use_is_a_sentence(place: Path) -> None:
 @pytest.mark.workers
 def test_another_address_gets_a_token(place: Path) -> None:
     code = f"from audit.web.server import serve; serve({str(place)!r}, host='0.0.0.0', port=0, ready=lambda a: (print(a.url, flush=True), exit()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([PYTHON, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "?token=" in done.stdout
     with pytest.raises(UsageError, match="too short"):
         serve(str(place), token="short")

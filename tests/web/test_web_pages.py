@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from places import PYTHON
 from starlette.testclient import TestClient
 from webstores import ROOT, begin, jpeg, rows, write_samples
 
@@ -329,7 +329,7 @@ with TestClient(build({str(digits)!r}), base_url="http://localhost") as client:
         assert client.get(path).status_code == 200, path
 print([name for name in ("torch", "torchvision") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([PYTHON, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 
 
