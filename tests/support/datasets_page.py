@@ -84,7 +84,8 @@ The *sources* of a sample are the files that it was read from. All of them are i
 
 1. The dataset names them: torchvision's `samples`, or a method `source(index)` that returns a path, a list of paths, or a mapping by role.
 2. You name them: `run.loader(loader, source=…)` takes a function of the index (or of the index and the item), or a mapping by index.
-3. audit observes which files are opened while the item is made, also by `cv2.imread`, `torchvision.io`, `pyarrow` (Parquet, Feather, CSV) and `load_file` of safetensors.
+3. audit observes which files are opened while the item is made, also by `cv2.imread`, `cv2.VideoCapture`, `torchvision.io`,
+   `pyarrow` (Parquet, Feather, CSV), `load_file` and `safe_open` of safetensors, `sqlite3.connect` and `lmdb.open`. A package that an item imports first is observed from then on.
 
 Observed files have priority over lists: if a dataset has a list `samples` but opens another picture, that picture is the source. A
 dataset of your own may wrap another one and take its items in any order: the source is that of the item it asked for. An item made of several (a pair, a mix)
@@ -116,6 +117,8 @@ Files that stay open, and threads:
   or an `np.memmap`, or from an open file of Python's whose position moved.
 - What is read through other objects that stay open (LMDB, SQLite, `mmap`, video readers) is not seen, and audit says so. On Linux it notices any file that was opened during the
   recording and stays open, unless it is a picture, sound or video.
+- If `pyarrow.parquet.read_table` is given a folder and no `filters`, all its files are sources. Which files of a folder `pyarrow.dataset` reads, or `read_table`
+  with `filters`, is not seen, and audit says so.
 - A file that a thread opens belongs to the item that starts the thread and waits for its end, or to the item that the thread makes. Other threads, such as
   those of a pool that began before the recording, may read ahead for later items.
 - A dataset without indexes may read a file for several items.

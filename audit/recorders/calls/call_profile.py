@@ -24,7 +24,7 @@ from audit.recorders.calls.c_functions import (
     name_of_c,
 )
 from audit.recorders.calls.callables import dict_of, is_a, is_library_file, is_own_file
-from audit.recorders.calls.data_values import carries_data, is_picture
+from audit.recorders.calls.data_values import carries_data, is_picture, parts_in
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
 from audit.recorders.calls.picture_changes import picture_changed_by
@@ -60,6 +60,8 @@ _CYTHON = {
     *("normal", "standard_normal", "to_numpy", "to_pylist", "uniform"),
 }
 _MOST_CALLS = 12
+#: Code of audit's own that stands for a function of a library which reads a file.
+READERS: set[CodeType] = set()
 
 
 class CallProfile:
@@ -90,6 +92,10 @@ class CallProfile:
         self.has_c_change = self.is_converted = False
         #: Whether code of the user's own ran, and whether any code waited for another thread.
         self.has_users_code = self.has_waited = False
+        #: Whether code of the user's own ran before the first stage: no other code of theirs can have changed what that was given.
+        self.has_earlier_code = False
+        #: The call of a stage that is running, which audit makes itself.
+        self._stage: FrameType | None = None
         #: Code that has run since.
         self._later: set[CodeType] = set()
         #: Methods of texts that were called, as `calls`. They matter only where the value is a text.
@@ -118,7 +124,10 @@ class CallProfile:
     def _event(self, frame: FrameType, event: str, function: Any) -> None:
         if self._load is None and is_load_noted():
             self._load = _places(frame, through=True)
-        if event == "c_call":
+        if event in ("c_return", "c_exception"):
+            if frame is self.torch.reading:
+                self.torch.reading = None
+        elif event == "c_call":
             if not is_library_file(frame.f_code.co_filename):
                 if changes_values(function):
                     self._add(frame, name_of_c(function))
@@ -134,6 +143,8 @@ class CallProfile:
                 elif makes_values(function):
                     self._maker, self._later = _places(frame), set()
                     self.text_calls = []
+                    # A function in C has no frame: what it calls seems to be called by the user's own code.
+                    self.torch.reading = frame
         elif event == "return":
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
@@ -141,15 +152,20 @@ class CallProfile:
             if not is_library_file(code.co_filename):
                 if is_load_noted():
                     self._after_load.add(id(frame))
+                elif (
+                    self._stage is None and is_own_file(frame.f_back.f_code.co_filename) and _is_given_data(frame, code)
+                ):
+                    self._stage = frame
             elif not is_load_noted() and not is_library_file(frame.f_back.f_code.co_filename):
                 picture = picture_changed_by(frame, code)
                 if picture is not None:
                     self.changed_pictures[id(picture)] = picture
             is_wait = _is_wait(code)
             self.has_waited = self.has_waited or is_wait
+            if is_wait:
+                self.on_wait()
             if is_wait and not is_library_file(frame.f_back.f_code.co_filename):
                 self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
-                self.on_wait()
             elif (
                 is_library_file(code.co_filename)
                 and not is_library_file(frame.f_back.f_code.co_filename)
@@ -165,11 +181,18 @@ class CallProfile:
 
     def _return(self, frame: FrameType, value: Any) -> None:
         code = frame.f_code
+        if code.co_filename == "<string>" and frame.f_back and is_library_file(frame.f_back.f_code.co_filename):
+            return  # what `namedtuple` and dataclasses write
         if not is_library_file(code.co_filename):
             self.has_users_code = True
             self.users.setdefault(code, set()).update(data_among(frame.f_locals))
             is_after_load = id(frame) in self._after_load
             self._after_load.discard(id(frame))
+            if frame is self._stage:
+                self._stage = None
+                self.has_earlier_code = self.has_earlier_code or not carries_numbers(value)
+            elif self._stage is None and not is_after_load and not _is_observed(code):
+                self.has_earlier_code = True
             if carries_numbers(value) and not _is_observed(code):
                 changes = self._later_changes if is_after_load else self._changes
                 found = changes_in(code, frame.f_globals, frame.f_locals)
@@ -178,11 +201,12 @@ class CallProfile:
                 self._is_cython = self._is_cython or not _CYTHON.isdisjoint(code.co_names)
         elif not self.worked.end(frame, value) and (
             frame.f_back is not None
-            and not is_own_file(code.co_filename)
+            and (not is_own_file(code.co_filename) or code in READERS)
             and not is_library_file(frame.f_back.f_code.co_filename)
             and (carries_data(value) or is_a(value, (str, bytes, list, tuple, dict)))
         ):
-            self.returned[id(value)] = value
+            parts = [part for part in parts_in(value) if carries_data(part)] if is_a(value, (tuple, dict)) else []
+            self.returned.update((id(one), one) for one in (value, *parts))
 
     @property
     def has_branches(self) -> bool:

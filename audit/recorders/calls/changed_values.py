@@ -7,7 +7,7 @@ returned it; or if a function in C may have made it and nothing changed it since
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,18 @@ from audit.recorders.calls.operators import is_listed
 class ChangedValues:
     """Judges values of the visit that a profile saw."""
 
-    def __init__(self, profile: CallProfile, dataset: Any, *, may_be_kept: bool = False) -> None:
+    def __init__(
+        self, profile: CallProfile, dataset: Any, *, may_be_kept: bool = False, has_stage: bool = False
+    ) -> None:
+        """`has_stage` says that the value is what the first stage was given."""
         self._profile = profile
+        #: Whether code of the user's own ran that may have changed the value.
+        self._has_code = profile.has_earlier_code if has_stage else profile.has_users_code
         self._held = HeldValues(dataset)
         #: Whether a value that nothing in this visit made may have been kept from an earlier one, as `lru_cache` does.
         self._may_be_kept = may_be_kept
+        #: Tensors that were made of lists, beside a picture or an array: labels and boxes are read so.
+        self._beside: set[int] = set()
 
     def is_changed(self, value: Any, *, is_part: bool = False) -> bool:
         """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
@@ -36,8 +43,10 @@ class ChangedValues:
         if id(value) in self._profile.changed_pictures or self._profile.worked.has(value):
             return True
         if is_a(value, (list, tuple, Mapping)):
+            if not is_part:
+                self._beside = self._labels_beside(value)
             return not self._held.holds(value) and self._is_changed_container(value, is_part)
-        if self._profile.is_blocked or not self._profile.has_users_code or id(value) in self._profile.returned:
+        if self._profile.is_blocked or not self._has_code or id(value) in self._profile.returned:
             return False
         if is_a(value, (str, bytes)):
             # A name or a path beside the value does not matter.
@@ -46,12 +55,22 @@ class ChangedValues:
             return self._is_worked_on() and not self._held.holds(value)
         return is_a(value, np.ndarray) and bool(value.ndim) and self._is_changed_array(value)
 
-    def has_changed_text(self, item: Any, load: Any) -> bool:
-        """Return whether a text in the item beside the value that was loaded is new, by the work of the user's own code."""
+    def _labels_beside(self, container: Any) -> set[int]:
+        """Return the tensors in a container that were made of lists, if there is a picture or an array that was not."""
+        sources = self._profile.torch.sources
+        listed = {identity for identity, (_, source) in sources.items() if not is_a(source, (np.ndarray, torch.Tensor))}
+        return listed if any(id(part) not in listed for part in _pictures_in(container)) else set()
+
+    def has_changed_text(self, item: Any, load: Any, outputs: Container[str] = ()) -> bool:
+        """Return whether a text in the item beside the value that was loaded is new, by the work of the user's own code.
+
+        `outputs` are the texts that stages returned.
+        """
         profile = self._profile
         if profile.is_blocked or not profile.has_users_code or not is_a(item, (list, tuple, Mapping)):
             return False
         texts = [part for part in parts_in(item) if is_a(part, str) and carries_data(part) and part is not load]
+        texts = [text for text in texts if text not in outputs]
         if not texts or not (profile.text_calls or profile.later_text_calls or profile.has_text_changes):
             return False
         return any(id(text) not in profile.returned and not self._held.holds(text) for text in texts)
@@ -103,7 +122,7 @@ class ChangedValues:
 
     def _is_made_list(self, value: Any) -> bool:
         profile = self._profile
-        if profile.is_blocked or not profile.has_users_code or id(value) in profile.returned:
+        if profile.is_blocked or not self._has_code or id(value) in profile.returned:
             return False
         if profile.has_maker:
             return bool(profile.changes_since_made())
@@ -113,14 +132,16 @@ class ChangedValues:
         profile = self._profile
         if id(value) in profile.torch.changed or id(value._base) in profile.torch.changed:
             return True
+        if id(value) in self._beside:
+            return False
         if id(value) in profile.torch.sources:
             return self._is_changed_source(profile.torch.sources[id(value)][1])
-        if self._held.holds(value) or id(value) in profile.torch.generated:
+        if self._held.holds(value) or id(value) in profile.torch.generated or id(value) in profile.returned:
             return False
         if is_view(value):
             whole = self._held.whole_of(value)
             return is_turned(value) if whole is None else not is_selected(value, whole)
-        if profile.is_blocked or not profile.has_users_code or id(value) in profile.returned:
+        if profile.is_blocked or not self._has_code:
             return False
         return not profile.has_maker and not self._may_be_kept and bool(value.ndim)
 

@@ -76,6 +76,15 @@ def ids_in(value: Any, depth: int = _DEEPEST) -> set[int]:
     return found
 
 
+def texts_in(value: Any, depth: int = _DEEPEST) -> set[str]:
+    """Return a text, or the texts that a value holds."""
+    if is_a(value, str):
+        return {value}
+    if not depth or not is_a(value, (Mapping, list, tuple)):
+        return set()
+    return set().union(*(texts_in(part, depth - 1) for part in parts_in(value)))
+
+
 def leading_to(passed: Iterable[tuple[T, set[int], Any]], wanted: set[int], *, alone: bool = False) -> set[T]:
     """Return the stages that led to wanted values: of each, the last first, a key, the ids of what it was given, and its output.
 

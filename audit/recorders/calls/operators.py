@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Container, Mapping, Sequence
+from pathlib import PurePath
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.recorders.calls.callables import is_a
+from audit.recorders.calls.callables import dict_of, is_a
 from audit.recorders.calls.data_values import carries_data
 
 #: The remainder is left out: it is how an index becomes a label.
@@ -105,7 +106,30 @@ def _change_of(
         return None
     if is_comparison and "JUMP" in after.opname:
         return None
+    if one.opname == "BINARY_OP" and _makes_text(instructions, place, {**names, **variables}):
+        return TEXT_PARTS
     return "operators in place" if one.opname == "BINARY_OP" and one.argrepr.endswith("=") else "operators"
+
+
+def _makes_text(instructions: Sequence[dis.Instruction], place: int, held: Mapping[str, Any]) -> bool:
+    """Return whether an operator joins texts or paths: one of its two sides is known to be one."""
+    sides = (place - 1, _place_before_value(instructions, place, 1))
+    return any(side is not None and _is_text(instructions, side, held) for side in sides)
+
+
+def _is_text(instructions: Sequence[dis.Instruction], place: int, held: Mapping[str, Any]) -> bool:
+    """Return whether an instruction leaves a text or a path on the stack."""
+    one = instructions[place]
+    if one.opname == "LOAD_CONST":
+        return is_a(one.argval, str)
+    if one.opname == "BINARY_OP":
+        return _makes_text(instructions, place, held)
+    if one.opname in ("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+        return is_a(held.get(one.argval), (str, PurePath))
+    if one.opname == "LOAD_ATTR" and place and instructions[place - 1].opname == "LOAD_FAST":
+        # As it is stored: a property could run code.
+        return is_a(dict_of(held.get(instructions[place - 1].argval)).get(one.argval), (str, PurePath))
+    return one.opname in _TEXT_PARTS
 
 
 def names_read(one: dis.Instruction) -> tuple[str, ...]:
@@ -152,12 +176,17 @@ def _is_cut(instructions: Sequence[dis.Instruction]) -> bool:
 
 def _before_value(instructions: Sequence[dis.Instruction], place: int, count: int) -> dis.Instruction | None:
     """Return the instruction before those that made so many values at the top of the stack."""
+    found = _place_before_value(instructions, place, count)
+    return None if found is None else instructions[found]
+
+
+def _place_before_value(instructions: Sequence[dis.Instruction], place: int, count: int) -> int | None:
     made = 0
     for start in range(place - 1, 0, -1):
         one = instructions[start]
         made += dis.stack_effect(one.opcode, one.arg, jump=False)
         if made == count:
-            return instructions[start - 1]
+            return start - 1
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ class TorchCalls(TorchFunctionMode):
         self.sources: dict[int, tuple[Any, Any]] = {}
         #: Tensors that were made of no other value.
         self.generated: dict[int, Any] = {}
+        #: Where the user's own code has called a function in C that may read values, such as `get_tensor` of safetensors.
+        self.reading: FrameType | None = None
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -49,7 +52,7 @@ class TorchCalls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _MAKERS:
             self._keep_generated(result)
-        elif name not in _NEUTRAL and _is_called_by_user():
+        elif name not in _NEUTRAL and self._is_called_by_user():
             self._note(name, args, kwargs or {}, result, self.later if is_load_noted() else self.changed)
         return result
 
@@ -81,6 +84,12 @@ class TorchCalls(TorchFunctionMode):
                 if is_a(part, torch.Tensor):
                     noted[id(part)] = part
 
+    def _is_called_by_user(self) -> bool:
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+            frame = frame.f_back  # type: ignore[assignment]
+        return frame is not None and frame is not self.reading and not is_library_file(frame.f_code.co_filename)
+
     def forget_values(self) -> None:
         """Let go of the values."""
         self.changed, self.later, self.sources, self.generated = {}, {}, {}, {}
@@ -90,10 +99,3 @@ def is_load_noted() -> bool:
     """Return whether stage 0 of the visit under way is recorded: what is changed then is between stages, or inside one."""
     visit = current_visit()
     return visit is not None and 0 in visit.rows
-
-
-def _is_called_by_user() -> bool:
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and not is_library_file(frame.f_code.co_filename)

@@ -13,7 +13,7 @@ from typing import Any
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import describe_code, find_in_class, is_library_file, unwrap
 from audit.recorders.calls.changed_values import ChangedValues
-from audit.recorders.calls.data_values import ids_in
+from audit.recorders.calls.data_values import ids_in, texts_in
 from audit.recorders.calls.monitor import can_monitor
 from audit.recorders.calls.rare_code import RareCode
 from audit.recorders.calls.warmed_code import WarmedCode
@@ -67,6 +67,8 @@ class UnseenChanges:
         self._is_unplaced_sent = False
         #: Whether `check_load` has been given a value.
         self.is_load_checked = False
+        #: The texts that the stages of the listed item returned.
+        self._texts: set[str] = set()
 
     def run(self, make: Callable[[], Any]) -> Any:
         """Make an item with its calls listed.
@@ -93,10 +95,15 @@ class UnseenChanges:
     def _check_parts(self, profile: CallProfile, item: Any) -> None:
         """Note where a part of the item was changed after stage 0, beside what the stages returned."""
         visit = current_visit()
-        if visit is None or 0 not in visit.rows or self._item_changes:
+        self._texts = set()
+        if visit is None or 0 not in visit.rows:
             return  # the whole item becomes stage 0, which `check_load` looks at
         try:
-            explained = set().union(*(given | ids_in(output) for given, output in visit.passed_values()))
+            passed = list(visit.passed_values())
+            self._texts = set().union(*(texts_in(output) for _, output in passed))
+            if self._item_changes:
+                return
+            explained = set().union(*(given | ids_in(output) for given, output in passed))
             if ChangedValues(profile, self._dataset).has_changed_part(item, explained):
                 self._add("part", "a part of the item was changed, which no stage returned")
         except Exception as error:
@@ -169,14 +176,14 @@ class UnseenChanges:
         if self._profile is None or self.is_load_checked:
             return
         self.is_load_checked = True
-        values = ChangedValues(self._profile, self._dataset, may_be_kept=not self._is_first)
+        values = ChangedValues(self._profile, self._dataset, may_be_kept=not self._is_first, has_stage=not is_load_only)
         if values.is_changed(value):
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
             self._add("" if is_load_only else "load", text)
         elif self._profile.is_blocked and self._own_entry() is not None:
             what = "stages" if is_load_only else "changes before the first stage"
             self._add("profiler", f"whether there are {what} that audit cannot observe is not known")
-        elif values.has_changed_text(item, value):
+        elif values.has_changed_text(item, value, self._texts):
             self._add("text", "a text of the item was changed, which no stage returned")
         self._profile.forget_values()
 

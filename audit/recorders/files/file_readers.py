@@ -3,23 +3,26 @@
 Methods that read from a file which was opened before, perhaps for another item, are observed likewise: their object has the path.
 While a visit is under way, a reader written in Python has a trampoline for its code (function_slot.py); one that is written
 in C has a stand-in wherever its module, or a module of the user's own, holds it. Both only note the path and call the reader.
-Only packages that are imported already are looked at.
+Only packages that are imported already are looked at, and those that an item imports: then the stand-ins are put in place at once.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
+from urllib.parse import unquote
 
+from audit.recorders.calls.call_profile import READERS
 from audit.recorders.calls.callables import is_library_file
 from audit.recorders.calls.function_slot import FunctionSlot, is_observable
-from audit.recorders.files.opened_files import note_opened_file
+from audit.recorders.files.opened_files import is_noting, note_opened_file
 from audit.recorders.files.thread_files import thread_slots
 
 #: By module, the functions and classes whose first argument is a path.
@@ -37,11 +40,15 @@ _READERS = {
     "av": ("open",),
     "pyarrow": ("memory_map",),
     "pyarrow.parquet.core": ("read_table", "ParquetFile"),
+    "pyarrow.dataset": ("dataset",),
     "pyarrow.feather": ("read_table", "read_feather"),
     "pyarrow.csv": ("read_csv",),
     "pyarrow.json": ("read_json",),
+    "safetensors": ("safe_open",),
     "safetensors.torch": ("load_file",),
     "safetensors.numpy": ("load_file",),
+    "lmdb": ("open", "Environment"),
+    "sqlite3": ("connect",),
 }
 #: By module, the methods that read from an open file, and where their object has its path.
 _METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -55,6 +62,9 @@ _METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
 #: Files that were read by such methods: each item that reads from one is known.
 OBSERVED: set[str] = set()
 _MOST_OBSERVED = 1024
+#: Folders of tables that were opened since these were last taken. Which of their files are read is not seen.
+FOLDERS: set[str] = set()
+_MOST_FILES = 4096
 
 
 class _HeldMethod:
@@ -80,6 +90,11 @@ def _noting_object(method: Any, path: Callable[[Any], Any]) -> Any:
         _note_object(handle, path)
         return method(handle, *args, **kwargs)
 
+    return _as_reader(read)
+
+
+def _as_reader(read: Any) -> Any:
+    READERS.add(read.__code__)
     return read
 
 
@@ -113,23 +128,88 @@ class _HeldReader:
 
 
 def _noting(reader: Any) -> Any:
+    if isinstance(reader, type):
+        return _ClassStandIn(reader)
+
     @functools.wraps(reader, updated=())
     def read(*args: Any, **kwargs: Any) -> Any:
-        _note(args, kwargs)
+        _note(args, kwargs, name=getattr(reader, "__name__", ""))
         return reader(*args, **kwargs)
 
-    return read
+    return _as_reader(read)
 
 
-def _note(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+class _ClassStandIn:
+    """Stands for a class written in C: it makes objects of that class, and is it for `isinstance` and for subclasses."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _note(args, kwargs, name=self._kind.__name__)
+        return self._kind(*args, **kwargs)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, self._kind)
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return issubclass(kind, self._kind)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (self._kind,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kind, name)
+
+
+def _note(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> None:
     path = args[0] if args else next(iter(kwargs.values()), None)
-    note_opened_file(path)
+    if not is_noting() or not isinstance(path, (str, bytes, os.PathLike)):
+        return
+    path = os.fsdecode(path)
+    if name == "connect":
+        path = _path_of_base(path)
+    if not os.path.isdir(path):
+        note_opened_file(path)
+    elif name == "Environment":
+        note_opened_file(os.path.join(path, "data.mdb"))
+    elif name == "read_table" and kwargs.get("filters") is None and (files := _tables_in(path)) is not None:
+        for file in files:
+            note_opened_file(file)
+    else:
+        FOLDERS.add(path)
+
+
+def _path_of_base(name: str) -> str:
+    """Return the file that SQLite is given: it may be named by a URI."""
+    return unquote(name.removeprefix("file:").partition("?")[0]) if name.startswith("file:") else name
+
+
+def _tables_in(folder: str) -> list[str] | None:
+    """Return the files that Arrow reads of a folder, in its order; None if there are too many."""
+    found: list[str] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        found += [os.path.join(place, name) for name in sorted(names) if not name.startswith((".", "_"))]
+        if len(found) > _MOST_FILES:
+            return None
+    return sorted(found)
 
 
 def _observe(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # Of a class it is `__init__`, whose first argument is the object.
-    _note(args[1:] if slot.function.__name__ == "__init__" else args, kwargs)
+    name = slot.function.__name__
+    if name == "dataset" and _is_called_by_reader(sys._getframe(1)):
+        return slot.original(*args, **kwargs)
+    _note(args[1:] if name == "__init__" else args, kwargs, name=name)
     return slot.original(*args, **kwargs)
+
+
+def _is_called_by_reader(frame: FrameType | None) -> bool:
+    """Return whether `read_table` has called this: then it was noted which files are read."""
+    while frame is not None and frame.f_code.co_name != "read_table":
+        frame = frame.f_back if is_library_file(frame.f_code.co_filename) else None
+    return frame is not None
 
 
 def _users_places(reader: Any) -> Iterator[tuple[dict[str, Any], str]]:
@@ -143,7 +223,41 @@ def _users_places(reader: Any) -> Iterator[tuple[dict[str, Any], str]]:
             yield from ((vars(module), name) for name, value in list(vars(module).items()) if value is reader)
 
 
-Reader = FunctionSlot | _HeldReader | _HeldMethod
+class _Imports:
+    """The import statement: a reader that an item imports is observed from then on."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._before: Any = None
+        self._late: list[Reader] = []
+
+    def put(self) -> bool:
+        if self._users == 0:
+            self._before = builtins.__import__
+            builtins.__import__ = self._import
+        self._users += 1
+        return True
+
+    def restore(self) -> None:
+        self._users -= 1
+        if self._users:
+            return
+        if builtins.__import__ == self._import:
+            builtins.__import__ = self._before
+        for reader in self._late:
+            reader.restore()
+        self._late = []
+
+    def _import(self, *args: Any, **kwargs: Any) -> Any:
+        found = self._before(*args, **kwargs)
+        if len(sys.modules) != _modules and is_noting():
+            known = {id(reader) for reader in (*_readers, *self._late)}
+            fresh = [reader for reader in _known_readers() if id(reader) not in known]
+            self._late += [reader for reader in fresh if reader.put()]
+        return found
+
+
+Reader = FunctionSlot | _HeldReader | _HeldMethod | _Imports
 
 #: By module and name; None for what cannot be observed.
 _found: dict[tuple[str, str], Reader | None] = {}
@@ -151,7 +265,7 @@ _found: dict[tuple[str, str], Reader | None] = {}
 
 def _known_readers() -> Iterator[Reader]:
     for package, names in _READERS.items():
-        if (module := sys.modules.get(package)) is None:
+        if (module := _imported(package)) is None:
             continue
         for name in names:
             if (package, name) not in _found:
@@ -159,7 +273,7 @@ def _known_readers() -> Iterator[Reader]:
             if (reader := _found[package, name]) is not None:
                 yield reader
     for package, methods in _METHODS.items():
-        if (module := sys.modules.get(package)) is None:
+        if (module := _imported(package)) is None:
             continue
         for kind, name, path in methods:
             key = package, f"{kind}.{name}"
@@ -169,6 +283,12 @@ def _known_readers() -> Iterator[Reader]:
                 yield reader
 
 
+def _imported(package: str) -> ModuleType | None:
+    """Return a module that has been imported to its end."""
+    module = sys.modules.get(package)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def _make(module: ModuleType, name: str) -> Reader | None:
     reader = vars(module).get(name)
     if reader is None:
@@ -176,8 +296,7 @@ def _make(module: ModuleType, name: str) -> Reader | None:
     function = vars(reader).get("__init__") if isinstance(reader, type) else reader
     if isinstance(function, FunctionType) and is_observable(function):
         return FunctionSlot(function, _observe)
-    # A class in C is asked for with isinstance, too: it stays where it is.
-    return None if isinstance(reader, type) or not callable(reader) else _HeldReader(module, name, reader)
+    return _HeldReader(module, name, reader) if callable(reader) else None
 
 
 def _make_method(kind: Any, name: str, path: Callable[[Any], Any]) -> Reader | None:
@@ -198,6 +317,7 @@ def _make_method(kind: Any, name: str, path: Callable[[Any], Any]) -> Reader | N
 _readers: list[Reader] = []
 _modules = 0
 _threads: list[FunctionSlot] = []
+_imports = _Imports()
 
 
 def observe_readers() -> list[Reader]:
@@ -212,4 +332,4 @@ def find_readers() -> None:
     if len(sys.modules) != _modules:
         _modules = len(sys.modules)
         _threads = _threads or thread_slots()
-        _readers = [*_known_readers(), *_threads]
+        _readers = [*_known_readers(), *_threads, _imports]

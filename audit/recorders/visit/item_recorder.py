@@ -14,6 +14,7 @@ from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import BatchLayout, Packed, RecordedBatch, Weights, pack_rows
+from audit.recorders.files.file_readers import FOLDERS
 from audit.recorders.files.hugging_face import describe_batches, is_mapped
 from audit.recorders.files.origin import ListedFile, Origin, class_names, listed_file
 from audit.recorders.files.thread_files import FILES, UNKNOWN, watch_all_threads
@@ -122,7 +123,7 @@ class ItemRecorder:
         run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
         before = self._kept.positions() if self._kept.handles else None
         made = self._maker.make(request, run, self.level.get())
-        if before is not None or FILES or UNKNOWN or (made.visit.opened and not made.is_plain):
+        if before is not None or FILES or UNKNOWN or FOLDERS or (made.visit.opened and not made.is_plain):
             self._note_kept(made, before)
         if self._kept.is_due():
             self._look_again(made)
@@ -164,7 +165,7 @@ class ItemRecorder:
             return make()
         before = self._kept.positions() if self._kept.handles else None
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
-        if before is not None or FILES or UNKNOWN or (made.visit.opened and not made.is_plain):
+        if before is not None or FILES or UNKNOWN or FOLDERS or (made.visit.opened and not made.is_plain):
             self._note_kept(made, before)
         if self._kept.is_due():
             self._look_again(made)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from audit.recorders.calls.callables import dict_of, is_a, items_of
-from audit.recorders.files.file_readers import OBSERVED
+from audit.recorders.files.file_readers import FOLDERS, OBSERVED
 from audit.recorders.files.open_descriptors import new_descriptors, open_descriptors
 from audit.recorders.files.source_files import is_data_file, is_media
 from audit.recorders.files.thread_files import FILES, UNKNOWN, take_unclaimed
@@ -30,7 +30,7 @@ _UNSEEN = {
     "cv2": ("VideoCapture",),
     "decord": ("VideoReader", "AudioReader"),
     "av": ("InputContainer",),
-    "pyarrow": ("ParquetFile", "RecordBatchFileReader", "MemoryMappedFile"),
+    "pyarrow": ("ParquetFile", "RecordBatchFileReader", "MemoryMappedFile", "FileSystemDataset", "ParquetDataset"),
     "rasterio": ("DatasetReader",),
     "soundfile": ("SoundFile",),
 }
@@ -55,6 +55,9 @@ class KeptFiles:
         #: Files that were open before the recording, and how many items were made since.
         self._before = open_descriptors()
         self._visits = 0
+        # Those of an earlier recording or replay are not of this dataset.
+        take_unclaimed()
+        FOLDERS.clear()
         self._find()
 
     def positions(self) -> list[int | None]:
@@ -90,7 +93,9 @@ class KeptFiles:
         self.end_batch()
 
     def end_batch(self) -> None:
-        """Tell of files that were opened in threads which go on after the item, or the batch."""
+        """Tell of files that were opened in threads which go on after the item, or the batch, and of folders of tables."""
+        while FOLDERS:
+            self._say(f"files of the folder {FOLDERS.pop()}")
         if (
             (FILES or UNKNOWN)
             and (found := [path for path in take_unclaimed() if is_data_file(path)])

@@ -398,19 +398,36 @@ class Texts(Rows):
 
 
 @pytest.mark.parametrize(
-    ("form", "is_reported"),
+    ("make", "is_reported"),
     [
-        (lambda a, b: {"text": a, "context": b.upper()}, True),
-        (lambda a, b: {"text": a, "context": b + " and more"}, True),
-        (lambda a, b: (a, b.replace("second", "other"), 1), True),
-        (lambda a, b: {"text": a, "context": b}, False),
-        (lambda a, b: (a, b, 1), False),
+        (lambda self, n: {"text": self.first[n], "context": self.second[n].upper()}, True),
+        (lambda self, n: {"text": self.first[n], "context": self.second[n] + " and more"}, True),
+        (lambda self, n: (self.first[n], self.second[n].replace("second", "other"), 1), True),
+        (lambda self, n: {"text": self.first[n], "context": self.second[n]}, False),
+        (lambda self, n: (self.first[n], self.second[n], 1), False),
     ],
 )
-def test_a_second_text_that_is_changed_is_reported(form: Any, is_reported: bool, tmp_path: Path) -> None:
-    kind = type("Texts", (Texts,), {"form": staticmethod(form)})
+def test_a_second_text_that_is_changed_is_reported(make: Any, is_reported: bool, tmp_path: Path) -> None:
+    kind = type("Texts", (Texts,), {"__getitem__": make})
     texts = unrecorded(tmp_path / "lineage", kind())
     assert any("a text of the item was changed" in text for text in texts) == is_reported, texts
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda a, b: {"text": a, "context": b.upper()},
+        lambda a, b: {"text": a, "context": b + " and more"},
+        lambda a, b: (a, b.replace("second", "other"), 1),
+        lambda a, b: {"text": a, "context": b},
+        lambda a, b: (a, b, 1),
+    ],
+)
+def test_a_second_text_that_a_stage_returned_is_not_reported(form: Any, tmp_path: Path) -> None:
+    kind = type("Texts", (Texts,), {"form": staticmethod(form)})
+    assert unrecorded(tmp_path / "lineage", kind()) == []
+    with audit.open(tmp_path / "lineage") as store:
+        assert ("<lambda>",) in store.sql("SELECT name FROM stages").fetchall()
 
 
 class Branching(Dataset):  # type: ignore[type-arg]

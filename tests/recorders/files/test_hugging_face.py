@@ -59,6 +59,22 @@ def test_a_function_that_runs_in_another_thread_is_named(rows: Any, tmp_path: Pa
     assert record(tmp_path / "plain", stream.shuffle(seed=0, buffer_size=2)) == []
 
 
+def shout(row: Any) -> Any:
+    return {"text": row["text"].upper()}
+
+
+def measure(row: Any) -> Any:
+    return {"x": torch.tensor([len(row["text"]) * 1.0, 2.0]), "text": row["text"]}
+
+
+@pytest.mark.parametrize("function", [shout, measure])
+def test_a_text_that_map_returned_is_not_a_change(function: Any, rows: Any, tmp_path: Path) -> None:
+    assert record(tmp_path / "lineage", rows.to_iterable_dataset().map(function)) == []
+    with audit.open(tmp_path / "lineage") as store:
+        names = store.sql("SELECT DISTINCT name FROM stage_outputs WHERE stage = 1").fetchall()
+    assert names == [(function.__name__,)]
+
+
 @pytest.mark.parametrize("method", ["set_transform", "with_transform"])
 def test_a_transform_of_whole_batches_is_named(method: str, rows: Any, tmp_path: Path) -> None:
     dataset = getattr(rows, method)(to_tensors) or rows
