@@ -10,7 +10,7 @@ import numpy as np
 from audit.checks.context import Context
 from audit.checks.model.box_fit import BoxFit
 from audit.checks.model.mask_fit import MaskFit, MaskPair
-from audit.checks.model.missed_by_size import exceeds_chance
+from audit.checks.shared.statistics import holm, two_rates
 from audit.checks.shared.target_pairs import BoxPair, fits
 from audit.checks.values.odd_scale import find_limit
 
@@ -65,7 +65,8 @@ def missed_by_size(rng: np.random.Generator, n: int, fault: bool) -> bool:
     """A detector misses half of the small objects, a third of all, and 10 % of the others; one object in each picture."""
     small, others = n // 3, n - n // 3
     missed, usual = int(rng.binomial(small, 0.5 if fault else 0.1)), int(rng.binomial(others, 0.1))
-    return min(small, others) >= 30 and exceeds_chance(missed / small, usual / others, small, 0.3)
+    sure = holm([two_rates(missed, small, usual, others)] * 2, 0.001)[0]
+    return min(small, others) >= 30 and sure and missed / small - usual / others >= 0.3
 
 
 def odd_scale(rng: np.random.Generator, n: int, fault: bool) -> bool:

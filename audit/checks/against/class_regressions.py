@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.source_pairs import pair_by_source
-from audit.checks.shared.statistics import holm
+from audit.checks.shared.statistics import fewest_flips, holm
 from audit.lineage.diff.mcnemar import p_value
 from audit.store.sql_literal import literal
 
@@ -48,9 +48,17 @@ class ClassRegressions(Check):
             found.gained += is_now and not was
         if not classes:
             raise Skip(f"no sample has a label and a prediction both here and in {baseline.name}")
-        labels = sorted(classes)
+        level = context.options["significance"]
+        # A class of fewer samples cannot differ significantly, whatever became of them, and is not tested.
+        needed = fewest_flips(level / len(classes))
+        labels = sorted(label for label, one in classes.items() if one.samples >= needed)
+        if not labels:
+            most = max(one.samples for one in classes.values())
+            raise Skip(f"the largest class has {most} samples in both runs; at least {needed} are needed")
+        if len(labels) < len(classes):
+            context.note(f"{len(classes) - len(labels):,} of {len(classes):,} classes have fewer than {needed} samples")
         chances = [p_value(classes[label].lost, classes[label].gained) for label in labels]
-        for label, chance, sure in zip(labels, chances, holm(chances, context.options["significance"]), strict=True):
+        for label, chance, sure in zip(labels, chances, holm(chances, level), strict=True):
             one = classes[label]
             drop = (one.lost - one.gained) / one.samples
             if sure and drop >= context.options["drop"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.baseline import Distribution, counts_of, distributions_of
 from audit.checks.context import Context
 from audit.checks.shared import distance
@@ -43,6 +43,10 @@ class Drift(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         compared = [*self._counts(context), *self._distributions(context)]
+        if not compared:
+            baseline, least = context.facts.baseline, context.options["samples"]
+            assert baseline is not None
+            raise Skip(f"this run or {baseline.name} has fewer than {least} samples of each kind; both need {least}")
         sure = holm([one.chance for one in compared], context.options["significance"])
         found = [one for one, significant in zip(compared, sure, strict=True) if one.is_large and significant]
         seen: set[str] = set()

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
+import numpy as np
+
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.hashes import Array
 from audit.checks.shared.picture_measures import Measures
 from audit.checks.shared.signatures import exact_measures
 from audit.store.read.rows import QueryRow
@@ -22,6 +25,11 @@ _LEVELS = "('L', 'RGB')"
 
 #: Of fewer pictures no size is usual.
 _FEWEST = 10
+#: Drawings lie on a black or a white ground: the median level at the border. So many have one, and so many at most the other.
+_BLACK, _WHITE = 24, 231
+_USUAL, _ODD = 0.8, 0.2
+#: So many pictures at least, and so many odd ones.
+_FEWEST_DRAWN, _FEWEST_ODD = 100, 3
 
 
 class _SizeCount(TypedDict):
@@ -37,7 +45,7 @@ class _SizeCount(TypedDict):
 class ImageQuality(Check):
     """Check sizes, brightness and modes from recorded statistics, and sharpness from the pictures."""
 
-    description = "Pictures that are dark, bright, blurry, of odd size or aspect, nearly empty, or grey among coloured."
+    description = "Pictures that are dark, bright, blurry, of odd size or aspect, nearly empty, grey among coloured, or inverted among drawings."
     severity = "warning"
     needs = ("pictures",)
     options = settings(
@@ -64,6 +72,34 @@ class ImageQuality(Check):
                 place = (row["index"], row["source"])
                 yield _finding(context, place, "is grey among coloured pictures", f"mode {row['mode']}", None, None)
         yield from self._looked_at(context)
+        yield from self._find_inverted(context)
+
+    def _find_inverted(self, context: Context) -> Iterable[Finding]:
+        """Report pictures on a white ground where nearly all others are on a black one, or the reverse: some were inverted."""
+        try:
+            seen = exact_measures(context, context.options["pictures"])
+        except Skip:
+            return
+        if len(seen) < _FEWEST_DRAWN:
+            return
+        rims = _border_levels(np.stack([one.thumbnail for one in seen]))
+        for usual, odd, words in (
+            (rims <= _BLACK, rims >= _WHITE, ("white", "black")),
+            (rims >= _WHITE, rims <= _BLACK, ("black", "white")),
+        ):
+            if usual.mean() < _USUAL or not _FEWEST_ODD <= odd.sum() <= _ODD * len(seen):
+                continue
+            one = seen[int(np.flatnonzero(odd)[0])].picture
+            yield Finding(
+                f"{odd.sum():,} of {len(seen):,} pictures have a {words[0]} border, where {usual.mean():.0%} have a {words[1]} one, such as "
+                f"{one.source} (index {one.index}): were they inverted?",
+                index=one.index,
+                source=one.source,
+                stage=0,
+                value=float(odd.mean()),
+                threshold=_ODD,
+                sql=context.evidence("stage_outputs", one.index, "stage = 0"),
+            )
 
     def _unusual(self, context: Context) -> list[QueryRow]:
         """Return the pictures that are unusual by their statistics: one pass counts them, another fetches them if there are any."""
@@ -154,6 +190,13 @@ class ImageQuality(Check):
                     context, place, "is grey among coloured pictures", "its channels are equal", None, None
                 )
                 yield replace(found, severity="info")
+
+
+def _border_levels(thumbnails: Array) -> Array:
+    """Return the median level of the pixels at the border of each picture."""
+    sides = [thumbnails[:, 0], thumbnails[:, -1], thumbnails[:, 1:-1, 0], thumbnails[:, 1:-1, -1]]
+    levels: Array = np.median(np.concatenate(sides, axis=1), axis=1)
+    return levels
 
 
 def _side(row: _SizeCount) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
@@ -17,6 +18,20 @@ from audit.store.read.rows import QueryRow
 #: At most about this many texts are compared; shorter ones may have the same words by chance.
 _TEXTS, _LONG_ENOUGH = 20_000, 20
 _WORDS = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of two samples that have something in common."""
+
+    index: int
+    source: str
+    split: str | None
+
+    @property
+    def name(self) -> str:
+        """Return the words for the sample."""
+        return _name(self.index, self.source, self.split)
 
 
 class Leakage(Check):
@@ -60,24 +75,9 @@ class Leakage(Check):
 
 def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Finding]:
     for copy in found:
-        sides = [(picture, picture.split) for picture in (copy.picture, copy.original)]
-        if sides[0][1] == sides[1][1] or None in (sides[0][1], sides[1][1]):
-            continue
-        # What is evaluated must be new: the finding is at the picture of the evaluation split.
-        sides.sort(key=lambda side: not is_evaluation(side[1]))
-        (one, one_split), (two, two_split) = sides
-        yield Finding(
-            _sentence(
-                f"{_name(one.source, one.index, one_split)} {copy.said} {_name(two.source, two.index, two_split)}."
-            ),
-            index=one.index,
-            source=one.source,
-            stage=0,
-            value=copy.similarity,
-            sql=f"SELECT index, source, split, label FROM samples WHERE run_id = {context.run_literal} "
-            f"AND index IN ({one.index}, {two.index})",
-            severity="warning",
-        )
+        one, two = (_Side(side.index, side.source, side.split) for side in (copy.picture, copy.original))
+        if one.split != two.split and None not in (one.split, two.split):
+            yield _shared_by_splits(context, one, two, f"{copy.said} {{}}.", copy.similarity)
 
 
 def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
@@ -95,19 +95,24 @@ def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
         first = known.setdefault(words, row)
         if len(words) < _LONG_ENOUGH or first["split"] == row["split"] or first["data"] == row["data"]:
             continue
-        # What is evaluated must be new: the finding is at the text of the evaluation split.
-        one, two = sorted((row, first), key=lambda side: not is_evaluation(side["split"]))
-        yield Finding(
-            _sentence(
-                f"{_name(one['source'], one['index'], one['split'])} has the same words as "
-                f"{_name(two['source'], two['index'], two['split'])}: only case, spaces or punctuation differ."
-            ),
-            index=one["index"],
-            source=one["source"],
-            stage=0,
-            sql=f"SELECT index, source, split, label FROM samples WHERE run_id = {context.run_literal} AND index IN ({one['index']}, {two['index']})",
-            severity="warning",
-        )
+        one, two = (_Side(side["index"], side["source"], side["split"]) for side in (row, first))
+        yield _shared_by_splits(context, one, two, "has the same words as {}: only case, spaces or punctuation differ.")
+
+
+def _shared_by_splits(context: Context, one: _Side, two: _Side, said: str, value: float | None = None) -> Finding:
+    """Return the finding about two samples of different splits; `said` is what the first has in common with the second."""
+    # What is evaluated must be new: the finding is at the sample of the evaluation split.
+    one, two = sorted((one, two), key=lambda side: not is_evaluation(side.split))
+    return Finding(
+        _sentence(f"{one.name} {said.format(two.name)}"),
+        index=one.index,
+        source=one.source,
+        stage=0,
+        value=value,
+        sql=f"SELECT index, source, split, label FROM samples WHERE run_id = {context.run_literal} "
+        f"AND index IN ({one.index}, {two.index})",
+        severity="warning",
+    )
 
 
 def _copies_of_another_run(context: Context, found: list[Copy], other: str) -> Iterable[Finding]:
@@ -124,7 +129,7 @@ def _copies_of_another_run(context: Context, found: list[Copy], other: str) -> I
         )
 
 
-def _name(source: str, index: int, split: str | None) -> str:
+def _name(index: int, source: str, split: str | None) -> str:
     """Return the words for a sample; one without a file is known by its index alone, which several splits have."""
     if source.startswith("dataset://"):
         return f"sample {index} of the split {split} ({source})"
@@ -149,8 +154,8 @@ def _splits(context: Context) -> Iterable[Finding]:
     for row in context.offenders(query):
         yield Finding(
             _sentence(
-                f"{_name(row['source'], row['index'], row['split'])} has the same content as "
-                f"{_name(row['first'], row['first_index'], row['home'])}: it is in the splits {', '.join(row['splits'])}."
+                f"{_name(row['index'], row['source'], row['split'])} has the same content as "
+                f"{_name(row['first_index'], row['first'], row['home'])}: it is in the splits {', '.join(row['splits'])}."
             ),
             index=row["index"],
             source=row["source"],

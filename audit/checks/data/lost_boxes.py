@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.statistics import binomial_tail, wilson
 
 #: For each stage of each visit: objects before it, how many of them it lost, and how many of those left it cut.
 _STEPS = """
@@ -31,6 +32,9 @@ _STEPS = """
     FROM steps WHERE before IS NOT NULL
 """
 
+#: The probability of so many lost objects if no more than the allowed share is lost.
+_UNLIKELY = 0.001
+
 
 class LostBoxes(Check):
     """Compare the target boxes before and after each stage that takes them together with the picture."""
@@ -55,11 +59,15 @@ class LostBoxes(Check):
             raise Skip("No stage returns a picture together with its boxes.")
         for row in rows:
             share = (row["lost"] + row["cut"]) / row["objects"] if row["objects"] else 0.0
-            if share <= context.options["share"]:
+            # Crops are random: of few objects, many are lost by chance.
+            found, limit = row["lost"] + row["cut"], context.options["share"]
+            if share <= limit or (0 < limit < 1 and binomial_tail(found, row["objects"], limit) >= _UNLIKELY):
                 continue
+            low, high = wilson(found, row["objects"])
             yield Finding(
                 f"{row['name']} loses {row['lost']:,} of {row['objects']:,} objects and leaves less than "
-                f"{context.options['least']:.0%} of {row['cut']:,} others.",
+                f"{context.options['least']:.0%} of {row['cut']:,} others: "
+                f"{share:.0%} (95 % interval {low:.0%} to {high:.0%}).",
                 stage=row["stage"],
                 value=share,
                 threshold=context.options["share"],

@@ -8,9 +8,13 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.fingerprint import VISIT, have_same_rows
+from audit.checks.shared.statistics import holm
+from audit.lineage.diff.mcnemar import p_value
 
 #: How many predictions are searched for a shift, and how many batches each block has if there are more.
 _ENOUGH, _STRETCH = 1_000_000, 16
+#: The probability of a shift, in either direction, that is not there.
+_LEVEL = 0.001
 
 
 class Alignment(Check):
@@ -128,14 +132,19 @@ def _find_shift(context: Context) -> Iterable[Finding]:
         for side in ("before", "after")
     )
     query = f"WITH shown AS MATERIALIZED ({query}) {sides}"
-    for row in context.rows(query):
+    rows = context.rows(query)
+    # At each place the prediction fits one of the two labels, or neither: McNemar's test.
+    chances = [
+        p_value(round((row["shifted"] or 0) * row["places"]), round((row["now"] or 0) * row["places"])) for row in rows
+    ]
+    for row, sure in zip(rows, holm(chances, _LEVEL), strict=True):
         if row["places"] < 8:
             continue
         # Shifted rows are right where the neighbour has the same label; rows with wrong labels are not.
         if row["beside"]["places"] >= 8 and row["beside"]["matching"] < row["shifted"] / 2:
             continue
         gain = row["shifted"] - row["now"]
-        if gain > max(context.options["shift_gain"], 2 / math.sqrt(row["places"])):
+        if sure and gain > context.options["shift_gain"]:
             yield Finding(
                 f"Predictions are shifted by one against labels: at {row['places']:,} places where the label changes, "
                 f"{row['shifted']:.0%} fit the label of the sample {row['side']}, and {row['now']:.0%} their own.",

@@ -42,7 +42,8 @@ class Accuracy(Check):
         context.note(f"accuracy {accuracy:.2%} of {row['graded']:,}{of} (95 % interval {low:.1%} to {high:.1%})")
         wanted, baseline = context.options["min"], context.facts.baseline
         if wanted is not None and accuracy < wanted:
-            yield _make_finding(accuracy, wanted, f"below the minimum of {wanted:.2%}", query)
+            said = f"below the minimum of {wanted:.2%} (95 % interval {low:.1%} to {high:.1%} of {row['graded']:,} samples)"
+            yield _make_finding(accuracy, wanted, said, query)
         if baseline is not None and baseline.accuracy is not None:
             least = baseline.accuracy - context.options["max_drop"]
             if accuracy < least and self._is_certain(context, baseline, row["graded"], accuracy):

@@ -76,11 +76,14 @@ class Calibration(Check):
             )
             / total
         )
-        context.note(f"expected calibration error {gap:.3f}")
-        if gap - noise > context.options["max"]:
+        # The errors of all bins together vary at most as the number of right predictions does.
+        doubt = 2 * math.sqrt(sum(max(row["confidence"] * (1 - row["confidence"]), 0) * row["samples"] for row in rows))
+        least = max(0.0, gap - noise - doubt / total)
+        context.note(f"expected calibration error {gap:.3f}, of which {noise:.3f} is expected by chance")
+        if least > context.options["max"]:
             sure = sum(row["samples"] * (row["confidence"] - row["accuracy"]) for row in rows)
             yield Finding(
-                f"The expected calibration error is {gap:.3f}: the model is {'over' if sure > 0 else 'under'}confident.",
+                f"The expected calibration error is {gap:.3f}, and at least {least:.3f} without chance: the model is {'over' if sure > 0 else 'under'}confident.",
                 value=gap,
                 threshold=context.options["max"],
                 sql=query,

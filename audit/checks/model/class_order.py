@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.checks.shared.statistics import binomial_tail
 from audit.class_names import show_class
 
 #: A swap is reported only where guessing would show it less often than this.
@@ -98,6 +99,9 @@ def _find_shift(context: Context, rows: list[PredictedClass], size: int, before:
         share = sum(row["count"] for row in rows if row["predicted"] == (row["label"] + step) % size) / total
         if share >= context.options["permuted_accuracy"] and share - before >= context.options["gain"]:
             classes = context.run.classes or []
+            # A model that guesses agrees with the neighbours of a few labels by chance; two neighbours are tried.
+            if 2 * binomial_tail(round(share * total), total, 1 / size) >= _UNLIKELY:
+                continue
             return Finding(
                 f"Classes are shifted by one: {share:.0%} of {total:,} predictions are the class "
                 f"{'after' if step > 0 else 'before'} the label, such as {show_class(classes, step % size)} for "
@@ -119,6 +123,11 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
     share = context.options["permuted_accuracy"]
     classes = context.run.classes or []
     guess = 1 / max(2, len({row["predicted"] for row in rows}))
+    large = sum(total >= 5 for total in totals.values())
+    if large < 2:
+        context.note("swapped classes were not looked for: no two classes have 5 samples")
+    #: Of many pairs of classes some are taken for each other by chance.
+    pairs = max(1, large * (large - 1) // 2)
     for (label, predicted), count in sorted(counts.items()):
         other = counts.get((predicted, label), 0)
         if label >= predicted or min(totals[label], totals.get(predicted, 0)) < 5:
@@ -129,7 +138,7 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
         if len(totals) > 2 and _right_beside(counts, totals, {label, predicted}) < share / 2:
             continue
         # A model that guesses takes a few samples of two classes for each other by chance.
-        if _chance(count + other, totals[label] + totals[predicted], guess) < _UNLIKELY:
+        if binomial_tail(count + other, totals[label] + totals[predicted], guess) * pairs < _UNLIKELY:
             yield Finding(
                 f"{show_class(classes, label)} and {show_class(classes, predicted)} are predicted as each other, in {count} of "
                 f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes are swapped.",
@@ -143,16 +152,6 @@ def _right_beside(counts: dict[tuple[int, int], int], totals: dict[int, int], pa
     """Return the accuracy of the samples whose label is not one of a pair."""
     rest = {label: total for label, total in totals.items() if label not in pair}
     return sum(counts.get((label, label), 0) for label in rest) / sum(rest.values())
-
-
-def _chance(least: int, trials: int, probability: float) -> float:
-    """Return the probability of at least so many successes in so many trials."""
-    whole, hit, miss = math.lgamma(trials + 1), math.log(probability), math.log1p(-probability)
-    terms = (
-        math.exp(whole - math.lgamma(n + 1) - math.lgamma(trials - n + 1) + n * hit + (trials - n) * miss)
-        for n in range(least, trials + 1)
-    )
-    return sum(terms)
 
 
 def _names(context: Context) -> Iterable[Finding]:

@@ -55,7 +55,13 @@ class Head(Check):
         )
         for row in context.rows(query):
             total, share = row["total"], row["samples"] / row["total"]
-            if total < context.options["samples"] or share < context.options["share"]:
+            if total < context.options["samples"]:
+                least = context.options["samples"]
+                context.note(
+                    f"{total} predictions are too few to judge whether one class takes all; {least} are needed"
+                )
+                continue
+            if share < context.options["share"]:
                 continue
             # If nearly all labels are of that class, correct predictions are too.
             right = row["labelled"] / row["labels"] if row["labels"] else 0.0

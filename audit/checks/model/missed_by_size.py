@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.statistics import holm, two_rates
 
 _SIZES = """
     SELECT CASE WHEN area < 1024 THEN 'small' WHEN area < 9216 THEN 'medium' ELSE 'large' END AS size,
@@ -26,18 +26,25 @@ class MissedBySize(Check):
     options = settings(
         difference=Option(0.3, "Report a size of which this share more is missed than of the others."),
         objects=Option(30, "Judge a size only if it has at least this many objects, and the others too."),
+        significance=Option(0.001, "The probability of any false finding among all sizes (Holm)."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
         rows = context.rows(_SIZES)
         if not rows:
             raise Skip("The run has no target boxes.")
-        for row in rows:
-            others = row["every"] - row["objects"]
-            if min(row["objects"], others) < context.options["objects"]:
-                continue
-            share, usual = row["missed"] / row["objects"], (row["every_missed"] - row["missed"]) / others
-            if not exceeds_chance(share, usual, row["objects"], context.options["difference"]):
+        least = context.options["objects"]
+        judged = [row for row in rows if min(row["objects"], row["every"] - row["objects"]) >= least]
+        if not judged:
+            raise Skip(f"no size, or no two of them, have {least} objects; the run has {rows[0]['every']:,}")
+        chances = [
+            two_rates(row["missed"], row["objects"], row["every_missed"] - row["missed"], row["every"] - row["objects"])
+            for row in judged
+        ]
+        for row, sure in zip(judged, holm(chances, context.options["significance"]), strict=True):
+            share = row["missed"] / row["objects"]
+            usual = (row["every_missed"] - row["missed"]) / (row["every"] - row["objects"])
+            if not sure or share - usual < context.options["difference"]:
                 continue
             yield Finding(
                 f"{row['missed']:,} of {row['objects']:,} {row['size']} objects are missed ({share:.0%}), but only "
@@ -46,8 +53,3 @@ class MissedBySize(Check):
                 threshold=context.options["difference"],
                 sql=_SIZES,
             )
-
-
-def exceeds_chance(share: float, usual: float, objects: int, difference: float) -> bool:
-    """Return whether a share of missed objects exceeds that of the others by the difference, and by three standard errors."""
-    return share - usual >= max(difference, 3 * math.sqrt(max(usual * (1 - usual), 0.01) / objects))

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable
 from statistics import NormalDist
 
-from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, settings
+from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.statistics import wilson
+from audit.store.read.rows import QueryRow
 
 
 class PerClassAccuracy(Check):
@@ -32,23 +34,32 @@ class PerClassAccuracy(Check):
         rows = context.rows(query)
         # Of a thousand classes, fifty lie outside of their 95 % intervals; so the interval is wider with more classes.
         z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(rows)))
+        wanted, gap = context.options["min"], context.options["max_gap"]
+        if wanted is None and rows:
+            self._require_enough(context, rows, rows[0]["overall"] - gap, z)
         for row in rows:
-            wanted = context.options["min"]
-            limit = wanted if wanted is not None else row["overall"] - context.options["max_gap"]
-            judged = row["accuracy"] if wanted is not None else _upper(row["accuracy"], row["samples"], z)
+            limit = wanted if wanted is not None else row["overall"] - gap
+            low, high = wilson(round(row["accuracy"] * row["samples"]), row["samples"], z)
+            judged = row["accuracy"] if wanted is not None else high
             if row["samples"] >= context.options["samples"] and judged < limit:
                 yield Finding(
                     f"The class {row['label_name'] or row['label']} is right in {row['accuracy']:.1%} of "
-                    f"{row['samples']:,} samples; all are in {row['overall']:.1%}.",
+                    f"{row['samples']:,} samples (interval {low:.1%} to {high:.1%}); all are in {row['overall']:.1%}.",
                     value=row["accuracy"],
                     threshold=limit,
                     sql=f"SELECT index, source, predicted_name, confidence FROM lineage WHERE run_id = "
                     f"{context.run_literal} AND label = {row['label']} AND NOT correct ORDER BY confidence DESC",
                 )
 
-
-def _upper(share: float, count: int, z: float) -> float:
-    """Return the upper end of Wilson's confidence interval."""
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return (centre + spread) / (1 + z * z / count)
+    def _require_enough(self, context: Context, rows: list[QueryRow], limit: float, z: float) -> None:
+        """Raise Skip if no class has so many samples that its interval could lie below the limit; note how many have not."""
+        if limit <= 0:
+            context.note("all samples together are right so seldom that no class can be far below them")
+            return
+        needed = max(context.options["samples"], math.floor(z * z * (1 - limit) / limit) + 1)
+        few = sum(row["samples"] < needed for row in rows)
+        if few == len(rows):
+            most = max(row["samples"] for row in rows)
+            raise Skip(f"the largest class has {most:,} samples; at least {needed:,} are needed")
+        if few:
+            context.note(f"{few:,} of {len(rows):,} classes have fewer than {needed:,} samples")

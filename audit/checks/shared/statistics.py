@@ -16,6 +16,16 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (centre - spread) / (1 + z * z / trials)), min(1.0, (centre + spread) / (1 + z * z / trials))
 
 
+def binomial_tail(least: int, trials: int, probability: float) -> float:
+    """Return the probability of at least so many successes in so many trials."""
+    whole, hit, miss = math.lgamma(trials + 1), math.log(probability), math.log1p(-probability)
+    terms = (
+        math.exp(whole - math.lgamma(n + 1) - math.lgamma(trials - n + 1) + n * hit + (trials - n) * miss)
+        for n in range(least, trials + 1)
+    )
+    return min(1.0, math.fsum(terms))
+
+
 def normal_tails(z: float) -> float:
     """Return the two-sided probability of a normal variable at least this far from its mean."""
     return math.erfc(abs(z) / math.sqrt(2))
@@ -28,6 +38,11 @@ def two_rates(hits: int, trials: int, other_hits: int, other_trials: int) -> flo
     pooled = (hits + other_hits) / (trials + other_trials)
     variance = pooled * (1 - pooled) * (1 / trials + 1 / other_trials)
     return 1.0 if variance == 0 else normal_tails((hits / trials - other_hits / other_trials) / math.sqrt(variance))
+
+
+def fewest_flips(level: float) -> int:
+    """Return how many flips, all in one direction, McNemar's exact test needs to reach this level."""
+    return math.ceil(1 - math.log2(level))
 
 
 def signed_rank(count: int, upper: float, ties: float = 0.0) -> tuple[float, float]:

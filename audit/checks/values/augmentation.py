@@ -51,6 +51,9 @@ class Augmentation(Check):
         query = f"SELECT count(*) AS visits, count(*) FILTER (changed) AS fired FROM {rows}"
         found = context.rows(query)[0]
         if found["visits"] < context.options["visits"]:
+            context.note(
+                f"{stage.name} has {found['visits']} visits; at least {context.options['visits']} are needed to judge its rate"
+            )
             return
         p = _probability(stage.parameters)
         said = None

@@ -10,7 +10,6 @@ from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.stored_values import channel_axis, stored_values
-from audit.store.read.rows import QueryRow
 
 #: A stage that leaves this share of the rows or columns without content in all samples has lost a part of the pictures.
 _LOST = 0.1
@@ -28,31 +27,15 @@ class Blank(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        yield from self._outputs(context)
-        yield from self._texts(context)
+        elements = f"list_product(shape) >= {context.options['elements']}"
+        if any(row["constant"] for row in context.profile if row["kind"] in ("image", "tensor", "array")):
+            yield from _find_empty(
+                context, "blank", "every value is {:.4g}", "min = max", f"kind IN {GRIDS} AND {elements}"
+            )
+        if any(row["kind"] in ("text", "tokens") for row in context.profile):
+            texts = "kind IN ('text', 'tokens')"
+            yield from _find_empty(context, "empty", "the text has no characters", "shape[1] = 0", texts)
         yield from self._channels(context)
-
-    def _outputs(self, context: Context) -> Iterable[Finding]:
-        if not any(row["constant"] for row in context.profile if row["kind"] in ("image", "tensor", "array")):
-            return
-        query = (
-            "SELECT index, epoch, visit, min(stage) AS stage, arg_min(min, stage) AS value "
-            f"FROM {context.outputs} WHERE min = max AND kind IN {GRIDS} "
-            f"AND list_product(shape) >= {context.options['elements']} GROUP BY epoch, index, visit"
-        )
-        for row in context.offenders_by_cause(query):
-            yield _empty(context, row, query, "blank", f"every value is {row['value']:.4g}", "min = max")
-
-    def _texts(self, context: Context) -> Iterable[Finding]:
-        """Report texts without a character, and rows without a token."""
-        if not any(row["kind"] in ("text", "tokens") for row in context.profile):
-            return
-        query = (
-            f"SELECT index, epoch, visit, min(stage) AS stage, 0 AS value FROM {context.outputs} "
-            "WHERE kind IN ('text', 'tokens') AND shape[1] = 0 GROUP BY epoch, index, visit"
-        )
-        for row in context.offenders_by_cause(query):
-            yield _empty(context, row, query, "empty", "the text has no characters", "shape[1] = 0")
 
     def _channels(self, context: Context) -> Iterable[Finding]:
         """Report channels, or rows and columns, that have one value in all samples, while others vary: the first stage where it is so."""
@@ -110,20 +93,29 @@ class Blank(Check):
         return None
 
 
-def _empty(context: Context, row: QueryRow, query: str, state: str, why: str, where: str) -> Finding:
-    """Return the finding about an output without content, or about many that one stage made so."""
-    stage, others = row["stage"], row["others"]
-    made = f"was {state} when it was loaded" if stage == 0 else f"was made {state} by {context.stage_name(stage)}"
-    return Finding(
-        f"{row['source']} (index {row['index']}) {made}: {why}." + (f" So were {others:,} others." if others else ""),
-        index=row["index"],
-        source=row["source"],
-        stage=stage,
-        value=row["value"],
-        sql=f"FROM ({query}) WHERE stage = {stage}"
-        if others
-        else context.evidence("stage_outputs", row["index"], where),
+def _find_empty(context: Context, state: str, why: str, empty: str, where: str) -> Iterable[Finding]:
+    """Report outputs without content, each with the first stage where it has none; many that one stage made so are one finding.
+
+    `empty` and `where` are SQL conditions: what an output without content is, and which outputs are looked at.
+    """
+    query = (
+        f"SELECT index, epoch, visit, min(stage) AS stage, arg_min(coalesce(min, 0), stage) AS value FROM {context.outputs} "
+        f"WHERE {empty} AND {where} GROUP BY epoch, index, visit"
     )
+    for row in context.offenders_by_cause(query):
+        stage, others = row["stage"], row["others"]
+        made = f"was {state} when it was loaded" if stage == 0 else f"was made {state} by {context.stage_name(stage)}"
+        yield Finding(
+            f"{row['source']} (index {row['index']}) {made}: {why.format(row['value'])}."
+            + (f" So were {others:,} others." if others else ""),
+            index=row["index"],
+            source=row["source"],
+            stage=stage,
+            value=row["value"],
+            sql=f"FROM ({query}) WHERE stage = {stage}"
+            if others
+            else context.evidence("stage_outputs", row["index"], empty),
+        )
 
 
 class _StageRange:

@@ -29,6 +29,9 @@ class OddScale(Check):
         if not numbers:
             raise Skip("no stage returned float tensors or arrays")
         times, reported = context.options["times"], set()
+        most = max(row["visits"] for row in numbers)
+        if most < context.options["samples"]:
+            raise Skip(f"a stage has {most} outputs; at least {context.options['samples']} are needed")
         for stage in sorted({row["stage"] for row in numbers if _may_be_odd(row, times)}):
             spans = (
                 "SELECT epoch, index, visit, greatest(abs(min), abs(max)) AS largest "
