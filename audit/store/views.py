@@ -75,6 +75,19 @@ def _last_epoch_condition(run: str) -> str:
     return f"run_id = known_run({run}) AND epoch = {epoch}"
 
 
+def _chosen_run(side: str) -> dict[str, str]:
+    """Return queries that look up the run of a macro's parameter and its last complete epoch, once for all that ask for them."""
+    run = f"(SELECT run_id FROM run_{side})"
+    newest = f"SELECT max(epoch) FROM samples WHERE run_id = {run}"
+    epoch = f"SELECT coalesce((SELECT last_epoch FROM runs WHERE run_id = {run}), ({newest})) AS epoch"
+    return {f"run_{side}": f"SELECT known_run({side}) AS run_id", f"epoch_{side}": epoch}
+
+
+def _is_chosen(side: str) -> str:
+    """Return the condition that a row belongs to the run and the epoch that `_chosen_run` looks up."""
+    return f"run_id = (SELECT run_id FROM run_{side}) AND epoch = (SELECT epoch FROM epoch_{side})"
+
+
 def _side(row: str, side: str) -> str:
     """Return what the prediction of one side adds to a pair."""
     return (
@@ -84,11 +97,14 @@ def _side(row: str, side: str) -> str:
     )
 
 
-_MATCHED = comparison.with_clause(comparison.matching_queries(_last_epoch_condition("a"), _last_epoch_condition("b")))
+_MATCHED = comparison.with_clause(
+    _chosen_run("a") | _chosen_run("b") | comparison.matching_queries(_is_chosen("a"), _is_chosen("b"))
+)
+_RUNS = ("(SELECT run_id FROM run_a)", "(SELECT run_id FROM run_b)")
 _JUDGED = comparison.flip_query(
     "FROM joined",
-    model=comparison.model_changed("known_run(a)", "known_run(b)", "joined"),
-    pipeline=comparison.pipeline_changed("known_run(a)", "known_run(b)"),
+    model=comparison.model_changed(*_RUNS, "joined"),
+    pipeline=comparison.pipeline_changed(*_RUNS),
 )
 
 #: Scalar and table macros: name with parameters, and body.
@@ -144,12 +160,12 @@ MACROS: dict[str, str] = {
         {_MATCHED}, joined AS MATERIALIZED (
             SELECT p.*, v.digest AS loaded_a, w.digest AS loaded_b, {_side("x", "a")}, {_side("y", "b")}
             FROM pairs p
-            LEFT JOIN (FROM stage_outputs WHERE {_last_epoch_condition("a")} AND stage = 0) v
+            LEFT JOIN (FROM stage_outputs WHERE {_is_chosen("a")} AND stage = 0) v
                 ON v.index = p.index_a AND v.visit = p.visit_a
-            LEFT JOIN (FROM stage_outputs WHERE {_last_epoch_condition("b")} AND stage = 0) w
+            LEFT JOIN (FROM stage_outputs WHERE {_is_chosen("b")} AND stage = 0) w
                 ON w.index = p.index_b AND w.visit = p.visit_b
-            LEFT JOIN (FROM graded_predictions WHERE {_last_epoch_condition("a")}) x ON x.index = p.index_a AND x.visit = p.visit_a
-            LEFT JOIN (FROM graded_predictions WHERE {_last_epoch_condition("b")}) y ON y.index = p.index_b AND y.visit = p.visit_b
+            LEFT JOIN (FROM graded_predictions WHERE {_is_chosen("a")}) x ON x.index = p.index_a AND x.visit = p.visit_a
+            LEFT JOIN (FROM graded_predictions WHERE {_is_chosen("b")}) y ON y.index = p.index_b AND y.visit = p.visit_b
         )
         SELECT coalesce(renamed_to, source) AS source, source AS source_a, index_a, index_b, visit_a, visit_b, label_a,
                label_b, predicted_a, predicted_b, correct_a, correct_b, flip, cause
