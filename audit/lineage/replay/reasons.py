@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
 
 _MAIN = "__main__."
+_OPEN_ELSEWHERE = "already open in this process"
 
 
 class Reasons:
@@ -68,7 +69,7 @@ class Reasons:
             self._source(outcome, fact)
             or self._code(outcome, fact, ordinal)
             or self._library()
-            or self._explain_irreproducible(outcome, ordinal)
+            or self._explain_irreproducible(outcome, fact, ordinal)
         )
 
     def _source(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[Reason, str] | None:
@@ -144,10 +145,16 @@ class Reasons:
         ]
         return ("library changed", ", ".join(changed)) if changed else None
 
-    def _explain_irreproducible(self, outcome: ReplayedVisit, ordinal: int | None) -> tuple[Reason, str]:
+    def _explain_irreproducible(
+        self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None
+    ) -> tuple[Reason, str]:
         second = self._pipeline.replay_visit(outcome.task)
         if second.digests != outcome.digests or not is_same_error(second.error, outcome.error):
             return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
+        if outcome.error and not fact["error"]:
+            # As LMDB says, which opens a file once in a process.
+            hint = "; close it, or replay in another process" if _OPEN_ELSEWHERE in outcome.error else ""
+            return "not reproducible", f"it was recorded, but fails now, in two replays alike: {outcome.error}{hint}"
         failed = f" ({outcome.error})" if outcome.error else ""
         what = "what the dataset reads has changed, or " if ordinal == 0 else ""
         return (

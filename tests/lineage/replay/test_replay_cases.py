@@ -417,3 +417,30 @@ def test_nothing_found_is_said_so(tmp_path: Path) -> None:
             store.replay(dataset=Items(), epoch=3)
         with pytest.raises(NotFound, match="index 99"):
             store.replay(dataset=Items(), indices=[1, 99])
+
+
+class OpenedOnce(Dataset):  # type: ignore[type-arg]
+    """Opens something that a process can open only once, as it is with an environment of LMDB."""
+
+    opened_by: Any = None
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        if OpenedOnce.opened_by not in (None, self):
+            raise RuntimeError("the environment is already open in this process.")
+        OpenedOnce.opened_by = self
+        return torch.full((2,), float(index))
+
+
+def test_what_a_process_opens_only_once(tmp_path: Path) -> None:
+    first = OpenedOnce()
+    record(tmp_path / "lineage", DataLoader(first))
+    with audit.open(tmp_path / "lineage") as store:
+        found = store.replay(dataset=OpenedOnce()).different
+        assert {one.reason for one in found} == {"not reproducible"}
+        assert "fails now, in two replays alike: RuntimeError: the environment is already open" in str(found[0].detail)
+        assert "close it, or replay in another process" in str(found[0].detail)
+        OpenedOnce.opened_by = None
+        assert store.replay(dataset=OpenedOnce()).identical == 2
