@@ -20,6 +20,10 @@ def collated_rows(data: Any, items: Sequence[Any], find: FindLayout) -> list[Any
     """Return what each item's input became in a batch; None where that is not certain."""
     inputs = [split_item(item)[0] for item in items]
     listed = [split_item(item)[0] for item in data] if isinstance(data, (tuple, list)) else None
+    own = {id(value) for value in inputs}
+    if listed and all(id(value) in own for value in listed):
+        # A list of the items themselves. With one item it could be taken for a batch of that form.
+        return _rows_in(listed, inputs, find)
     for value in (batch_input(data), listed):
         if value is not None and (rows := _rows_in(value, inputs, find)) is not None:
             return rows
@@ -66,7 +70,7 @@ def _tensor_rows(value: torch.Tensor, inputs: list[Any], layout: TensorLayout | 
 
 
 def _mapping_rows(value: Mapping[Any, Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:
-    parts = {key: _rows_in(part, inputs, find) for key, part in value.items()}
+    parts = {key: _rows_in(part, [_part_of(own, key) for own in inputs], find) for key, part in value.items()}
     rows: list[Any] = []
     for place in range(len(inputs)):
         own = {key: found[place] for key, found in parts.items() if found is not None}
@@ -74,6 +78,10 @@ def _mapping_rows(value: Mapping[Any, Any], inputs: list[Any], find: FindLayout)
             return None
         rows.append(LEFT_OUT if any(one is LEFT_OUT for one in own.values()) else own)
     return rows
+
+
+def _part_of(value: Any, key: Any) -> Any:
+    return value[key] if isinstance(value, Mapping) and key in value else value
 
 
 def _listed_rows(value: Sequence[Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:

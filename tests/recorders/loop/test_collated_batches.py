@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -456,3 +457,34 @@ def test_the_input_in_a_mapping_with_something_beside_it(tmp_path: Path) -> None
         given = lineage.sql("SELECT index, input_digest FROM predictions ORDER BY index").fetchall()
         assert given
         assert lineage.sql(last).fetchall() == given
+
+
+class NestedMappings(Dataset):  # type: ignore[type-arg]
+    """The input is a mapping."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": OrderedDict(a=torch.full((2, 3), float(index))), "n": torch.ones(2)}
+
+
+def join(items: list[Any]) -> Any:
+    return {"a": torch.cat([item["x"]["a"] for item in items])}
+
+
+@pytest.mark.filterwarnings("ignore:audit")
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("collate", [list, join])
+def test_items_that_are_mappings(size: int, collate: Any, tmp_path: Path) -> None:
+    """No stage has an output that is in no batch."""
+    with audit.record(tmp_path / "lineage", capture="full") as run:
+        list(run.loader(DataLoader(NestedMappings(), batch_size=size, collate_fn=collate)))
+    with audit.open(tmp_path / "lineage") as store:
+        traces = [store.trace(index=index) for index in range(4)]
+        found = [[trace.value(stage["stage"]) for stage in trace.stages][1:] for trace in traces]
+    if collate is list:
+        assert found == [[]] * 4
+    for index, values in enumerate(found):
+        assert [sorted(value) for value in values] in ([], [["a"]])
+        assert all(torch.equal(value["a"], torch.full((2, 3), float(index))) for value in values)
