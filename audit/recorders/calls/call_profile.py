@@ -64,6 +64,22 @@ _MOST_CALLS = 12
 READERS: set[CodeType] = set()
 
 
+#: Whose code a file is.
+_USER, _LIBRARY, _AUDIT = "user", "library", "audit"
+
+
+class _Owners(dict[str, str]):
+    """By the name of a file, whose code it is. Each event of a profile asks for one or two."""
+
+    def __missing__(self, file: str) -> str:
+        owner = _AUDIT if is_own_file(file) else _LIBRARY if is_library_file(file) else _USER
+        self[file] = owner
+        return owner
+
+
+_OWNERS = _Owners()
+
+
 class CallProfile:
     """The calls that changed values in the user's own code during one visit."""
 
@@ -122,29 +138,41 @@ class CallProfile:
             sys.setprofile(None)
 
     def _event(self, frame: FrameType, event: str, function: Any) -> None:
-        if self._load is None and is_load_noted():
-            self._load = _places(frame, through=True)
-        if event in ("c_return", "c_exception"):
+        # Nearly all events are inside of libraries: thousands where the item is the first to import something.
+        owner = _OWNERS[frame.f_code.co_filename]
+        if owner is not _USER:
+            if event not in ("call", "return"):
+                return
+            caller = frame.f_back
+            if owner is _LIBRARY and caller is not None and _OWNERS[caller.f_code.co_filename] is not _USER:
+                if event == "call" and _is_wait(frame.f_code):
+                    self.has_waited = True
+                    self.on_wait()
+                return
+        elif event in ("c_return", "c_exception"):
             if frame is self.torch.reading:
                 self.torch.reading = None
-        elif event == "c_call":
-            if not is_library_file(frame.f_code.co_filename):
-                if changes_values(function):
-                    self._add(frame, name_of_c(function))
-                    if not is_load_noted():
-                        self.has_c_change = self.has_c_change or not converts_values(function)
-                        self.is_converted = True
-                elif is_simple_queue(function):
-                    self._add(frame, "SimpleQueue.get, which waits for another thread")
-                    self.on_wait()
-                elif changes_text(function):
-                    calls = self.text_calls if not is_load_noted() else self.later_text_calls
-                    calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
-                elif makes_values(function):
-                    self._maker, self._later = _places(frame), set()
-                    self.text_calls = []
-                    # A function in C has no frame: what it calls seems to be called by the user's own code.
-                    self.torch.reading = frame
+            return
+        # It is noted by audit's own code, which returns next.
+        if self._load is None and is_load_noted():
+            self._load = _places(frame, through=True)
+        if event == "c_call":
+            if changes_values(function):
+                self._add(frame, name_of_c(function))
+                if not is_load_noted():
+                    self.has_c_change = self.has_c_change or not converts_values(function)
+                    self.is_converted = True
+            elif is_simple_queue(function):
+                self._add(frame, "SimpleQueue.get, which waits for another thread")
+                self.on_wait()
+            elif changes_text(function):
+                calls = self.text_calls if not is_load_noted() else self.later_text_calls
+                calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
+            elif makes_values(function):
+                self._maker, self._later = _places(frame), set()
+                self.text_calls = []
+                # A function in C has no frame: what it calls seems to be called by the user's own code.
+                self.torch.reading = frame
         elif event == "return":
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
