@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import warm_programs
 from examples import register_profiles
-from imported_modules import modules_of, test_files
+from imported_modules import SLOW_PACKAGES, modules_of, test_files
 from PIL import Image
 from processes import forbid_processes, needs_a_package
 from slow_tests import SlowTestMeter, SlowTestWriter, mark_slow
@@ -63,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _fork_test_processes(config: pytest.Config) -> None:
     """Let pytest-xdist fork its processes from one that has imported what the tests do: importing takes most of collecting."""
     files = [file for file in test_files(config) if not pytest_ignore_collect(file, config)]
-    python = warm_programs.warm_test_process(modules_of(files))
+    first = [] if config.getoption("--no-processes") else SLOW_PACKAGES
+    python = warm_programs.warm_test_process([*first, *modules_of(files)])
     config.option.tx = [f"popen//python={python}" for _ in config.option.tx]
 
 

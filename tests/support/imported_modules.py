@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+#: Packages that tests of several files import while they run. They import wandb, which takes longer the more modules there are.
+SLOW_PACKAGES = ("timm",)
 #: What a file imports before any of its tests runs.
 _IMPORT = re.compile(
     r"^(?:from ([\w.]+) import |import ([\w.]+)|(?:\w+ = )?pytest\.importorskip\(\"([\w.]+)\")", re.MULTILINE
