@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Iterator
@@ -88,8 +89,12 @@ CHROMIUM = [
 ]
 
 
+#: The browser and its pages.
+_OPEN = contextlib.ExitStack()
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser() -> Any:
     """Headless Chromium; skips, visibly, where there is none."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
@@ -97,19 +102,27 @@ def browser() -> Iterator[Any]:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no chromium: apt-get install chromium")
-    with playwright.sync_playwright() as running:
-        made = running.chromium.launch(executable_path=found, args=CHROMIUM)
-        yield made
-        made.close()
+    running = _OPEN.enter_context(playwright.sync_playwright())
+    made = running.chromium.launch(executable_path=found, args=CHROMIUM)
+    _OPEN.callback(made.close)
+    return made
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the browser after the last test of this folder: while it is open, no test can call `asyncio.run`."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _OPEN.close()
 
 
 VIEWPORT = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="session")
-def window(browser: Any) -> Iterator[Any]:
+def window(browser: Any) -> Any:
     """One page for all tests: to open one costs more than most of them. It hears complaints, requests and injected calls."""
     context = browser.new_context(viewport=VIEWPORT)
+    _OPEN.callback(context.close)
     opened = context.new_page()
     opened.set_default_timeout(60_000)
     opened.complaints, opened.asked, opened.hits = [], [], []
@@ -118,8 +131,7 @@ def window(browser: Any) -> Iterator[Any]:
     opened.on("request", lambda request: opened.asked.append(request.url))
     opened.on("dialog", lambda dialog: (opened.hits.append(dialog.message), dialog.dismiss()))
     opened.expose_function("hit", lambda *what: opened.hits.append(what))
-    yield opened
-    context.close()
+    return opened
 
 
 @pytest.fixture
