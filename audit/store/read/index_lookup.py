@@ -44,7 +44,7 @@ class Indices:
         self.distances = (found - self.least).astype(np.uint32) if near else found.astype(object) - self.least
         self.key = (self.least, hashlib.blake2b(found.tobytes(), digest_size=16).digest())
         #: What was asked last, and the answer: a sample's parts are asked for table by table.
-        self._last = (-1, False)
+        self._last: tuple[int | None, bool] = (None, False)
 
     def __contains__(self, index: int) -> bool:
         last = self._last

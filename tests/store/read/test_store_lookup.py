@@ -36,7 +36,7 @@ def _no_file(path: str) -> bytes:
     raise FileNotFoundError(path)
 
 
-_INDICES = st.lists(st.one_of(st.integers(0, 40), st.integers(2**40, 2**40 + 5), st.none()), max_size=20)
+_INDICES = st.lists(st.one_of(st.integers(-2, 40), st.integers(2**40, 2**40 + 5), st.none()), max_size=20)
 
 
 @given(st.lists(_INDICES, min_size=1, max_size=5), st.sampled_from([0, 40, 10**6]), st.randoms())
@@ -46,7 +46,7 @@ def test_it_answers_as_a_set_does(parts: list[list[int | None]], most: int, chan
         patch.setattr(lookup, "_MOST_BYTES", most)
         asked = IndexLookup(Parts(names).open, _no_file)
         for _ in range(60):
-            name, index = chance.choice(list(names)), chance.choice([*range(42), 2**40 + 3])
+            name, index = chance.choice(list(names)), chance.choice([*range(-2, 42), 2**40 + 3])
             assert asked.holds(name, index) == (index in names[name]), (name, index)
 
 
@@ -74,3 +74,9 @@ def test_tables_written_together_are_kept_once_and_most_is_kept_when_not_all_can
     for index in chance.sample(indices, 20):
         assert sum(full.holds(name, index) for name in names) == 3
     assert parts.opened.total() < len(names) * 20 * 0.7, "not all is forgotten each time"
+
+
+def test_the_first_question_may_be_about_minus_one() -> None:
+    """Items that are asked for by name have this index."""
+    asked = IndexLookup(Parts({"a": [-1, 3], "b": [0, 1]}).open, _no_file)
+    assert [asked.holds(name, -1) for name in ("a", "b", "a")] == [True, False, True]
