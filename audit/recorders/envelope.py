@@ -17,6 +17,8 @@ from audit.store.stamped_rows import StampedRows
 Packed = torch.Tensor | bytes | bytearray
 #: About what one row takes as Python objects, without payloads.
 _ROW_BYTES = 400
+#: Fewer bytes travel through the loader's pipe: handing over a block of shared memory takes two processes 0.4 ms, however small it is.
+_LEAST_SHARED = 128 * 2**10
 #: For each place of a batch, the places it was mixed from with their weights.
 Weights = list[list[tuple[int, float]]]
 
@@ -141,7 +143,7 @@ def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple
 
     `by_loader` says that a loader hands them to the main process. Then a worker packs them straight into memory that both
     share: the loader would copy any other tensor there, and payloads are large, so that each copy of them would cost as
-    much as hashing them. If shared memory is full, they travel through the loader's pipe.
+    much as hashing them. Few rows, and all while shared memory is full, travel through the loader's pipe.
     """
     if not tables["samples"].rows:
         return b"", None
@@ -151,7 +153,7 @@ def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple
     made: list[Packed] = []
 
     def allocate(size: int) -> Any:
-        if by_loader:
+        if by_loader and size >= _LEAST_SHARED:
             tensor = torch.empty(0, dtype=torch.uint8)
             with suppress(RuntimeError):
                 tensor.set_(torch.UntypedStorage._new_shared(size, device="cpu"))  # type: ignore[no-untyped-call]
