@@ -42,10 +42,12 @@ demo: $(VENV)/.core  ## record the digits through a trained checkpoint, and ask 
 	@worst=$$($(BIN)/audit sql "SELECT index FROM wrong_predictions ORDER BY confidence DESC LIMIT 1" --format csv --store out/demo | tail -1 | tr -d '\r'); \
 	echo "$(BIN)/audit trace $$worst --store out/demo"; $(BIN)/audit trace $$worst --store out/demo
 
-# The browser tests want Chromium from the system's packages. CI must have it; elsewhere they are skipped, visibly.
+# The browser tests want Chromium from the system's packages, best its shell without windows, for which a page is less work.
+# CI must have one of them; elsewhere the tests are skipped, visibly.
 browser:
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	@command -v chromium-headless-shell >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		{ apt-get install -y -qq chromium-headless-shell >/dev/null || apt-get install -y -qq chromium >/dev/null; }; } || \
+		command -v chromium >/dev/null || \
 		{ echo "no chromium here: the browser tests are skipped"; [ "$$CI" != true ]; }
 	@[ -f out/axe-core/axe.min.js ] || { command -v npm >/dev/null && mkdir -p out/axe-core && cd out/axe-core && \
 		npm pack --silent axe-core@4.14.0 >/dev/null && tar xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js && rm axe-core-4.14.0.tgz; } || \

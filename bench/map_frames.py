@@ -64,7 +64,7 @@ def measure(place: Path, run: str, count: int) -> dict[str, list[float]]:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         with sync_playwright() as running:
-            found = shutil.which("chromium") or shutil.which("google-chrome")
+            found = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-headless-shell")
             browser = running.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(f"{address}run/{run}/map")

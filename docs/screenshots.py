@@ -110,7 +110,7 @@ def main(folder: Path) -> None:
     """Record, serve, and shoot each page."""
     record(folder)
     IMAGES.mkdir(parents=True, exist_ok=True)
-    found = shutil.which("chromium") or shutil.which("google-chrome")
+    found = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-headless-shell")
     with served(folder) as address, sync_playwright() as running:
         with urllib.request.urlopen(address + "?format=json") as answer:
             ids = {run["name"]: run["run_id"] for run in json.load(answer)["runs"]}

@@ -89,6 +89,8 @@ CHROMIUM = [
 ]
 
 
+#: The first that is found is used. The shell has no window, not even one that is never shown: a page costs two thirds.
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 #: The browser and its pages.
 _OPEN = contextlib.ExitStack()
 
@@ -99,7 +101,7 @@ def browser() -> Any:
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
     )
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
         pytest.skip("no chromium: apt-get install chromium")
     running = _OPEN.enter_context(playwright.sync_playwright())
