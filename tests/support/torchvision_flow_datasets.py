@@ -48,7 +48,8 @@ def stereo(kind: Any, base: str, files: list[str], *args: Any) -> Callable[[Path
                 if path.suffix == ".pfm":
                     portable(path)
                 else:
-                    is_map = any(part in name for part in ("disp", "mask"))
+                    is_map = any(part in name for part in ("disp", "mask", "occlusions", "outofframe", "depth"))
+                    is_map = is_map and "disparities" not in name
                     picture(path, number + 7 * int(scene), "L" if is_map else "RGB")
         return kind(str(root), *args)
 
@@ -64,6 +65,28 @@ def kitti_flow(root: Path) -> Any:
         (base / "flow_occ").mkdir(exist_ok=True)
         cv2.imwrite(str(base / "flow_occ" / f"{number}_10.png"), np.full((8, 10, 3), 1 << 15, dtype=np.uint16))
     return datasets.KittiFlow(str(root))
+
+
+def hd1k(root: Path) -> Any:
+    import cv2
+
+    base = root / "hd1k"
+    pictures(base / "hd1k_input" / "image_2", [f"000000_{number}.png" for number in range(COUNT + 1)])
+    (base / "hd1k_flow_gt" / "flow_occ").mkdir(parents=True)
+    for number in range(COUNT + 1):
+        path = base / "hd1k_flow_gt" / "flow_occ" / f"000000_{number}.png"
+        cv2.imwrite(str(path), np.full((8, 10, 3), 1 << 15, dtype=np.uint16))
+    return datasets.HD1K(str(root))
+
+
+def falling_things(root: Path) -> Any:
+    folder = root / "FallingThings" / "mixed" / "kitchen"
+    for number in range(COUNT):
+        for side in ("left", "right"):
+            picture(folder / f"{number}.{side}.jpg", number)
+            picture(folder / f"{number}.{side}.depth.png", number, "L")
+    text(folder / "_camera_settings.json", '{"camera_settings": [{"intrinsic_settings": {"fx": 768.2}}]}')
+    return datasets.FallingThingsStereo(str(root), variant="mixed")
 
 
 #: Class, folder, files of one scene (`{}` is its name) in the order in which they are read, further arguments.
@@ -96,12 +119,51 @@ STEREO: list[Any] = [
         "Monkaa",
         "clean",
     ),
+    (
+        datasets.SintelStereo,
+        "Sintel/training",
+        [
+            "clean_left/{}/0.png",
+            "clean_right/{}/0.png",
+            "disparities/{}/0.png",
+            "occlusions/{}/0.png",
+            "outofframe/{}/0.png",
+        ],
+        "clean",
+    ),
+    (
+        datasets.ETH3DStereo,
+        "ETH3D",
+        [
+            "two_view_training/{}/im0.png",
+            "two_view_training/{}/im1.png",
+            "two_view_training_gt/{}/disp0GT.pfm",
+            "two_view_training_gt/{}/mask0nocc.png",
+        ],
+    ),
+    (
+        datasets.Middlebury2014Stereo,
+        "Middlebury2014/train",
+        [
+            "Adirondack{}-perfect/im0.png",
+            "Adirondack{}-perfect/im1.png",
+            "Adirondack{}-perfect/disp0.pfm",
+            "Adirondack{}-perfect/disp1.pfm",
+        ],
+    ),
 ]
 
 FLOWS = [
     Case("Sintel", sintel, ("f_1.png", "f_2.png", "f_1.flo"), ()),
     Case("FlyingChairs", chairs, ("0_img1.ppm", "0_img2.ppm", "0_flow.flo"), ()),
     Case("KittiFlow", kitti_flow, ("0_10.png", "0_11.png", "flow_occ/0_10.png"), ()),
+    Case("HD1K", hd1k, ("image_2/000000_0.png", "image_2/000000_1.png", "flow_occ/000000_0.png"), ()),
+    Case(
+        "FallingThingsStereo",
+        falling_things,
+        ("0.left.jpg", "0.right.jpg", "0.left.depth.png", "_camera_settings.json", "0.right.depth.png"),
+        (),
+    ),
     *(
         Case(kind.__name__, stereo(kind, base, files, *args), tuple(name.format("0") for name in files), ())
         for kind, base, files, *args in STEREO
