@@ -23,7 +23,7 @@ from audit.recorders.calls.c_functions import (
     makes_values,
     name_of_c,
 )
-from audit.recorders.calls.callables import describe_code, dict_of, is_a, is_library_file, is_own_file
+from audit.recorders.calls.callables import dict_of, is_a, is_library_file, is_own_file
 from audit.recorders.calls.data_values import carries_data, is_picture, parts_in
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
@@ -269,14 +269,6 @@ class CallProfile:
             for change in changes
             if (code in self._later and code not in self._maker) or change.offset > self._maker.get(code, sys.maxsize)
         ]
-
-    def changed_places(self) -> set[str]:
-        """Return where operators of the user's own code may have changed a value: the function, and the line."""
-        return {
-            f"{describe_code(code)}, line {change.line}"
-            for code, changes in self._changes.items()
-            for change in changes
-        }
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""

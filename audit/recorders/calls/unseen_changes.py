@@ -178,8 +178,6 @@ class UnseenChanges:
         self.is_load_checked = True
         values = ChangedValues(self._profile, self._dataset, may_be_kept=not self._is_first, has_stage=not is_load_only)
         if values.is_changed(value):
-            if self._is_reported_as_rare():
-                return
             text = _NO_STAGE if is_load_only else "the value changes before the first stage"
             self._add("" if is_load_only else "load", text)
         elif self._profile.is_blocked and self._own_entry() is not None:
@@ -188,14 +186,6 @@ class UnseenChanges:
         elif values.has_changed_text(item, value, self._texts):
             self._add("text", "a text of the item was changed, which no stage returned")
         self._profile.forget_values()
-
-    def _is_reported_as_rare(self) -> bool:
-        """Return whether the lines that may have changed the value were reported, as code that only some items run."""
-        if self._profile is None or self._profile.calls or not can_monitor():
-            return False
-        reported = {key.rpartition(":")[0] for key in self._gaps}
-        places = self._profile.changed_places()
-        return bool(places) and places <= reported
 
     def repeat(self) -> None:
         """Let `take` return everything once more."""
