@@ -102,7 +102,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `class_order` | Are classes swapped or shifted? | binomial tail of the predictions that fit the other class, or the next one, times the number of pairs of classes | predictions are independent |
 | `alignment` | Is each prediction that of its sample? | the digest of the model's input equals that of the last stage; of a shift by one row, McNemar's exact test of the places where the prediction fits the neighbour's label and its own, Holm over both neighbours | the last stage's output is the model's input |
 | `lost_boxes` | Do random stages keep the objects? | the share of objects that a stage loses or cuts, against 10 %: exact binomial tail below 0.1 % | objects are independent |
-| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class, and of saturation the share above; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, less four standard errors; of bits, whether each class has the bit always or never; of JPEG, by how many standard deviations more the steps at every eighth pixel exceed their neighbours in one class, less four standard errors | the halves are independent; what a class shows does not make all of its pictures noisy, is not at one place with the same sharp edges, and not on a grid of 8 pixels |
+| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class, and of saturation and tint the share beyond nearly all of it; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, less four standard errors; of bits, whether each class has the bit always or never; of JPEG, by how many standard deviations more the steps at every eighth pixel exceed their neighbours in one class, less four standard errors | the halves are independent; what a class shows does not make all of its pictures noisy, is not at one place with the same sharp edges, and not on a grid of 8 pixels |
 | `label_issues` | Which labels are probably wrong? | a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong label | wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of sample (skipped on samples that the run trained on; a note where audit did not see it) |
 | `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
 | `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror, a turn by 90, 180 or 270 degrees |
@@ -155,7 +155,7 @@ The other checks need no statistic: they compare or count what was recorded, and
 | `image_quality` | Is a picture dark, bright, blank, blurry, of an odd size, inverted? | recorded mean and deviation, a white border where 80 % of the pictures have a black one, or the reverse, sides against the median, the variance of the Laplacian below 12 and a tenth of the median | photographs; 32 pixels for sharpness |
 | `exif_orientation`, `alpha_dropped` | Was metadata of the picture ignored? | the header says so, and the loaded pixels do not show it | the files are at hand |
 | `target_boxes`, `target_masks` | Are targets possible? | corners, sizes, classes and areas before and after each stage | – |
-| `class_names` | Are two classes one? | names without case, spaces, hyphens and underscores are compared | – |
+| `class_names` | Are two classes one, or is one label two classes? | names without case, spaces, hyphens and underscores are compared; the names that each label has in each split | – |
 | `learning` | Do the weights change? | the logits of the same inputs in the first and the last epoch are compared; not one of them changed | a model without random layers, or in evaluation mode |
 | `head`, `label_range` | Do outputs and classes fit? | the number of outputs against classes and labels; one class that is predicted for 95 % of at least 30 samples | – |
 | `evaluation_mode` | Was a model evaluated in training mode? | the recorded flag of its layers at each call | the split is one for evaluation |
@@ -180,8 +180,8 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `class_order` | Two of 10 classes are swapped, and the model is right in 80 % otherwise; without the fault the model guesses. | 95% | 100% | 100% | 0.0% |
 | `shortcuts` | The brightness of each of 3 classes differs by four standard deviations. | 100% | 100% | 100% | 0.0% |
 | `shortcuts` | Noise of 5 levels is added to one of 10 classes, where pictures have 2 in the mean and classes differ by half of that. | 0% | 100% | 100% | 0.0% |
-| `shortcuts` | One of 200 pixels, which have any level, has one level in all pictures of one of 10 classes; at most 1,000 pictures are used. | 0% | 84% | 85% | 0.0% |
-| `shortcuts` | A watermark of 25 % opacity on half of the pictures of one of 4 classes; at most 2,000 pictures are simulated. | 0% | 48% | 98% | 0.0% |
+| `shortcuts` | One of 200 pixels, which have any level, has one level in all pictures of one of 10 classes; at most 1,000 pictures are used. | 0% | 80% | 86% | 0.0% |
+| `shortcuts` | A watermark of 25 % opacity on half of the pictures of one of 4 classes; at most 2,000 pictures are simulated. | 0% | 50% | 100% | 0.0% |
 | `shortcuts` | One bit of one of 200 pixels is set where the label, one of 4, is odd; at most 1,000 pictures are used. | 100% | 100% | 100% | 0.0% |
 | `shortcuts` | Pictures of 32×32 of one of 4 classes have steps of 4 levels between blocks of 8×8, where noise is 10; at most 2,000 are simulated. | 0% | 100% | 100% | 0.0% |
 | `split_drift` | The test split, a quarter, is upside down, where pictures are brighter above by half a standard deviation; at most 2,000 are simulated. | 0% | 100% | 100% | 0.0% |
@@ -189,11 +189,11 @@ How often a fault is found at 100, 1,000 and 10,000 samples, and how often a fin
 | `telling_words` | A word that is in 95 % of the texts of one of 4 classes and in 1 % of the others; at most 5,000 texts are read. | 0% | 100% | 100% | 0.0% |
 | `outliers` | Three pictures lie 12 standard deviations away in three of the 13 measures; found: two of them are warnings. | 0% | 100% | 100% | 0.0% |
 | `probe` | Another normalisation turns 15 % of at most 256 samples right and 3 % wrong; the others change 3 % each way. | 7% | 70% | 71% | 0.0% |
-| `label_issues` | 3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported. | 65% | 100% | 100% | 0.0% |
+| `label_issues` | 3 % of the labels of 10 classes are replaced, where the model is right in 90 %; found: half of them are reported. | 70% | 100% | 100% | 0.0% |
 | `drift` | The brightness is shifted by half a standard deviation against the baseline, one of 20 comparisons. | 4% | 100% | 100% | 0.0% |
 | `missing_classes` | One of 10 classes, with 5 % of the samples, is missing in a test split of a quarter; without the fault the split is random. | 0% | 100% | 100% | 0.3% |
-| `box_fit` | The targets of a third of the pictures are mirrored, and the model finds 70 % of the objects; at most 1,000 pictures are used. | 100% | 100% | 100% | 0.0% |
-| `mask_fit` | A third of the masks is mirrored, and the model finds 70 % of the objects; at most 300 pictures are used. | 45% | 95% | 100% | 0.0% |
+| `box_fit` | The targets of a third of the pictures are mirrored, and the model finds 70 % of the objects; at most 1,000 pictures are used. | 98% | 100% | 100% | 0.0% |
+| `mask_fit` | A third of the masks is mirrored, and the model finds 70 % of the objects; at most 300 pictures are used. | 45% | 98% | 100% | 0.0% |
 | `missed_by_size` | A detector misses half of the small objects, a third of all, and 10 % of the others; one object in each picture. | 81% | 100% | 100% | 0.0% |
 | `calibration` | The confidence is 25 % too high in every bin. | 32% | 100% | 100% | 0.0% |
 | `class_order` | Of 10 classes each is predicted as the next, in 70 % of the samples; without the fault the model guesses. | 98% | 100% | 100% | 0.0% |
@@ -208,6 +208,10 @@ is upside down is found where another split has the same class upright; in one s
 
 `box_fit` and `mask_fit` need 20 pictures; of 90 pictures each of 11 planted changes of boxes and 9 of masks is found, and none is reported for good and poor
 models on right targets (`tests/checks/test_checks_targets.py`).
+
+`python -m bench.alarms` runs all default checks against a baseline on random clean runs: two runs of one model on the same files, two splits, labels that follow
+the probabilities, 2 to 50 classes. Of 100 runs of 30 samples none had a warning or an error; of 100 of 100 samples one, by `label_issues`; of 60 of 1,000 samples and 12 of 10,000 only `per_class_accuracy`
+(three runs) and `head` (one) reported something, of models that do predict a rare class seldom.
 
 Of 12 classifiers that were tried with 0, 1, 3 and 10 % of their test labels replaced (logistic regression, forests and overfitted networks on MNIST,
 Fashion-MNIST and digits; 6 seeds each), `label_issues` reported no label where none was replaced, and mostly 80 to 100 % (in one case with few reports 67 %) of what it reported was wrong where it
@@ -226,7 +230,7 @@ pictures, `--half choose`; these are the 10,000 test pictures):
 | mirrored | 100 % | 100 % |
 | turned by 90, 180 or 270 degrees | 100 % | 100 % |
 | turned, and JPEG, quality 90 | 100 % | 98 % |
-| pairs without planted copies | 24, of the same photograph as far as the eye tells | none |
+| pairs without planted copies | 25, of the same photograph as far as the eye tells | none |
 
 Five pictures of another kind among CIFAR-10's test photographs, in one run of `python -m bench.outliers`: warnings, and notes after the plus.
 

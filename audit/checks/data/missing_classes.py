@@ -29,9 +29,15 @@ class MissingClasses(Check):
         excused = {str(name) for name in context.options["may_miss"]} | set(_left_out(context, classes))
         usable = "status = 'ok' AND label IS NOT NULL"
         query = (
-            f"SELECT split, label, count(*) AS samples FROM {context.items} WHERE {usable} GROUP BY ALL ORDER BY ALL"
+            "SELECT split, label, count(*) AS samples, min(label_name) AS name, max(label_name) AS other "
+            f"FROM {context.items} WHERE {usable} GROUP BY split, label ORDER BY split, label"
         )
         rows = context.rows(query)
+        names = {(row["label"], name) for row in rows for name in (row["name"], row["other"]) if name is not None}
+        if len(names) > len({label for label, _ in names}):
+            raise Skip(
+                "a label number has several names, so that it is not known which class is missing; see class_names"
+            )
         present = {row["label"] for row in rows}
         known = sorted(present | set(range(len(classes))))
         splits = sorted({row["split"] for row in rows}, key=str)

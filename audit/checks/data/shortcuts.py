@@ -12,9 +12,9 @@ from audit.checks.shared.files import chosen_files, spread_evenly
 from audit.checks.shared.headers import headers
 from audit.checks.shared.shortcut import FACTS, Facts, LabelledSamples, Shortcut
 from audit.checks.shared.shortcut_facts import judge_facts
-from audit.checks.shared.shortcut_marks import judge_blocks, judge_marks, judge_noise, judge_saturation
+from audit.checks.shared.shortcut_marks import judge_blocks, judge_colour, judge_marks, judge_noise
 from audit.checks.shared.shortcut_pixels import judge_pixels
-from audit.checks.shared.signatures import exact_measures, signatures
+from audit.checks.shared.signatures import SATURATION, TINT, exact_measures, signatures
 
 #: Properties of the pixels, measured on decoded pictures: place among `looks`, and words for messages.
 _LOOKS = (
@@ -86,7 +86,13 @@ class Shortcuts(Check):
         shapes: Facts = {called: (column[places].tolist(), called) for called, column in shown.details.items()}
         yield from judge_facts(given, shapes, samples, _OF_SHAPES)
         yield from judge_marks(given, shown.thumbnails[places], samples)
-        yield from judge_saturation(given, shown.looks[places, -1], samples)
+        yield from judge_colour(given, -shown.looks[places, SATURATION], samples, "the saturation", "paler colours")
+        yield from judge_colour(
+            given, shown.looks[places, TINT], samples, "the tint", "less green, relative to red and blue,"
+        )
+        yield from judge_colour(
+            given, -shown.looks[places, TINT], samples, "the tint", "more green, relative to red and blue,"
+        )
         try:
             exact = exact_measures(context, options["files"], options["pictures"])
         except Skip:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -13,7 +14,7 @@ from audit.checks.context import Context
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.pictures import Picture
-from audit.checks.shared.signatures import exact_measures, signatures
+from audit.checks.shared.signatures import SATURATION, exact_measures, signatures
 from audit.checks.shared.split_columns import QUANTILES, Difference, compare_columns
 from audit.checks.shared.split_pictures import find_marked_split, find_turned_splits, select_splits
 from audit.checks.shared.split_texts import compare_texts
@@ -55,16 +56,17 @@ class SplitDrift(Check):
         columns = list(compare_columns(context, splits))
         found = [
             *columns,
-            *compare_texts(context, splits),
             # A column that differs changes the mean of the rows: one cause is one finding.
-            *(one for one in self._statistics(context, splits) if not any(large for _, large, _ in columns)),
+            *(one for one in self._statistics(context, splits) if not any(column.is_large for column in columns)),
             *self._details(context, splits),
+            # Shares of signs follow from the length of the texts, so they come after it.
+            *compare_texts(context, splits),
             *self._labels(context, splits),
         ]
-        sure = holm([chance for chance, _, _ in found], context.options["significance"])
+        sure = holm([one.chance for one in found], context.options["significance"])
         yield from find_marked_split(context, splits)
         yield from find_turned_splits(context, splits)
-        yield from (finding for (_, large, finding), one in zip(found, sure, strict=True) if one and large)
+        yield from _merge_causes([one for one, is_sure in zip(found, sure, strict=True) if is_sure and one.is_large])
 
     def _statistics(self, context: Context, splits: Sequence[str]) -> Iterable[Difference]:
         points = "[" + ", ".join(f"{n / (QUANTILES - 1):.2f}" for n in range(QUANTILES)) + "]"
@@ -82,7 +84,7 @@ class SplitDrift(Check):
                 ks = distance.kolmogorov_smirnov(there["quantiles"], here["quantiles"])
                 chance = distance.kolmogorov_smirnov_chance(ks, there["samples"], here["samples"])
                 middle = QUANTILES // 2
-                yield (
+                yield Difference(
                     chance,
                     ks >= context.options["ks"],
                     Finding(
@@ -94,6 +96,8 @@ class SplitDrift(Check):
                         threshold=context.options["ks"],
                         sql=f"SELECT split, samples, quantiles[51] AS median FROM ({query})",
                     ),
+                    split,
+                    f"the {what}",
                 )
 
     def _details(self, context: Context, splits: Sequence[str]) -> Iterable[Difference]:
@@ -112,7 +116,7 @@ class SplitDrift(Check):
                 ks = distance.kolmogorov_smirnov(
                     np.quantile(there, points).tolist(), np.quantile(here, points).tolist()
                 )
-                yield (
+                yield Difference(
                     distance.kolmogorov_smirnov_chance(ks, len(there), len(here)),
                     ks >= context.options["ks"],
                     Finding(
@@ -124,6 +128,8 @@ class SplitDrift(Check):
                         threshold=context.options["ks"],
                         sql=query,
                     ),
+                    split,
+                    called,
                 )
 
     def _labels(self, context: Context, splits: Sequence[str]) -> Iterable[Difference]:
@@ -141,7 +147,7 @@ class SplitDrift(Check):
             if not before or not now:
                 continue
             psi = distance.population_stability(before, now)
-            yield (
+            yield Difference(
                 distance.chi_square_chance(before, now),
                 psi >= context.options["psi"],
                 Finding(
@@ -150,6 +156,7 @@ class SplitDrift(Check):
                     threshold=context.options["psi"],
                     sql=query,
                 ),
+                split,
             )
 
 
@@ -166,10 +173,29 @@ def _yield_measures(context: Context) -> Iterable[tuple[str, list[Picture], Arra
         yield called, given.pictures, values
     # How much red and blue exceed green: a white balance is a temperature (red against blue) and a tint.
     red, blue = given.looks[:, 0], given.looks[:, 1]
-    shown = (("the colour temperature", red - blue), ("the tint", red + blue), ("the saturation", given.looks[:, -1]))
+    shown = (
+        ("the colour temperature", red - blue),
+        ("the tint", red + blue),
+        ("the saturation", given.looks[:, SATURATION]),
+    )
     for called, values in shown:
         if values.any():
             yield called, given.pictures, values
     noise = np.array([one.noise for one in exact])
     if noise.any():
         yield "the noise", [one.picture for one in exact], noise
+
+
+def _merge_causes(found: list[Difference]) -> Iterable[Finding]:
+    """Yield the findings; what differs in the samples of one split has one cause: the largest difference, with the others beneath it."""
+    merged: dict[str, list[Difference]] = {}
+    for one in found:
+        if one.called is None:
+            yield one.finding
+        else:
+            merged.setdefault(one.split, []).append(one)
+    for group in merged.values():
+        best, *others = sorted(group, key=lambda one: -round(one.finding.value or 0, 2))
+        beneath = ", ".join(f"{one.called} ({one.finding.value:.2f})" for one in others)
+        said = f" So {'does' if len(others) == 1 else 'do'} {beneath}." if others else ""
+        yield replace(best.finding, message=best.finding.message + said)

@@ -1,4 +1,4 @@
-"""Search for what was done to the pictures of one class alone: a mark, noise, less colour, or compression as JPEG."""
+"""Search for what was done to the pictures of one class alone: a mark, noise, other colours, or compression as JPEG."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MARKED_CLASSES = 64
 _NOISY = 0.5
 #: Of smaller pictures, noise and content look the same.
 _NOISE_SIDE = 16
-#: Faded colours betray a class if nearly all of its pictures have less colour than this share of the others (interval).
-_FADED = 0.5
+#: Colours betray a class if nearly all of its pictures lie beyond this share of the others (interval). Of CIFAR-10's classes, a third at most.
+_COLOURED = 0.5
 #: Blocks of JPEG show in one class by so many standard deviations more clearly than in the others.
 _BLOCKY = 0.4
 #: Blocks of JPEG are looked for in at most this many pictures.
@@ -78,23 +78,23 @@ def judge_noise(given: LabelledSamples, measures: list[Measures]) -> Iterable[Sh
     )
 
 
-def judge_saturation(given: LabelledSamples, saturation: Array, samples: list[Sample]) -> Iterable[Shortcut]:
-    """Judge colours that are paler in nearly all pictures of one class; classes differ in their mean, but have some colourful pictures."""
-    if len(samples) < given.fewest or not saturation.any():
+def judge_colour(
+    given: LabelledSamples, values: Array, samples: list[Sample], called: str, said: str
+) -> Iterable[Shortcut]:
+    """Judge colours that differ in one direction in nearly all pictures of one class; by themselves, classes differ only in the mean."""
+    if len(samples) < given.fewest or not values.any():
         return
-    labels = given.labels(samples)
-    found = raised_class((-saturation).tolist(), labels, _FADED)
+    found = raised_class(values.tolist(), given.labels(samples), _COLOURED)
     if found is not None:
         label, share = found
-        own, other = (float(np.median(saturation[(labels == label) == wanted])) for wanted in (True, False))
         yield (
-            "the saturation",
+            called,
             Finding(
-                f"Nearly all pictures of the class {given.show_class(label)} have paler colours than {share:.0%} of the others (channels "
-                f"differ by {own:.2g} levels in the median, others by {other:.2g}): a model may learn that instead of the picture.",
+                f"Nearly all pictures of the class {given.show_class(label)} have {said} than {share:.0%} of the others: "
+                "a model may learn that instead of the picture.",
                 stage=0,
                 value=share,
-                threshold=_FADED,
+                threshold=_COLOURED,
                 sql=given.evidence("pixels"),
             ),
         )

@@ -18,6 +18,8 @@ from audit.checks.shared.pictures import Picture, pictures
 
 #: A picture whose levels vary less than this has no detail to compare.
 _FAINT = 6.0
+#: The columns of `looks` that follow the colours of the corners.
+SATURATION, TINT = 16, 17
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Signatures:
 
     pictures: list[Picture]
     thumbnails: Array
-    #: Of each: how much red and blue exceed green, the level and the variation of the border, the colours of the corners, and the saturation.
+    #: Of each: how much red and blue exceed green, the level and the variation of the border, the colours of the corners, the saturation, and the tint.
     looks: Array
     #: The shorter side of each, in pixels.
     sides: Array
@@ -109,7 +111,7 @@ def _signatures(seen: list[Measures]) -> Signatures:
 
 
 def _looks(small: Array) -> Array:
-    """Return for each picture (n×16×16×3) the balance of its colours, its border, the colours of its corners, and its saturation."""
+    """Return for each picture (n×16×16×3) the balance of its colours, its border, the colours of its corners, its saturation, and by which share green is below red and blue."""
     means = small.mean(axis=(1, 2), dtype=np.float32)
     border = np.concatenate([small[:, 0], small[:, -1], small[:, 1:-1, 0], small[:, 1:-1, -1]], axis=1)
     border = border.reshape(len(small), -1).astype(np.float32)
@@ -118,7 +120,9 @@ def _looks(small: Array) -> Array:
     # One channel after the other: a reduction over the short last axis takes ten times as long.
     red, green, blue = (small[..., n] for n in range(3))
     apart = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
-    return np.column_stack([*shown, corners, apart.mean(axis=(1, 2), dtype=np.float32)]).astype(np.float32)
+    saturation = apart.mean(axis=(1, 2), dtype=np.float32)
+    tint = (shown[0] + shown[1]) / np.maximum(means.sum(axis=1), 1)
+    return np.column_stack([*shown, corners, saturation, tint]).astype(np.float32)
 
 
 def hashes_of(thumbnails: Array) -> Array:

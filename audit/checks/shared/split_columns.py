@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,19 @@ from audit.checks.shared.table_columns import read_table
 
 #: The quantiles that describe a distribution.
 QUANTILES = 101
-#: The probability of a difference by chance, whether it is large enough to matter, and what to report then.
-Difference = tuple[float, bool, Finding]
+
+
+class Difference(NamedTuple):
+    """The probability of a difference by chance, whether it is large enough to matter, and what to report then.
+
+    `called` is what differs, if other differences of the same split may have the same cause: they are reported beneath it.
+    """
+
+    chance: float
+    is_large: bool
+    finding: Finding
+    split: str
+    called: str | None = None
 
 
 def compare_columns(context: Context, splits: Sequence[str]) -> Iterable[Difference]:
@@ -42,7 +54,7 @@ def compare_columns(context: Context, splits: Sequence[str]) -> Iterable[Differe
         chance, ks, column = found[odd[0] if odd else 0]
         medians = (float(np.nanmedian(side[:, column])) for side in (there, here))
         others = f" So do {len(odd) - 1} other columns." if len(odd) > 1 else ""
-        yield (
+        yield Difference(
             min(1.0, chance * len(found)),
             bool(odd),
             Finding(
@@ -53,6 +65,7 @@ def compare_columns(context: Context, splits: Sequence[str]) -> Iterable[Differe
                 threshold=context.options["ks"],
                 sql=select_splits(context),
             ),
+            split,
         )
 
 

@@ -38,7 +38,7 @@ def compare_texts(context: Context, splits: Sequence[str]) -> Iterable[Differenc
         for number, called in enumerate(_MEASURES):
             sides = there[:, number], here[:, number]
             ks = distance.kolmogorov_smirnov(*(np.quantile(side, points).tolist() for side in sides))
-            yield (
+            yield Difference(
                 distance.kolmogorov_smirnov_chance(ks, len(there), len(here)),
                 ks >= context.options["ks"],
                 Finding(
@@ -49,6 +49,8 @@ def compare_texts(context: Context, splits: Sequence[str]) -> Iterable[Differenc
                     threshold=context.options["ks"],
                     sql=select_splits(context),
                 ),
+                split,
+                f"the share of {called}",
             )
 
 
