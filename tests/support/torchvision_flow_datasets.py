@@ -17,9 +17,10 @@ def flow(path: Path) -> None:
     path.write_bytes(b"PIEH" + size + np.ones((8, 10, 2), dtype="<f4").tobytes())
 
 
-def portable(path: Path) -> None:
+def portable(path: Path, channels: int = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"Pf\n10 8\n-1.0\n" + np.ones((8, 10), dtype="<f4").tobytes())
+    kind = b"Pf" if channels == 1 else b"PF"
+    path.write_bytes(kind + b"\n10 8\n-1.0\n" + np.ones((8, 10, channels), dtype="<f4").tobytes())
 
 
 def sintel(root: Path) -> Any:
@@ -36,6 +37,23 @@ def chairs(root: Path) -> Any:
         flow(root / "FlyingChairs" / "data" / f"{number}_flow.flo")
     text(root / "FlyingChairs" / "FlyingChairs_train_val.txt", "1\n1\n")
     return datasets.FlyingChairs(str(root))
+
+
+def things(root: Path) -> Any:
+    base = root / "FlyingThings3D"
+    pictures(base / "frames_cleanpass" / "TRAIN" / "A" / "0" / "left", ["0.png", "1.png"])
+    for direction in ("into_future", "into_past"):
+        for number in (0, 1):
+            portable(base / "optical_flow" / "TRAIN" / "A" / "0" / direction / "left" / f"{number}.pfm", channels=3)
+    return datasets.FlyingThings3D(str(root))
+
+
+def cre(root: Path) -> Any:
+    for number, scene in enumerate(("shapenet", "reflective", "tree", "hole")):
+        for side in ("left", "right"):
+            picture(root / "CREStereo" / scene / f"0_{side}.jpg", number)
+            picture(root / "CREStereo" / scene / f"0_{side}.disp.png", number, "L")
+    return datasets.CREStereo(str(root))
 
 
 def stereo(kind: Any, base: str, files: list[str], *args: Any) -> Callable[[Path], Any]:
@@ -156,12 +174,24 @@ STEREO: list[Any] = [
 FLOWS = [
     Case("Sintel", sintel, ("f_1.png", "f_2.png", "f_1.flo"), ()),
     Case("FlyingChairs", chairs, ("0_img1.ppm", "0_img2.ppm", "0_flow.flo"), ()),
+    Case("FlyingThings3D", things, ("left/0.png", "left/1.png", "into_future/left/0.pfm"), ()),
     Case("KittiFlow", kitti_flow, ("0_10.png", "0_11.png", "flow_occ/0_10.png"), ()),
     Case("HD1K", hd1k, ("image_2/000000_0.png", "image_2/000000_1.png", "flow_occ/000000_0.png"), ()),
     Case(
         "FallingThingsStereo",
         falling_things,
         ("0.left.jpg", "0.right.jpg", "0.left.depth.png", "_camera_settings.json", "0.right.depth.png"),
+        (),
+    ),
+    Case(
+        "CREStereo",
+        cre,
+        (
+            "shapenet/0_left.jpg",
+            "shapenet/0_right.jpg",
+            "shapenet/0_left.disp.png",
+            "shapenet/0_right.disp.png",
+        ),
         (),
     ),
     *(

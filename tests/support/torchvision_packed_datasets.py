@@ -215,6 +215,24 @@ def caltech101(root: Path) -> Any:
     return datasets.Caltech101(str(root), transform=TF)
 
 
+def photo_tour(root: Path) -> Any:
+    root.mkdir(parents=True)
+    patches = torch.from_numpy(pixels(COUNT, 8, 8))
+    torch.save((patches, torch.arange(COUNT), torch.zeros(COUNT, 3, dtype=torch.long)), root / "liberty.pt")
+    return datasets.PhotoTour(str(root), "liberty", transform=torch.nn.Flatten())
+
+
+def boundaries(root: Path) -> Any:
+    from scipy.io import savemat
+
+    pictures(root / "img", [f"{number}.jpg" for number in range(COUNT)])
+    (root / "cls").mkdir()
+    for number in range(COUNT):
+        savemat(root / "cls" / f"{number}.mat", {"GTcls": {"Segmentation": np.full((8, 10), number, np.uint8)}})
+    text(root / "train.txt", "\n".join(map(str, range(COUNT))))
+    return datasets.SBDataset(str(root), mode="segmentation")
+
+
 PACKED = [
     Case("EMNIST", emnist),
     Case("QMNIST", qmnist),
@@ -226,7 +244,9 @@ PACKED = [
     Case("SEMEION", semeion),
     Case("FER2013", fer),
     Case("MovingMNIST", moving, stages=("Flatten",)),
+    Case("PhotoTour", photo_tour, stages=("Flatten",)),
     Case("SBU", sbu, ("0.jpg",)),
+    Case("SBDataset", boundaries, ("img/0.jpg", "cls/0.mat"), ()),
     Case("LFWPeople", lfw(datasets.LFWPeople), ("Ann_0001.jpg",)),
     Case("LFWPairs", lfw(datasets.LFWPairs), ("Ann_0001.jpg", "Ann_0002.jpg"), ("ToTensor", "ToTensor")),
     Case("CelebA", celeba, ("img_align_celeba/0.jpg",)),
@@ -247,5 +267,4 @@ NOT_BUILT = {
     "LSUN, LSUNClass": "they need lmdb",
     "PCAM": "it needs h5py",
     "Kinetics, HMDB51, UCF101": "they need a video decoder",
-    "PhotoTour, SBDataset, FlyingThings3D, CREStereo": "no small files were made for them",
 }
