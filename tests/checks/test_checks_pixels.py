@@ -323,3 +323,15 @@ def test_a_random_mirror_is_not_displaced(tiles: list[Array], tmp_path: Path) ->
     pipeline = _BRIGHTER + f"transform = [lambda image: {code}]\n"
     store = _record(tmp_path, tiles[:60], lambda pixels, _: pixels, pipeline)
     assert _messages(store, "displaced") == []
+
+
+def test_a_rotated_drawing_did_not_overflow() -> None:
+    """Of a digit most levels have one pixel, which any stage maps to one level."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        drawing = np.zeros((28, 28), np.uint8)
+        top, left = rng.integers(4, 12, 2)
+        drawing[top : top + 12, left : left + 5] = rng.integers(1, 256, (12, 5))
+        drawing[top + 4 : top + 8, left + 1 : left + 4] = 254
+        turned = Image.fromarray(drawing).rotate(float(rng.uniform(-10, 10)))
+        assert wrapped_levels(drawing, np.asarray(turned)) is None

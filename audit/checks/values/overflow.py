@@ -104,7 +104,13 @@ def wrapped_levels(before: Array, after: Array) -> tuple[int, int] | None:
 def _count_wrapped(before: Array, after: Array) -> tuple[int, int] | None:
     table = np.bincount(before.ravel().astype(np.int64) * 256 + after.ravel(), minlength=256 * 256).reshape(256, 256)
     counts = table.sum(axis=1)
-    if table.max(axis=1).sum() < _MAPPED * before.size:
+    # A level of one pixel is mapped to one level by any stage, and the ground of a drawing to itself by most.
+    shown = counts >= 2
+    shown[counts.argmax()] = False
+    if (
+        table.max(axis=1).sum() < _MAPPED * before.size
+        or table.max(axis=1)[shown].sum() < _MAPPED * counts[shown].sum()
+    ):
         return None
     levels = np.flatnonzero(counts)
     became = table.argmax(axis=1)[levels]
