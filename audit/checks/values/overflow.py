@@ -19,6 +19,8 @@ _LOW, _HIGH, _NEAR = 55, 200, 8
 _MAPPED, _FALLING = 0.98, 0.05
 #: So many pixels must have wrapped, at so many levels.
 _PIXELS, _LEVELS = 10, 3
+#: Among so many pictures, one alone is a note.
+_SEVERAL = 8
 
 
 class Overflow(Check):
@@ -29,9 +31,9 @@ class Overflow(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         found: dict[int, list[tuple[int, int, int]]] = {}
-        seen = 0
+        seen: dict[int, int] = {}
         for stage, index, before, after in self._pairs(context):
-            seen += 1
+            seen[stage] = seen.get(stage, 0) + 1
             if (wrapped := wrapped_levels(before, after)) is not None:
                 found.setdefault(stage, []).append((index, *wrapped))
         if not seen:
@@ -46,6 +48,8 @@ class Overflow(Check):
                 value=len(cases),
                 threshold=0,
                 sql=context.evidence("stage_outputs", index, f"stage <= {stage}"),
+                # Pixels that a stage moved a little look so in 1 of 500 drawings.
+                severity="info" if len(cases) == 1 and seen[stage] >= _SEVERAL else None,
             )
 
     def _pairs(self, context: Context) -> Iterator[tuple[int, int, Array, Array]]:
