@@ -325,13 +325,15 @@ def test_a_random_mirror_is_not_displaced(tiles: list[Array], tmp_path: Path) ->
     assert _messages(store, "displaced") == []
 
 
-def test_a_rotated_drawing_did_not_overflow() -> None:
-    """Of a digit most levels have one pixel, which any stage maps to one level."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        drawing = np.zeros((28, 28), np.uint8)
-        top, left = rng.integers(4, 12, 2)
-        drawing[top : top + 12, left : left + 5] = rng.integers(1, 256, (12, 5))
-        drawing[top + 4 : top + 8, left + 1 : left + 4] = 254
-        turned = Image.fromarray(drawing).rotate(float(rng.uniform(-10, 10)))
-        assert wrapped_levels(drawing, np.asarray(turned)) is None
+@pytest.mark.parametrize("repeated", [0, 30])
+def test_levels_of_one_pixel_do_not_show_an_overflow(repeated: int) -> None:
+    """Any stage maps a level of one pixel to one level, also if it only moves pixels: of a digit most levels have one."""
+    drawing = np.zeros(28 * 28, np.uint8)
+    drawing[:250] = np.arange(1, 251)
+    moved = drawing.copy()
+    moved[238:250] = np.arange(12)
+    # Of a level with several pixels some were moved.
+    drawing[300 : 300 + repeated] = np.repeat(np.arange(100, 110), 6)[:repeated]
+    moved[300 : 300 + repeated] = drawing[300 : 300 + repeated]
+    moved[300 : 300 + repeated : 3] = 0
+    assert wrapped_levels(drawing.reshape(28, 28), moved.reshape(28, 28)) is None

@@ -111,10 +111,8 @@ def _count_wrapped(before: Array, after: Array) -> tuple[int, int] | None:
     # A level of one pixel is mapped to one level by any stage, and the ground of a drawing to itself by most.
     shown = counts >= 2
     shown[counts.argmax()] = False
-    if (
-        table.max(axis=1).sum() < _MAPPED * before.size
-        or table.max(axis=1)[shown].sum() < _MAPPED * counts[shown].sum()
-    ):
+    mapped = table.max(axis=1)
+    if mapped.sum() < _MAPPED * before.size or not shown.any() or mapped[shown].sum() < _MAPPED * counts[shown].sum():
         return None
     levels = np.flatnonzero(counts)
     became = table.argmax(axis=1)[levels]
