@@ -181,7 +181,8 @@ def datasets_page() -> str:
 
 
 def _torchvision_row(case: Case) -> str:
-    files = ", ".join(f"`{name}`" for name in case.sources) or "none: it is kept in memory"
+    unseen = f"not seen; the run says that `{case.reported.partition(' ')[0]}` stays open" if case.reported else ""
+    files = ", ".join(f"`{name}`" for name in case.sources) or unseen or "none: it is kept in memory"
     return f"| {case.name} | {', '.join(case.stages) or '–'} | {files} | identical |"
 
 

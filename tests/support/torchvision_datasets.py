@@ -26,6 +26,8 @@ class Case:
     #: All files that the first sample is read from, its source first; none for one that is kept in memory.
     sources: tuple[str, ...] = ()
     stages: tuple[str, ...] = ("ToTensor",)
+    #: What the run says of files that are not seen.
+    reported: str = ""
 
 
 def picture(path: Path, seed: int = 0, mode: str = "RGB") -> None:

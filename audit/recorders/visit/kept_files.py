@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from torch.utils.data import Dataset
+
 from audit.recorders.calls.callables import dict_of, is_a, items_of
 from audit.recorders.files.file_readers import FOLDERS, OBSERVED
 from audit.recorders.files.open_descriptors import new_descriptors, open_descriptors
@@ -35,6 +37,8 @@ _UNSEEN = {
     "soundfile": ("SoundFile",),
 }
 _MOST_PATHS = 256
+#: So deep, datasets that a dataset holds are looked into.
+_DEEPEST = 4
 
 
 class _Handle(NamedTuple):
@@ -124,12 +128,18 @@ class KeptFiles:
             self._tell(text)
 
 
-def _held_by(dataset: Any) -> Iterator[tuple[str, Any]]:
+def _held_by(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield what a dataset holds, and what the datasets that it holds do, with the names that lead there."""
     for part in wrapped_datasets(dataset):
         for name, held in list(dict_of(part).items()):
-            yield name, held
+            found = [(name, held)]
             if is_a(held, (list, tuple, dict)):
-                yield from ((f"{name}[{key!r}]", item) for key, item in items_of(held))
+                places = enumerate(item for _, item in items_of(held)) if not is_a(held, dict) else items_of(held)
+                found += [(f"{name}[{key!r}]", item) for key, item in places]
+            for place, value in found:
+                yield place, value
+                if depth < _DEEPEST and is_a(value, Dataset) and name not in ("dataset", "datasets"):
+                    yield from ((f"{place}.{inner}", one) for inner, one in _held_by(value, depth + 1))
 
 
 def _writes(file: Any) -> bool:
