@@ -111,7 +111,7 @@ A check that has too few samples to decide is skipped, and says how many it need
 
 | check | a finding needs | corrected for | skipped, or noted, below |
 | --- | --- | --- | --- |
-| `augmentation` | 99.99 % interval | – (each stage at 0.01 %) | 20 visits |
+| `augmentation` | 99.99 % interval | Bonferroni: 0.01 % for each stage is 5 % for 500 | 20 visits |
 | `class_regressions` | p of 1 %, and a drop of 2 % | classes (Holm) | as many samples of a class as McNemar's test needs: 8 for one class, 11 for ten |
 | `drift`, `split_drift` | p of 0.01 %; 0.1 %, and a distance | all comparisons (Holm) | 30 samples on each side; 50 in each split |
 | `accuracy` | p of 5 %, and a drop of 2 %; with `min`, the accuracy as it is, shown with its 95 % interval | – (one test) | 50 samples, to be compared with guessing |
@@ -126,7 +126,7 @@ A check that has too few samples to decide is skipped, and says how many it need
 | `missing_classes` | p of 1 % | classes and splits (Bonferroni) | – (a note instead) |
 | `label_issues` | a likelihood ratio of e³, and an expected precision of 80 % | all labels (one mixture) | 20 predictions |
 | `probe` | p of 0.1 %, and a gain of 5 % | changes (Holm) | 20 samples |
-| `shortcuts`, `telling_words`, `columns` | three standard errors (four for marks, blocks and turns) on the other half | large effects alone (half of the errors, 75 % of a class) | 60 samples |
+| `shortcuts`, `telling_words`, `columns` | Wilson's interval with three standard errors (four for marks, blocks and turns) on the other half | Bonferroni: 0.13 % for each of about 40 properties is 5 % for all; large effects alone (half of the errors, 75 % of a class) | 60 samples |
 | `outliers` | as many in 0.5 % of clean runs (Poisson) | all pictures | 300 pictures |
 | `odd_scale` | 8 standard deviations | – | 50 outputs |
 | `near_duplicates`, `leakage` | fewer than one false pair expected | all pairs | – |

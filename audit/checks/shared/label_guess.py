@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.statistics import FAMILY_Z, wilson
 
 #: Numbers with more distinct values than this are put into as many bins of equal size.
 _BINS = 10
@@ -91,7 +91,7 @@ def betrayed_class(
             hits[int(label)] = hits.get(int(label), 0) + int(count)
     for label, right in sorted(hits.items(), key=lambda pair: (-pair[1], pair[0])):
         samples = int((labels == label).sum())
-        if wilson(right, samples, 3)[0] >= named_share and wilson(right, named[label])[0] >= right_share:
+        if wilson(right, samples, FAMILY_Z)[0] >= named_share and wilson(right, named[label])[0] >= right_share:
             return label, right, named[label], samples
     return None
 
@@ -109,7 +109,7 @@ def raised_class(values: Sequence[float], labels: Array, share: float) -> tuple[
         if min(len(own), len(others)) < _FEWEST:
             continue
         below = int((others < np.quantile(own, _LOWEST)).sum())
-        if wilson(below, len(others), 3)[0] >= share and (best is None or below / len(others) > best[1]):
+        if wilson(below, len(others), FAMILY_Z)[0] >= share and (best is None or below / len(others) > best[1]):
             best = int(label), below / len(others)
     return best
 

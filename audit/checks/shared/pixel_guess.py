@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.statistics import FAMILY_Z, wilson
 
 #: Levels from this one on are white; black and white are the ground if they are more than this share of all pixels.
 _WHITE, _GROUND = 250, 0.1
@@ -77,7 +77,10 @@ def telling_pixel(
         named = _named_class(start, tables, classes, samples, guessed, shares)
         if named is not None and (for_one is None or named.share > for_one.share):
             for_one = named
-    if for_all is not None and (wilson(for_all.right, for_all.total, 3)[0] - guessed) / (1 - guessed) >= explained:
+    if (
+        for_all is not None
+        and (wilson(for_all.right, for_all.total, FAMILY_Z)[0] - guessed) / (1 - guessed) >= explained
+    ):
         return for_all
     return for_one
 
@@ -127,7 +130,9 @@ def _named_class(
         int(classes[number]),
         int(named[place, number]),
     )
-    enough = wilson(found.right, found.total, 3)[0] >= shares[0] and wilson(found.right, found.named)[0] >= shares[1]
+    enough = (
+        wilson(found.right, found.total, FAMILY_Z)[0] >= shares[0] and wilson(found.right, found.named)[0] >= shares[1]
+    )
     return found if enough else None
 
 

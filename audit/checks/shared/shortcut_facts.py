@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from audit.checks.base import Finding
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, separate_common_values
 from audit.checks.shared.shortcut import NAMED, RIGHT, Facts, LabelledSamples, Sample, Shortcut, halves_of
+from audit.checks.shared.statistics import FAMILY_Z, wilson
 
 
 def judge_facts(
@@ -26,15 +26,14 @@ def judge_facts(
             continue
         bins = bins_of(values)
         right, guessed = predict(bins, truth, halves)
-        # Wider than one interval, because there are many properties.
-        spread = 3 * math.sqrt(right * (1 - right) / len(samples))
-        explained = (right - spread - guessed) / (1 - guessed) if guessed < 1 else 0.0
+        least = wilson(round(right * len(samples)), len(samples), FAMILY_Z)[0]
+        explained = (least - guessed) / (1 - guessed) if guessed < 1 else 0.0
         if explained >= given.context.options["explained"]:
             yield (
                 called,
                 Finding(
                     f"From {called} of a file alone the label is right for {right:.0%} of {len(samples):,} samples "
-                    f"(±{spread:.0%}), where guessing gives {guessed:.0%}: a model may learn that instead of the picture.",
+                    f"(at least {least:.0%}), where guessing gives {guessed:.0%}: a model may learn that instead of the picture.",
                     stage=0,
                     value=right,
                     threshold=guessed,
