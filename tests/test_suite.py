@@ -45,6 +45,10 @@ def test_what_test_files_import_is_found(tmp_path: Path) -> None:
     ]
     file.write_text("\n".join([*lines, 'ray = pytest.importorskip("ray.data")', "def test():", "    import torch", ""]))
     assert modules_of([file, file]) == ["os.path", "numpy", "audit.store", "ray.data"]
+    of_ray = tmp_path / "engines" / "ray" / "test_two.py"
+    of_ray.parent.mkdir(parents=True)
+    of_ray.write_text("import ray")
+    assert modules_of([of_ray]) == []
 
 
 def test_ci_runs_in_fresh_surroundings(tmp_path: Path) -> None:

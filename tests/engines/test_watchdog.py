@@ -105,7 +105,7 @@ def test_an_idle_worker_that_is_stopped_does_not_hang_the_run(
     stopped: list[int] = []
 
     def children() -> set[int]:
-        listed = Path(f"/proc/{os.getpid()}/task/{threading.main_thread().native_id}/children").read_text()
+        listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()  # of the main thread
         return {int(number) for number in listed.split()}
 
     others = children()  # what other tests have started and still use
