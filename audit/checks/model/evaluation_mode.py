@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Skip
 from audit.checks.context import Context
-from audit.split_names import EVALUATION
+from audit.split_names import is_evaluation
 
 
 class ModesOfSplit(TypedDict):
@@ -40,15 +40,15 @@ class EvaluationMode(Check):
         by_split: dict[str | None, list[ModesOfSplit]] = {}
         for row in context.facts.typed_rows(ModesOfSplit, query):
             # A pass that no optimizer step followed is an evaluation, whatever it is called.
-            if str(row["split"]).lower() in EVALUATION or not row["trained"]:
+            if is_evaluation(row["split"]) or not row["trained"]:
                 by_split.setdefault(row["split"], []).append(row)
         for split, rows in by_split.items():
             yield from self._judge(split, rows, query)
 
     def _judge(self, split: str | None, rows: list[ModesOfSplit], query: str) -> Iterable[Finding]:
-        is_evaluation = str(split).lower() in EVALUATION
+        is_judged = is_evaluation(split)
         where = f" of the split {split}" if split is not None else ""
-        why = "" if is_evaluation else ", although no optimizer step followed"
+        why = "" if is_judged else ", although no optimizer step followed"
         predictions = sum(row["predictions"] for row in rows)
         whole, part = sum(row["in_training"] for row in rows), sum(row["in_part"] for row in rows)
         if whole:
@@ -65,7 +65,7 @@ class EvaluationMode(Check):
             value=whole or part,
             threshold=0,
             sql=query,
-            severity=None if is_evaluation else "warning",
+            severity=None if is_judged else "warning",
         )
 
     def _query(self, context: Context, table: str) -> str:

@@ -18,7 +18,7 @@ from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training import is_trained
 from audit.class_names import show_class
-from audit.split_names import EVALUATION
+from audit.split_names import is_evaluation
 from audit.store.plain_arrays import numbers_of
 from audit.store.sql_literal import literal
 
@@ -96,7 +96,7 @@ def _select_judged(context: Context) -> str:
     )
     if not is_trained(context):
         return usable
-    splits = [row["split"] for row in context.facts.epochs if str(row["split"]).lower() in EVALUATION]
+    splits = [row["split"] for row in context.facts.epochs if is_evaluation(row["split"])]
     if not splits:
         raise Skip(
             "the probabilities are not out of sample: the model was trained on these samples in this run, and repeats "
@@ -108,8 +108,8 @@ def _select_judged(context: Context) -> str:
 
 def _note_sample(context: Context) -> None:
     """Add a note on whether the model knew the samples."""
-    splits = {str(row["split"]).lower() for row in context.facts.epochs if row["split"] is not None}
-    if is_trained(context) or (splits and splits <= set(EVALUATION)):
+    splits = {row["split"] for row in context.facts.epochs if row["split"] is not None}
+    if is_trained(context) or (splits and all(map(is_evaluation, splits))):
         context.note("the probabilities are of an evaluation split; they are taken to be out of sample")
     else:
         context.note(

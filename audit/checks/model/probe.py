@@ -14,7 +14,7 @@ from audit.errors import DatasetError, ModelError, PipelineError, UsageError
 from audit.lineage.diff.mcnemar import p_value
 from audit.sources.builder import builders_of, can_be_rebuilt
 from audit.sources.trust import is_derivable
-from audit.split_names import EVALUATION
+from audit.split_names import is_evaluation
 
 if TYPE_CHECKING:
     from audit.lineage.replay.counterfactual import Counterfactual, Probe
@@ -154,7 +154,7 @@ def _split(context: Context) -> str | None:
     splits = [str(one.get("split")) for one in builders_of(context.run.recipe)]
     if len(splits) < 2:
         return None
-    return next((split for split in splits if split.lower() in EVALUATION), splits[0])
+    return next((split for split in splits if is_evaluation(split)), splits[0])
 
 
 def _gain(one: Counterfactual) -> float:
