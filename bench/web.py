@@ -33,7 +33,7 @@ from audit.web.app import build
 CLASSES = 10
 BRUSHED = '{"confidence": [0.5, 0.6], "stage:1:mean": [0.2, 0.4]}'
 STEP = 50_000
-#: Seconds of processor time within 0.3 s that are no work: the server's own clocks.
+#: Seconds of processor time within 0.3 s that are not work: the server's own clocks.
 _IDLE = 0.02
 
 

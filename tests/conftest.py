@@ -113,7 +113,7 @@ def _keep_temporary_files_in_memory(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty home folder: no test reads the settings of whoever runs it, or leaves anything there."""
+    """An empty home folder: no test reads the settings of the user who runs it, or leaves anything there."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
@@ -124,7 +124,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The key of a user who records in these tests, apart from the key of whoever runs them."""
+    """The key of a user who records in these tests, apart from the key of the user who runs them."""
     place = tmp_path_factory.mktemp("xdg")
     before = os.environ.get("XDG_DATA_HOME")
     os.environ["XDG_DATA_HOME"] = str(place)

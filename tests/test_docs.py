@@ -145,7 +145,7 @@ def test_every_documented_name_can_be_reached() -> None:
 
 
 def test_every_command_has_its_twin() -> None:
-    """Whoever writes Python can do what a command does: each command calls the method or function named here."""
+    """A Python program can do what a command does: each command calls the method or function named here."""
     import audit
     from audit.cli.groups import SECTIONS
     from audit.cli.main import cli

@@ -27,8 +27,11 @@ QUOTED = ("beautifully told", "story told badly", '"told"')
 
 
 def texts() -> list[Path]:
-    code = [path for ending in ("py", "html") for path in (ROOT / "audit").rglob(f"*.{ending}")]
-    return sorted([*code, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "pipelines").glob("*.py")])
+    folders = ("audit", "bench", "docs", "pipelines", "tests")
+    paths = [
+        path for folder in folders for ending in ("py", "html", "md") for path in (ROOT / folder).rglob(f"*.{ending}")
+    ]
+    return sorted({*paths, *ROOT.glob("*.md")} - {Path(__file__)})  # this file lists the phrases
 
 
 @pytest.mark.parametrize("phrase", STUMBLES)

@@ -48,12 +48,12 @@ def run(trial: Trial) -> None:
         trial.tried = int(trial.seconds)
     for child, ours in pipes:
         os.kill(child, signal.SIGTERM)
-        with open(ours) as told:
-            for line in told:
+        with open(ours) as lines:
+            for line in lines:
                 kind, _, rest = line.rstrip("\n").partition(" ")
                 if kind == "answers":
                     trial.counts["answers"] += int(rest)
-                elif kind == "told":
+                elif kind == "reported":
                     trial.counts["answered that a run was merged or removed meanwhile"] += int(rest)
                 else:
                     trial.fail(rest)
@@ -79,7 +79,7 @@ def _write_and_merge(trial: Trial, place: Path) -> None:
 def _read(place: Path, out: int) -> None:
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    answers, told = 0, 0
+    answers, reported = 0, 0
     seen: dict[str, int] = {}
     while not ended:
         try:
@@ -93,9 +93,9 @@ def _read(place: Path, out: int) -> None:
         except StoreDamaged as error:
             os.write(out, f"bad StoreDamaged: {error}\n".encode())
         except StoreError:
-            told += 1
+            reported += 1
         except Exception:
             os.write(out, f"bad {traceback.format_exc()!r}\n".encode())
         time.sleep(_PAUSE)
-    os.write(out, f"answers {answers}\ntold {told}\n".encode())
+    os.write(out, f"answers {answers}\nreported {reported}\n".encode())
     os._exit(0)

@@ -86,7 +86,7 @@ def test_changed_target_boxes_are_found(tmp_path: Path, fault: str) -> None:
 
 @pytest.mark.parametrize("good", [1.0, 0.5, 0.0])
 def test_boxes_of_good_and_poor_models_are_silent(tmp_path: Path, good: float) -> None:
-    """A model that is wrong about many boxes is no sign of wrong targets."""
+    """A model that is wrong about many boxes is not a sign of wrong targets."""
     made = _with_boxes(lambda n, b, c: (b, c), lambda number: number % 10 < 10 * good)
     outcome = outcome_of(made.write(tmp_path / "lineage"), "box_fit")
     assert outcome.status == "pass"

@@ -49,7 +49,7 @@ def _guess(made: World, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_model_that_guesses_is_not_shifted(tmp_path: Path, seed: int) -> None:
-    """Of 15 samples, some of such models fit the label of a neighbour far better than their own."""
+    """Of 15 samples, some of these models fit the label of a neighbour far better than their own."""
     made = world(15)
     _guess(made, np.random.default_rng(seed))
     store = made.write(tmp_path / "lineage")

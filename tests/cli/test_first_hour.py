@@ -62,17 +62,17 @@ def test_a_head_that_does_not_fit_the_folders_is_said_at_the_start(
     )
     assert done.exit_code == 0, done.output
     assert "note: The model has 7 outputs and the dataset 5 classes" in done.stderr
-    heard: list[Progress] = []
-    audit.run(images, pipeline=pipeline, model=tmp_path / "head.pt", store=place, workers=0, progress=heard.append)
-    notes = [number for number, progress in enumerate(heard) if progress.note]
-    begun = next(number for number, progress in enumerate(heard) if progress.done)
+    reports: list[Progress] = []
+    audit.run(images, pipeline=pipeline, model=tmp_path / "head.pt", store=place, workers=0, progress=reports.append)
+    notes = [number for number, progress in enumerate(reports) if progress.note]
+    begun = next(number for number, progress in enumerate(reports) if progress.done)
     assert len(notes) == 1
     assert notes[0] < begun
-    assert [progress.doing for progress in heard if progress.total is None and not progress.note] == [
+    assert [progress.doing for progress in reports if progress.total is None and not progress.note] == [
         "loading the model",
         "opening the dataset",
     ]
-    assert "waiting for the first batch" in [progress.doing for progress in heard]
+    assert "waiting for the first batch" in [progress.doing for progress in reports]
 
 
 def test_one_folder_alone_is_no_set_of_classes(pictures: Callable[..., Path], tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_defaults_come_from_files_and_are_shown(store: Path, tmp_path: Path, mon
     with audit.open() as opened:
         assert opened.location.endswith("mine")
         assert opened.run().recipe["batch_size"] == 3
-        assert opened.check(only=["coverage"]).passed, "audit.toml's defaults are no setting of a check"
+        assert opened.check(only=["coverage"]).passed, "audit.toml's defaults do not set a check"
     monkeypatch.setenv("AUDIT_STORE", str(store))
     assert shown()["store"] == (str(store), "$AUDIT_STORE")
     (tmp_path / "audit.toml").write_text("[defaults.run]\nbatchsize = 3\n")

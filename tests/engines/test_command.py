@@ -34,7 +34,7 @@ def test_secrets_are_not_shown(arguments: list[str], shown: str, monkeypatch: py
 
 
 def test_asking_for_the_commit_leaves_the_repository_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`git status` writes what it found about changed times into the repository's index, unless it is told not to."""
+    """`git status` writes what it found about changed times into the repository's index, unless an option forbids it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("pass\n")
     who = ("-c", "user.name=n", "-c", "user.email=e@example.org")

@@ -172,7 +172,7 @@ def test_fiftyone_layout(opened: Any, store: Path, tmp_path: Path) -> None:
 
 
 def test_fiftyone_without_files(store: Path, tmp_path: Path) -> None:
-    """Rows of a table are no pictures: they are counted, and left out."""
+    """Rows of a table are not pictures: they are counted, and left out."""
     export(store, "training", "fiftyone", tmp_path)
     metadata = strict((tmp_path / "metadata.json").read_text())
     assert metadata["num_samples"] + metadata["info"]["audit"]["left_out"] == 24

@@ -248,7 +248,7 @@ def test_a_steady_loss_has_no_spikes(seed: int) -> None:
 
 
 def test_a_falling_loss_has_no_spikes(tmp_path: Path) -> None:
-    """The first steps lie far above the later ones, and are no spikes: only what came before counts."""
+    """The first steps lie far above the later ones, and are not spikes: only what came before counts."""
     write_training(tmp_path, [(0, "train", [WrittenVisit(n, 0, (n / 10, 0.0, 0.0))]) for n in range(50)])
     assert view(tmp_path, "spikes") == []
 

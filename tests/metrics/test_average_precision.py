@@ -117,7 +117,7 @@ def test_the_best_score_takes_the_target_and_the_other_is_left_alone() -> None:
         np.zeros(2, bool),
         0.5,
     )
-    assert found.predicted.tolist() == [-1, 0, -1], "the better score wins, and another class is no match"
+    assert found.predicted.tolist() == [-1, 0, -1], "the better score wins, and another class does not match"
     assert found.targets.tolist() == [1, -1]
     assert shared[1, 0] == pytest.approx(0.9)
 

@@ -1,4 +1,4 @@
-"""What killed processes leave behind is no damage, and is deleted by `clean` and by the next writer."""
+"""What killed processes leave behind is not damage, and is deleted by `clean` and by the next writer."""
 
 from __future__ import annotations
 

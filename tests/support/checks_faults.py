@@ -180,7 +180,7 @@ def _(w: World) -> None:
     w.tables["activations"] = [_activation("conv1", step) for step in range(4)]
 
 
-@fault("hooks", "the recording heard nothing of a layer", says="layer2.0")
+@fault("hooks", "the recording saw nothing of a layer", says="layer2.0")
 def _(w: World) -> None:
     w.run.warnings = ["The hook on layer layer2.0 never fired."]
     w.tables["activations"] = [_activation("conv1", step) for step in range(4)]
@@ -658,7 +658,7 @@ def _(w: World) -> None:
     draw(w, lambda index: index // 2)
 
 
-@fault("repeated_draws", "a generator that begins anew", says="is reset at the start", severity="warning")
+@fault("repeated_draws", "a generator that begins again", says="is reset at the start", severity="warning")
 def _(w: World) -> None:
     draw(w, lambda index: index % 60, epochs=2)
 

@@ -122,7 +122,7 @@ class Service:
             return [seen for seen in self.seen if seen.method == method and part in seen.path]
 
     def forget(self) -> None:
-        """Begin to count anew, without faults."""
+        """Begin to count again, without faults."""
         with self.lock:
             self.seen.clear()
             self.faults.clear()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-#: How the reason of such a skip begins.
+#: How the reason of this skip begins.
 STARTS_A_PROCESS = "it starts a process"
 #: Answers within milliseconds; `audit.run` asks it for the commit.
 _HARMLESS = {"git"}

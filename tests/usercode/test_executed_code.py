@@ -1,4 +1,4 @@
-"""What ran is what is recorded: code that was edited is executed anew, and its digests are those of the executed bytes."""
+"""What ran is what is recorded: code that was edited is executed again, and its digests are those of the executed bytes."""
 
 from __future__ import annotations
 

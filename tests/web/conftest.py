@@ -146,5 +146,5 @@ def page(window: Any) -> Iterator[Any]:
     window.set_viewport_size(VIEWPORT)
     window.emulate_media(color_scheme="light")
     assert window.hits == []
-    # A picture that is not stored, a run that is not there: what was asked for is missing, and that is no complaint about us.
+    # A picture that is not stored, a run that is not there: what was asked for is missing, and that is not a defect of the page.
     assert [text for text in window.complaints if not any(code in text for code in ("400", "404", "422"))] == []

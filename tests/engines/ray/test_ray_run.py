@@ -1,4 +1,4 @@
-"""Ray and the local engine: the same rows, digest for digest, whoever makes them, and whoever dies meanwhile."""
+"""Ray and the local engine: the same rows, digest for digest, whichever process makes them, also if one dies meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's accuracy is that of its last complete epoch, whoever says it."""
+"""A run's accuracy is that of its last complete epoch, wherever it is shown."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def invoke(*arguments: object) -> Result:
 
 
 def change_recipe(store: Path, run_id: str, recipe: dict[str, Any]) -> None:
-    """Rewrite a run's recipe, as whoever hands out the store can."""
+    """Rewrite a run's recipe, as anyone who hands out the store can."""
     writer = RunWriter.resume(str(store), run_id)
     writer.run.recipe = recipe
     writer.finish("complete")

@@ -1,4 +1,4 @@
-"""Operators in a dataset's own code are no calls: what they change is reported all the same."""
+"""Operators in a dataset's own code are not calls: what they change is reported all the same."""
 
 from __future__ import annotations
 
@@ -450,8 +450,8 @@ def test_branches_are_looked_for_again_and_again() -> None:
         changes.add_visit(value, value, [], is_load_only=True)
     assert listed[:5] == [0, 2, 5, 10, 19]
     assert max(after - before for before, after in itertools.pairwise(listed)) == 513
-    (told,) = changes.take()
-    assert "operators" in told
+    (sentence,) = changes.take()
+    assert "operators" in sentence
 
 
 def cut(x: Any) -> Any:

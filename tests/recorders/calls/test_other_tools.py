@@ -59,16 +59,16 @@ def test_a_profiler_keeps_its_counts(workers: int, tmp_path: Path) -> None:
     profiler.enable()
     try:
         paths, unseen = record(tmp_path / "a", Rows(), workers)
-        alone, untold = record(tmp_path / "b", Unseen(), workers)
+        alone, sentences = record(tmp_path / "b", Unseen(), workers)
     finally:
         profiler.disable()
     assert (paths, alone) == (["0", "call.scale"], ["0"])
     if sys.version_info < (3, 12):  # from 3.12 on, cProfile has a hook of its own beside ours
         assert "another profiler is active" in unseen[0]
-        assert "another profiler is active" in untold[0]
+        assert "another profiler is active" in sentences[0]
     else:
         assert unseen == []
-        assert "__getitem__" in untold[0]
+        assert "__getitem__" in sentences[0]
     if not workers:
         made = [one for one in profiler.getstats() if getattr(one.code, "co_qualname", "") == "Rows.__getitem__"]
         assert [one.callcount for one in made] == [4]

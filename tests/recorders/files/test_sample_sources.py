@@ -1,4 +1,4 @@
-"""Every file that a sample was read from is in `sample_sources`, whoever opened it."""
+"""Every file that a sample was read from is in `sample_sources`, whatever code opened it."""
 
 from __future__ import annotations
 

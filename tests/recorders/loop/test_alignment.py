@@ -474,7 +474,7 @@ def test_each_step_has_its_own_learning_rate(tmp_path: Path, closure: bool) -> N
 
 
 class Untouched:
-    """Stands for something else, as Flask's `request` does: whoever asks it anything is asked in turn."""
+    """Stands for something else, as Flask's `request` does: each question to it becomes a question to the asker."""
 
     __slots__ = ("__inner", "__weakref__")
 

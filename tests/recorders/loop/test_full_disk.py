@@ -1,4 +1,4 @@
-"""A disk that turns out to be full when the last rows are written: the user is reported, and so is whoever reads the store."""
+"""A disk that turns out to be full when the last rows are written: the recording reports it, and so does every reader of the store."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ PARTS: dict[str, Callable[[torch.Tensor], list[torch.Tensor]]] = {
     "a mask": lambda x: [x[torch.tensor([True, False, True, False])] * 2, (x * 2)[[1, 3]]],
     "index_select": lambda x: [torch.index_select(x * 2, 0, torch.tensor([3, 2, 1, 0]))],
     "samples one by one": lambda x: [(row * 2)[None] for row in x],
-    "stacked anew": lambda x: [torch.stack([x[2] * 2, x[0] * 2, x[1] * 2, x[3] * 2])],
+    "stacked again": lambda x: [torch.stack([x[2] * 2, x[0] * 2, x[1] * 2, x[3] * 2])],
     "joined again": lambda x: [torch.cat(_chunks(x * 2)[::-1])],
     "a transposed view": lambda x: [x.transpose(0, 1).transpose(0, 1) * 2],
 }
@@ -191,10 +191,10 @@ def test_crops_of_one_sample_are_its_rows(tmp_path: Path) -> None:
     assert len(found) == COUNT
 
 
-# -- inputs that are no recorded sample -------------------------------------------------------------
+# -- inputs that are not recorded samples -------------------------------------------------------------
 
 
-def untold(ask: Asked, count: int) -> bool:
+def reports_unmatched(ask: Asked, count: int) -> bool:
     return any(w.startswith(f"{count} model call") and "could not be matched" in w for w in ask.warnings)
 
 
@@ -272,7 +272,7 @@ def test_an_input_that_is_no_sample_gets_no_sample(tmp_path: Path, name: str, wh
     assert sorted(found) == (list(range(COUNT)) if when in ("before", "after") else [])
     for index, logits in found.items():
         assert torch.allclose(torch.tensor(logits), Mean()(Pictures()[index][0][None])[0]), index
-    assert untold(ask, 2 if when == "never used" else 3)
+    assert reports_unmatched(ask, 2 if when == "never used" else 3)
     assert ask("SELECT count(*) FROM predictions") == [(len(found),)]
     unmatched = ask("SELECT samples, evidence, reason FROM calls WHERE reason IS NOT NULL")
     assert [row[:2] for row in unmatched] == [(0, None)] * (2 if when == "never used" else 3)

@@ -22,7 +22,7 @@ FIRST = 64.0
 
 
 class Identities(Dataset):  # type: ignore[type-arg]
-    """Each number of sample n is n + 64: whatever is left of a row names its sample, and twice that is no other sample."""
+    """Each number of sample n is n + 64: whatever is left of a row names its sample, and twice that is not another sample."""
 
     def __len__(self) -> int:
         return COUNT

@@ -89,7 +89,7 @@ def test_parents(tmp_path: Path, name: str, where: str) -> None:
         assert sum(index * weight for index, weight in own) == pytest.approx(mean, abs=1e-4)
     assert ask("SELECT count(*) FROM samples WHERE label <> index % 3") == [(0,)]
     if "without" not in where:
-        # A mixed input is no sample: its prediction is kept, and graded against no label.
+        # A mixed input is not a sample: its prediction is kept, and graded against no label.
         assert ask("SELECT count(*), count(label), count(loss), min(call) FROM predictions") == [(12, 0, 0, 1)]
         assert ask("SELECT count(*), min(len(parents)) FROM mixed_predictions") == [(12, 3 if name == "both" else 2)]
         assert ask("SELECT count(*) FROM graded_predictions") == [(0,)]

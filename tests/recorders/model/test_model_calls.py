@@ -149,8 +149,8 @@ def test_batches_that_no_recorded_call_was_given_are_told(tmp_path: Path) -> Non
             pass  # a loader whose batches are for no model
         for number, (x, _) in enumerate(run.loader(DataLoader(Numbers(), batch_size=4))):
             model(x) if number == 1 else model.forward(x)
-    [told] = run.run.warnings
-    assert told.startswith("2 of 3 batches were seen in no recorded model call")
+    [warning] = run.run.warnings
+    assert warning.startswith("2 of 3 batches were seen in no recorded model call")
 
 
 class Difference(nn.Module):

@@ -293,8 +293,8 @@ def trained(path: Path, model: nn.Module, loss: Any) -> tuple[list[str], list[st
         run.model(model)
         for x, y in run.loader(DataLoader(Items(CLASSES), batch_size=4)):
             loss(model(x), y)
-        heard = [str(one.message) for one in said if one.category is RecordingWarning]
-    return heard, Asked(path / "lineage").warnings
+        warned = [str(one.message) for one in said if one.category is RecordingWarning]
+    return warned, Asked(path / "lineage").warnings
 
 
 USES = {
@@ -317,8 +317,8 @@ def test_values_that_the_loop_uses_as_probabilities_are_doubted_at_once(tmp_path
     def loss(out: torch.Tensor, y: torch.Tensor) -> Any:
         return nn.BCELoss()(out, nn.functional.one_hot(y, 3).float())
 
-    heard, kept = trained(tmp_path, Between(), loss)
-    assert ["every value lies between 0 and 1" in text for text in (*heard, *kept)] == [True, True]
+    warned, kept = trained(tmp_path, Between(), loss)
+    assert ["every value lies between 0 and 1" in text for text in (*warned, *kept)] == [True, True]
 
 
 def test_a_label_that_torch_ignores_is_not_graded(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_each_sample_is_seen_and_replayed(
     root = str(pictures(count=12))
     store = tmp_path / "lineage"
     ask = recorded(store, lambda: KINDS[kind](root), num_workers=workers)
-    # What is added to the finished items of a batch is no stage, and the run says so.
+    # What is added to the finished items of a batch is not a stage, and the run says so.
     reported = [warning for warning in ask.warnings if "between 3 (ToTensor) and the item" in warning]
     assert ask.warnings == reported
     assert len(reported) == (1 if "noisy" in kind else 0)

@@ -27,7 +27,7 @@ compiled_only = pytest.mark.skipif(loops.native is None, reason="the extension i
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Small and large files, a grey picture, one with a transparency entry, an empty one, and one that is no picture."""
+    """Small and large files, a grey picture, one with a transparency entry, an empty one, and one that is not a picture."""
     Image.init()  # the first picture would open the files of Pillow's plugins
     inside = tmp_path / "pictures" / "class"
     inside.mkdir(parents=True)

@@ -119,7 +119,7 @@ def test_another_writer_is_never_taken_for_oneself(service: Service, place: str,
         mine.replace("run.json", b"mine again")
     service.fault("PUT", "run.json", **FAULTS[fault])
     with pytest.raises(FileExistsError):
-        mine.create("run.json", b"mine anew")
+        mine.create("run.json", b"mine again")
     assert filesystem_for(place).read("run.json") == b"others"
 
 

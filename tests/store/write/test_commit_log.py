@@ -78,7 +78,7 @@ def test_each_commit_names_the_one_before(tmp_path: Path) -> None:
     writer.finish("complete")
     ended = json.loads((folder(tmp_path, writer) / "run.json").read_bytes())
     assert ended["previous"] == head
-    # Whoever changes an ended run goes on with the chain.
+    # A writer that changes an ended run continues the chain.
     with audit.open(tmp_path) as store:
         store.compact()
         after = json.loads((folder(tmp_path, writer) / "run.json").read_bytes())
@@ -184,7 +184,7 @@ def test_a_record_of_another_chain_is_damage(tmp_path: Path) -> None:
 
 
 def test_of_two_writers_one_commits(tmp_path: Path) -> None:
-    """As in a bucket, where a lock can be lost: whoever finds the commit taken stops, and loses nothing of the other."""
+    """As in a bucket, where a lock can be lost: a writer that finds the commit taken stops, and loses no row of the other."""
     writer = begin(tmp_path)
     run_id = writer.run.run_id
     filesystem = LocalFilesystem(tmp_path)
@@ -300,7 +300,7 @@ def test_a_part_that_cannot_be_flushed_is_not_committed(tmp_path: Path, monkeypa
 
 
 def test_killed_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left is no run and no damage, and the other runs are whole."""
+    """What is left is neither a run nor damage, and the other runs are whole."""
     keep, drop = record(tmp_path, samples=3), record(tmp_path, samples=5)
 
     def killed(*_: object) -> None:
