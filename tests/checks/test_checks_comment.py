@@ -92,20 +92,54 @@ def test_a_run_without_pictures_has_a_comment_without_them(tmp_path: Path, monke
     assert audit("check", "--store", store, "--pictures", "inline").exit_code == 2
 
 
-def test_the_text_fits_a_screen() -> None:
-    """Every check finds something: what is surely wrong is listed, the rest is counted with an example."""
-    about = ("data", "What it looks for.")
-    found = [Finding(f"picture {n} is odd.", n, f"{n}.png") for n in range(100)]
-    outcomes = [CheckOutcome("broken", *about, "error", "fail", "odd", found, 300)]
-    outcomes += [CheckOutcome(f"odd{n}", *about, "warning", "fail", "odd", found, 300) for n in range(8)]
-    outcomes += [CheckOutcome(f"absent{n}", *about, "error", "skip", f"reason {n % 7}") for n in range(20)]
+ABOUT = ("data", "What it looks for.")
+
+
+def rows_of_a_screen(text: str) -> int:
+    """How many rows of a terminal with 120 columns the text takes."""
+    return sum(max(1, -(-len(line) // 120)) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("errors", [1, 3, 6])
+@pytest.mark.parametrize("warnings", [0, 2, 8])
+@pytest.mark.parametrize("length", [20, 200])
+def test_the_text_fits_a_screen(errors: int, warnings: int, length: int) -> None:
+    """What is surely wrong is listed, the rest is counted, with an example if there is room."""
+    found = [Finding(f"picture {n} is {'very ' * (length // 5)}odd.", n, f"{n}.png") for n in range(100)]
+    outcomes = [CheckOutcome(f"broken{n}", *ABOUT, "error", "fail", "odd", found, 300) for n in range(errors)]
+    outcomes += [CheckOutcome(f"odd{n}", *ABOUT, "warning", "fail", "odd", found, 300) for n in range(warnings)]
+    outcomes += [CheckOutcome(f"absent{n}", *ABOUT, "error", "skip", f"reason {n % 7}") for n in range(20)]
+    outcomes += [CheckOutcome(f"fine{n}", *ABOUT, "error", "pass", "", notes=[f"note {n % 6}"]) for n in range(12)]
     report = Report("run", None, 1_000, outcomes)
-    lines = as_text(report).splitlines()
-    assert len(lines) <= 45
-    assert sum("picture" in line for line in lines) == 10 + 8
-    assert sum("… and 299 more" in line for line in lines) == 8
+    text = as_text(report)
+    assert rows_of_a_screen(text) <= 40
+    lines = text.splitlines()
+    assert all(
+        any(f"{outcome.check}: 300 findings" in line for line in lines) for outcome in outcomes[: errors + warnings]
+    )
+    assert sum("picture" in line for line in lines) >= errors
+    assert text.count(": see --format json") == errors + warnings
     assert all(any(f"absent{n}" in line for line in lines) for n in range(20))
-    assert "reason 6" in as_text(report, verbose=True)
+    detailed = as_text(report, verbose=True)
+    assert "reason 6" in detailed
+    assert "note 5" in detailed
+    assert detailed.count("picture") == 10 * errors + 3 * warnings
+
+
+def test_the_examples_show_each_kind_of_finding() -> None:
+    found = [Finding(f"{n}.png (index {n}) is dark.", n, f"{n}.png") for n in range(50)]
+    found += [Finding("9.png (index 9) is blurry: 4.5.", 9, "9.png"), Finding("The run is odd.")]
+    outcome = CheckOutcome("odd", *ABOUT, "warning", "fail", "odd", found, len(found))
+    lines = as_text(Report("run", None, 1_000, [outcome])).splitlines()
+    assert [line.strip() for line in lines[2:5]] == [found[0].message, found[50].message, found[51].message]
+    assert "… and 49 more" in lines[5]
+
+
+def test_checks_that_passed_with_the_same_note_share_a_line() -> None:
+    outcomes = [
+        CheckOutcome(name, *ABOUT, "error", "pass", "", notes=["checked 9 of 90 files"]) for name in ("one", "two")
+    ]
+    assert "pass  one, two: checked 9 of 90 files" in as_text(Report("run", None, 90, outcomes)).splitlines()
 
 
 def test_one_run_of_the_checks_gives_several_reports(store: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from checks_contracts import check_outcome, outcome_of
 from checks_world import LAST, digest, world
 
@@ -141,3 +142,41 @@ def test_samples_that_fail_for_one_reason_are_one_finding(tmp_path: Path) -> Non
         "bird/000.png (index 0) and 29 others failed at Normalize: ValueError: 0 is not a mean",
         "cat/040.png (index 40) failed at load: OSError: cut off",
     ]
+
+
+@pytest.mark.parametrize("kept", ["train", "aaa", "zzz"])
+def test_content_of_two_splits_is_reported_once_for_the_one_that_is_evaluated(tmp_path: Path, kept: str) -> None:
+    made = world()
+    for row in made.tables["samples"]:
+        row["split"] = kept if row["index"] < 40 else "test"
+    for index in (2, 3, 50):
+        made.sample(index).update(source_digest=made.sample(2)["source_digest"], label=0, label_name="bird")
+    store = made.write(tmp_path / "lineage")
+    (leaked,) = outcome_of(store, "leakage").findings
+    assert (leaked.index, leaked.source) == (50, made.sample(50)["source"])
+    assert f"has the same content as {made.sample(2)['source']} (index 2, split {kept})" in leaked.message
+    assert [finding.index for finding in outcome_of(store, "duplicates").findings] == [3]
+
+
+def test_where_some_samples_have_no_split_all_copies_are_duplicates(tmp_path: Path) -> None:
+    made = world()
+    for row in made.tables["samples"][:40]:
+        row["split"] = None
+    made.sample(50).update(source_digest=made.sample(2)["source_digest"], label=1, label_name="cat")
+    store = made.write(tmp_path / "lineage")
+    assert [finding.index for finding in outcome_of(store, "duplicates").findings] == [50]
+    conflicts = [finding.message for finding in outcome_of(store, "conflicting_labels").findings]
+    assert "(index 50, split test)" in conflicts[1]
+
+
+def test_blank_pictures_are_not_also_duplicates_with_other_labels(tmp_path: Path) -> None:
+    made = world()
+    for index in (2, 22, 50):
+        made.sample(index)["source_digest"] = made.sample(2)["source_digest"]
+        for stage in range(LAST + 1):
+            made.output(index, stage).update(min=0.0, max=0.0, mean=0.0, std=0.0)
+    made.sample(24).update(source_digest=made.sample(4)["source_digest"])
+    store = made.write(tmp_path / "lineage")
+    assert [finding.index for finding in outcome_of(store, "blank").findings] == [2, 22, 50]
+    assert [finding.index for finding in outcome_of(store, "duplicates").findings] == [24]
+    assert [finding.index for finding in outcome_of(store, "conflicting_labels").findings] == [4, 24]

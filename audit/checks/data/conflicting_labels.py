@@ -23,14 +23,16 @@ class ConflictingLabels(Check):
             f"FROM {select_alike(context, _SEVERAL)} WHERE label IS NOT NULL"
         )
         rows = context.offenders(query)
+        several = len({row["split"] for row in context.facts.epochs}) > 1
         labels: dict[str, set[str]] = {}
         for row in rows:
             labels.setdefault(row["content"], set()).add(row["label_name"])
         for row in rows:
             others = ", ".join(sorted(labels[row["content"]] - {row["label_name"]}))
             beside = "" if row["first_source"] == row["source"] else f" as {row['first_source']}"
+            where = f", split {row['split']}" if several and row["split"] is not None else ""
             yield Finding(
-                f"{row['source']} (index {row['index']}) is labelled {row['label_name']}; "
+                f"{row['source']} (index {row['index']}{where}) is labelled {row['label_name']}; "
                 f"the same content{beside} is also labelled {others}.",
                 index=row["index"],
                 source=row["source"],

@@ -1,4 +1,7 @@
-"""`duplicates`: the same bytes under several names."""
+"""`duplicates`: the same bytes under several names.
+
+Where all samples have a split, only copies of the same split are reported: those of several splits are what `leakage` finds.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from audit.checks.shared.content import select_alike
 class Duplicates(Check):
     """Report every copy but the first, with the name of the first."""
 
-    description = "Samples with exactly the same content as another."
+    description = "Samples with exactly the same content as another of their split."
     severity = "warning"
 
     def run(self, context: Context) -> Iterable[Finding]:
-        for row in context.offenders(f"FROM {select_alike(context, 'count(*) > 1')} WHERE place > 1"):
+        splits = [row["split"] for row in context.facts.epochs]
+        apart = len(splits) > 1 and None not in splits
+        alike = select_alike(context, "count(*) > 1", by=("split",) if apart else ())
+        for row in context.offenders(f"FROM {alike} WHERE place > 1"):
             yield Finding(
                 f"{row['source']} (index {row['index']}) has the same content as {row['first_source']} "
                 f"(index {row['first']}).",

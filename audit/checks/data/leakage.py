@@ -12,8 +12,9 @@ from audit.checks.shared.content import contents, contents_of, select_recurring
 from audit.checks.shared.copies import Copy, copies, copies_of
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared_facts import RunFacts
-from audit.split_names import is_evaluation
+from audit.split_names import EVALUATION, is_evaluation
 from audit.store.read.rows import QueryRow
+from audit.store.sql_literal import literal
 
 #: At most about this many texts are compared; shorter ones may have the same words by chance.
 _TEXTS, _LONG_ENOUGH = 20_000, 20
@@ -142,20 +143,23 @@ def _sentence(text: str) -> str:
 
 
 def _splits(context: Context) -> Iterable[Finding]:
+    """Report samples whose content another split has too. What is evaluated must be new: of two splits, it is reported for that one."""
+    evaluated = f"lower(split) IN ({', '.join(map(literal, EVALUATION))})"
     shared = (
-        f"SELECT content, list_sort(list(DISTINCT split)) AS splits, arg_min(source, split) AS first, arg_min(index, split) AS first_index, "
-        f"min(split) AS home FROM {select_recurring(context)} "
-        "WHERE split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1"
+        "SELECT content, list_sort(list(DISTINCT split)) AS splits, "
+        f"min({{'evaluated': {evaluated}, 'split': split, 'index': index, 'source': source}}) AS home "
+        f"FROM {select_recurring(context)} WHERE split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1"
     )
     query = (
-        f"SELECT s.index, s.source, s.split, d.splits, d.first, d.first_index, d.home FROM {select_recurring(context)} s "
-        f"JOIN ({shared}) d USING (content) WHERE s.split <> d.home"
+        f"SELECT s.index, s.source, s.split, d.splits, d.home FROM {select_recurring(context)} s "
+        f"JOIN ({shared}) d USING (content) WHERE s.split <> d.home.split"
     )
     for row in context.offenders(query):
+        home = row["home"]
         yield Finding(
             _sentence(
                 f"{_name(row['index'], row['source'], row['split'])} has the same content as "
-                f"{_name(row['first_index'], row['first'], row['home'])}: it is in the splits {', '.join(row['splits'])}."
+                f"{_name(home['index'], home['source'], home['split'])}: it is in the splits {', '.join(row['splits'])}."
             ),
             index=row["index"],
             source=row["source"],

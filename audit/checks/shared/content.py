@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.context import Context
+from audit.checks.context import GRIDS, Context
 from audit.store.plain_arrays import numbers_of
 from audit.store.sql_literal import literal
 
 #: At most this many repeated contents are listed in a query; for more, all rows are read.
 _FEW = 10_000
+#: Blank outputs, as the check `blank` reports them: they are equal because nothing was loaded.
+_BLANK = f"kind IN {GRIDS} AND min = max AND list_product(shape) >= 16"
 
 
 def contents(context: Context) -> str:
@@ -27,25 +29,32 @@ def contents(context: Context) -> str:
 
 
 def select_recurring(context: Context) -> str:
-    """Return SQL for the items whose content is repeated; for all items if too many are."""
+    """Return SQL for the items whose content is repeated; for all items if too many are. Blank pictures, which `blank` reports, are left out."""
     items = contents(context)
     hashes = context.facts.cache.get((items, "recurring"))
     if hashes is None:
         hashes = context.facts.cache[items, "recurring"] = _recurring_hashes(context, "content", items)
-    if len(hashes) > _FEW:
-        return f"(FROM {items} WHERE content IS NOT NULL)"
-    return f"(FROM {items} WHERE hash(content) IN ({', '.join(map(str, hashes.tolist())) or 'NULL'}))"
+    chosen = "content IS NOT NULL"
+    if len(hashes) <= _FEW:
+        chosen = f"hash(content) IN ({', '.join(map(str, hashes.tolist())) or 'NULL'})"
+    if any(row["constant"] for row in context.profile if row["stage"] == 0):
+        chosen += (
+            f" AND (epoch, index, visit) NOT IN (SELECT (epoch, index, visit) FROM {context.load_outputs} "
+            f"WHERE {_BLANK})"
+        )
+    return f"(FROM {items} WHERE {chosen})"
 
 
-def select_alike(context: Context, having: str) -> str:
-    """Return SQL for the items with shared content that meets `having`, each with the first such item and its rank."""
+def select_alike(context: Context, having: str, by: tuple[str, ...] = ()) -> str:
+    """Return SQL for the items with shared content that meets `having`, each with the first such item and its rank; within each value of the columns `by`."""
     items = select_recurring(context)
+    key = ", ".join(("content", *by))
     # Only shared digests are joined back; the others stay in the first aggregate.
-    shared = f"SELECT content, count(*) AS copies FROM {items} GROUP BY content HAVING {having}"
+    shared = f"SELECT {key}, count(*) AS copies FROM {items} GROUP BY {key} HAVING {having}"
     return (
         "(SELECT s.*, copies, first_value(s.index) OVER alike AS first, first_value(s.source) OVER alike AS "
-        f"first_source, row_number() OVER alike AS place FROM {items} s JOIN ({shared}) USING (content) "
-        "WINDOW alike AS (PARTITION BY content ORDER BY s.index, s.epoch, s.visit))"
+        f"first_source, row_number() OVER alike AS place FROM {items} s JOIN ({shared}) USING ({key}) "
+        f"WINDOW alike AS (PARTITION BY {key} ORDER BY s.index, s.epoch, s.visit))"
     )
 
 
