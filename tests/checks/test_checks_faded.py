@@ -1,4 +1,4 @@
-"""A class that lost its colour, drawings of which some are inverted, and texts of one split in capital letters; each with its clean twin."""
+"""A class that lost its colour, drawings that were moved or inverted, and texts of one split in capital letters; each with its clean twin."""
 
 from __future__ import annotations
 
@@ -55,6 +55,26 @@ def test_drawings_that_are_inverted_are_found(tmp_path: Path, inverted: int) -> 
     found = [one for one in outcome_of(_record(tmp_path), "image_quality").findings if "inverted" in one.message]
     if inverted:
         assert [one.message.startswith("6 of 120 pictures have a white border") for one in found] == [True]
+    else:
+        assert not found
+
+
+@pytest.mark.parametrize("moved", [(0, 0), (0, 3), (-3, 0)])
+def test_a_class_of_drawings_that_was_moved_is_found(tmp_path: Path, moved: tuple[int, int]) -> None:
+    """Each class has its own form, which lies about the middle."""
+    rng = np.random.default_rng(0)
+    forms = rng.random((4, 8, 8)) < 0.6
+    for number in range(400):
+        label = number % 4
+        form = np.where(rng.random((8, 8)) < 0.15, rng.random((8, 8)) < 0.5, forms[label])
+        pixels = np.pad(form.repeat(2, 0).repeat(2, 1), 6) * np.uint8(rng.integers(150, 255))
+        pixels = np.roll(pixels, rng.integers(-1, 2, 2) + (np.array(moved) if label == 2 else 0), (0, 1))
+        target = tmp_path / "data" / f"class-{label}"
+        target.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(target / f"{number:03d}.png")
+    found = [one.message for one in outcome_of(_record(tmp_path), "shortcuts").findings]
+    if any(moved):
+        assert f"class-2 lie farther {'to the right' if moved[1] else 'up'} than 100% of the others" in found[0]
     else:
         assert not found
 

@@ -12,7 +12,7 @@ from audit.checks.shared.files import chosen_files, spread_evenly
 from audit.checks.shared.headers import headers
 from audit.checks.shared.shortcut import FACTS, Facts, LabelledSamples, Shortcut
 from audit.checks.shared.shortcut_facts import judge_facts
-from audit.checks.shared.shortcut_marks import judge_blocks, judge_colour, judge_marks, judge_noise
+from audit.checks.shared.shortcut_marks import judge_blocks, judge_colour, judge_marks, judge_noise, judge_position
 from audit.checks.shared.shortcut_pixels import judge_pixels
 from audit.checks.shared.signatures import SATURATION, TINT, exact_measures, signatures
 
@@ -31,8 +31,8 @@ class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, saturation, sharpness, noise, border, metadata or name pattern of the files, traces of JPEG, a mark, or one "
-        "pixel, does not predict their labels."
+        "The size, format, compression, brightness, colour, saturation, sharpness, noise, border, metadata or name pattern of the files, the position of drawings, traces of JPEG, a "
+        "mark, or one pixel, does not predict their labels."
     )
     severity = "warning"
     needs = ("labels", "pictures")
@@ -98,7 +98,9 @@ class Shortcuts(Check):
         except Skip:
             exact = []
         yield from judge_noise(given, exact)
-        if not is_drawn(shown.thumbnails[places]):
+        if is_drawn(shown.thumbnails[places]):
+            yield from judge_position(given, shown.thumbnails[places], samples)
+        else:
             yield from judge_blocks(given, exact)
         yield from judge_pixels(given, exact)
         if context.facts.root is not None:

@@ -1,4 +1,4 @@
-"""Search for what was done to the pictures of one class alone: a mark, noise, other colours, or compression as JPEG."""
+"""Search for what was done to the pictures of one class alone: a mark, noise, other colours, a move, or compression as JPEG."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from audit.checks.base import Finding
 from audit.checks.shared.added_marks import find_mark
+from audit.checks.shared.drawing_position import measure_moves
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.jpeg_blocks import LEAST_SIDE, block_contrast, find_blocky
 from audit.checks.shared.label_guess import raised_class
@@ -24,6 +25,9 @@ _NOISY = 0.5
 _NOISE_SIDE = 16
 #: Colours betray a class if nearly all of its pictures lie beyond this share of the others (interval). Of CIFAR-10's classes, a third at most.
 _COLOURED = 0.5
+#: The position betrays a class if nearly all of its drawings lie farther to one side than this share of the others (interval). Of digits
+#: and clothes, none lies farther than 61 %; of 300 digits of 8×8, one than 78 %.
+_MOVED = 0.9
 #: Blocks of JPEG show in one class by so many standard deviations more clearly than in the others.
 _BLOCKY = 0.4
 #: Blocks of JPEG are looked for in at most this many pictures.
@@ -82,19 +86,33 @@ def judge_colour(
     given: LabelledSamples, values: Array, samples: list[Sample], called: str, said: str
 ) -> Iterable[Shortcut]:
     """Judge colours that differ in one direction in nearly all pictures of one class; by themselves, classes differ only in the mean."""
+    return _judge_raised(given, values, samples, called, f"have {said}", _COLOURED)
+
+
+def judge_position(given: LabelledSamples, thumbnails: Array, samples: list[Sample]) -> Iterable[Shortcut]:
+    """Judge drawings of one class that nearly all lie on one side of the others: they were cut out or moved in another way."""
+    if len(samples) >= given.fewest:
+        for said, moves in measure_moves(thumbnails).items():
+            yield from _judge_raised(given, moves, samples, "the position", f"lie {said}", _MOVED)
+
+
+def _judge_raised(
+    given: LabelledSamples, values: Array, samples: list[Sample], called: str, said: str, share: float
+) -> Iterable[Shortcut]:
+    """Judge values that are higher in nearly all pictures of one class than in this share of the others (interval)."""
     if len(samples) < given.fewest or not values.any():
         return
-    found = raised_class(values.tolist(), given.labels(samples), _COLOURED)
+    found = raised_class(values.tolist(), given.labels(samples), share)
     if found is not None:
-        label, share = found
+        label, others = found
         yield (
             called,
             Finding(
-                f"Nearly all pictures of the class {given.show_class(label)} have {said} than {share:.0%} of the others: "
+                f"Nearly all pictures of the class {given.show_class(label)} {said} than {others:.0%} of the others: "
                 "a model may learn that instead of the picture.",
                 stage=0,
-                value=share,
-                threshold=_COLOURED,
+                value=others,
+                threshold=share,
                 sql=given.evidence("pixels"),
             ),
         )
