@@ -49,7 +49,8 @@ class DatasetKind(Protocol):
     """One kind of dataset that --dataset accepts: a module with these names.
 
     A kind whose names are `PREFIX:PATH` also has `path_prefix`, the prefix with its colon; one that takes paths as
-    options (`?root=PATH`) has `path_options`, their keys. A recorded name then has absolute paths.
+    options (`?root=PATH`) has `path_options`, their keys. A recorded name then has absolute paths. One that executes no
+    code from the dataset's files and makes no connection has `runs_no_code = True`: a replay then needs no `--trust`.
     """
 
     description: str

@@ -20,6 +20,7 @@ from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
 from audit.split_names import SPLIT_NAMES
 
 description = "a folder of class folders, such as images/cat/1.jpg"
+runs_no_code = True
 
 
 def recognise(spec: str) -> bool:

@@ -21,6 +21,7 @@ from audit.sources.base import Options
 from audit.sources.files import Names
 
 description = "coco:FILE.json, objects in COCO's format"
+runs_no_code = True
 
 path_prefix = "coco:"
 #: Class names are listed up to this number; ids beyond it are numbers without a name.

@@ -14,6 +14,7 @@ from audit.sources.files import Names, printable
 from audit.sources.scan import Scan, kinds, scan
 
 description = "a folder of pictures, unlabelled"
+runs_no_code = True
 
 _MANIFESTS = (".csv", ".tsv", ".jsonl", ".parquet")
 

@@ -17,6 +17,7 @@ from audit.sources.files import Names, printable
 from audit.sources.tables import Table, read_table
 
 description = "a .csv, .tsv, .jsonl or .parquet manifest with a column of paths"
+runs_no_code = True
 
 PATH_COLUMNS = (
     "path", "file", "filename", "file_name", "filepath", "file_path",

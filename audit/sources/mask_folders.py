@@ -20,6 +20,7 @@ from audit.sources.files import Names, read_file, size_of
 from audit.sources.scan import scan
 
 description = "masks:FOLDER, with images/ and masks/"
+runs_no_code = True
 
 path_prefix = "masks:"
 _MODES = ("L", "P", "1", "I", "I;16", "I;16B", "I;16L")

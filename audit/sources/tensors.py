@@ -17,6 +17,7 @@ from audit.sources.base import Options, Source
 from audit.sources.files import printable
 
 description = "a .pt or .npz file of tensors {x, y}"
+runs_no_code = True
 
 _X = ("x", "data", "images", "inputs", "features", "x_test", "x_train")
 _Y = ("y", "label", "labels", "target", "targets", "y_test", "y_train")

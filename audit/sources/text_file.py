@@ -13,6 +13,7 @@ from audit.sources.base import Options, TextDataset
 from audit.sources.files import Names, printable, read_file
 
 description = "a .txt file with one text per line"
+runs_no_code = True
 
 
 def recognise(spec: str) -> bool:

@@ -20,7 +20,6 @@ from typing import Any
 from audit import recording_key
 from audit.errors import CodeNotTrusted
 from audit.records import Run
-from audit.sources import class_folders, coco, flat_folder, manifest, mask_folders, tensors, text_file, voc, yolo
 from audit.sources.base import recognise_dataset
 from audit.sources.builder import builders_of, file_of
 from audit.store.bucket.location import is_remote
@@ -30,8 +29,6 @@ from audit.usercode import is_code_name
 _SIGNED = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", "code", "files")
 #: The keys of a recipe that may name code.
 NAMES = ("builders", "pipeline", "dataset", "model", "arch")
-#: Kinds of dataset that only this package opens. It executes nothing from their files and makes no connection.
-_RUN_NO_CODE = (class_folders, flat_folder, manifest, text_file, tensors, coco, voc, yolo, mask_folders)
 
 
 class CodeChangedWarning(UserWarning):
@@ -154,9 +151,9 @@ def _code(recipe: Mapping[str, Any], using: Collection[str]) -> list[NamedCode]:
 
 
 def _runs_code(dataset: str) -> bool:
-    """Return whether opening this dataset executes the user's code, a plugin or another library."""
+    """Return whether opening this dataset executes the user's code or another library, or connects to a server."""
     _, chosen = recognise_dataset(dataset)
-    return chosen is not None and chosen not in _RUN_NO_CODE
+    return chosen is not None and not getattr(chosen, "runs_no_code", False)
 
 
 def _find_named_code(spec: str) -> NamedCode:

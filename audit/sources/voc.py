@@ -18,6 +18,7 @@ from audit.sources.base import Options
 from audit.sources.files import Names
 
 description = "voc:FOLDER, objects in the format of Pascal VOC"
+runs_no_code = True
 
 path_prefix = "voc:"
 _VOC = (

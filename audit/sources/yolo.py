@@ -20,6 +20,7 @@ from audit.sources.files import Names, size_of
 from audit.sources.scan import scan
 
 description = "yolo:data.yaml, objects in YOLO's format"
+runs_no_code = True
 
 path_prefix = "yolo:"
 _SPLITS = ("val", "test", "train")

@@ -7,12 +7,14 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import audit.sources
+from audit.cli.run import run
 from audit.errors import DatasetError
 from audit.sources import SOURCES, TextDataset, dataset_digest, open_dataset
 
@@ -414,6 +418,20 @@ def test_every_kind_describes_itself() -> None:
         SOURCES
     )
     assert all(kind.description and not kind.recognise("no such thing") for kind in SOURCES.values())
+
+
+def test_every_kind_is_listed_where_users_and_contributors_look() -> None:
+    shown = next(
+        str(option.help) for option in run.params if isinstance(option, click.Option) and option.name == "dataset"
+    )
+    guide = (Path(__file__).parents[2] / "docs/howto/own-dataset.md").read_text(encoding="utf-8")
+    for kind in SOURCES.values():
+        module = str(vars(kind)["__name__"]).rpartition(".")[2]
+        assert module in str(audit.sources.__doc__), f"list {module} in the docstring of audit/sources/__init__.py"
+        prefix = re.match("[a-z]+:", kind.description)
+        if prefix:
+            assert prefix[0] in shown, f"name {prefix[0]} in the help of --dataset, in audit/cli/run.py"
+            assert prefix[0] in guide, f"name {prefix[0]} in docs/howto/own-dataset.md"
 
 
 @pytest.mark.workers

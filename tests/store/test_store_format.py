@@ -66,7 +66,9 @@ def test_every_table_has_exactly_the_documented_columns(kind: str, stores: dict[
     with audit.open(stores[kind]) as store:
         for table, columns in DOCUMENTED.items():
             found = store.sql(f'DESCRIBE FROM "{table}"').fetchall()
-            assert [(row[0], row[1]) for row in found] == columns, table
+            assert [(row[0], row[1]) for row in found] == columns, (
+                f"{table} has other columns: write docs/FORMAT.md again with docs/make_format.py"
+            )
             store.sql(f'FROM "{table}"').fetchall()
 
 
