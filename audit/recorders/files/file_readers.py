@@ -19,7 +19,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 from urllib.parse import unquote
 
-from audit.recorders.calls.call_profile import READERS
+from audit.recorders.calls.call_profile import READERS, without_profile
 from audit.recorders.calls.callables import is_library_file
 from audit.recorders.calls.function_slot import FunctionSlot, is_observable
 from audit.recorders.files.opened_files import is_noting, note_opened_file
@@ -230,9 +230,12 @@ class _Imports:
         self._users = 0
         self._before: Any = None
         self._late: list[Reader] = []
+        #: How many modules there were when readers were last looked for.
+        self._modules = 0
 
     def put(self) -> bool:
         if self._users == 0:
+            self._modules = _modules
             self._before = builtins.__import__
             builtins.__import__ = self._import
         self._users += 1
@@ -249,8 +252,13 @@ class _Imports:
         self._late = []
 
     def _import(self, *args: Any, **kwargs: Any) -> Any:
-        found = self._before(*args, **kwargs)
-        if len(sys.modules) != _modules and is_noting():
+        found = (
+            self._before(*args, **kwargs) if sys.getprofile() is None else without_profile(self._before, args, kwargs)
+        )
+        count = len(sys.modules)
+        if count != self._modules and is_noting():
+            if not any(map(_is_initializing, (*_READERS, *_METHODS))):
+                self._modules = count
             known = {id(reader) for reader in (*_readers, *self._late)}
             fresh = [reader for reader in _known_readers() if id(reader) not in known]
             self._late += [reader for reader in fresh if reader.put()]
@@ -285,8 +293,12 @@ def _known_readers() -> Iterator[Reader]:
 
 def _imported(package: str) -> ModuleType | None:
     """Return a module that has been imported to its end."""
-    module = sys.modules.get(package)
-    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+    return None if _is_initializing(package) else sys.modules.get(package)
+
+
+def _is_initializing(package: str) -> bool:
+    """Return whether the import of a module has begun and not ended."""
+    return getattr(getattr(sys.modules.get(package), "__spec__", None), "_initializing", False) is True
 
 
 def _make(module: ModuleType, name: str) -> Reader | None:

@@ -7,8 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import cv2
@@ -22,6 +24,7 @@ from safetensors.numpy import save_file
 from torch.utils.data import DataLoader, Dataset
 
 import audit
+from audit.recorders.files import file_readers
 
 COUNT = 3
 Rows = list[tuple[int, str]]
@@ -200,3 +203,70 @@ def test_a_package_that_the_first_item_imports(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(_LATE)
     done = subprocess.run([sys.executable, tmp_path / "late.py", tmp_path], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[('0.png',), ('1.png',), ('2.png',)]", done.stderr
+
+
+class Importing(Dataset[Any]):
+    """Imports at each item, the first time a module that nothing has imported."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        import this_module_is_new  # type: ignore[import-not-found]
+
+        return np.full(3, float(index)) * this_module_is_new.FACTOR
+
+
+@pytest.fixture
+def new_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    lines = "\n".join(f"x{n} = max(float({n}), 1.0)" for n in range(200))
+    (tmp_path / "this_module_is_new.py").write_text(f"FACTOR = 2.0\n{lines}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("this_module_is_new", None)
+
+
+def test_readers_are_not_looked_for_at_each_import_statement(tmp_path: Path, new_module: None) -> None:
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        calls[frame.f_code.co_name] += event == "call"
+
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        batches = run.loader(DataLoader(Importing(), batch_size=12))
+        sys.setprofile(note)
+        try:
+            list(batches)
+        finally:
+            sys.setprofile(None)
+    assert calls["_import"] >= 12
+    one_search = len(file_readers._READERS) + len(file_readers._METHODS)
+    assert calls["_imported"] <= 4 * one_search
+
+
+def test_what_a_module_does_while_it_is_imported_is_not_listed(tmp_path: Path, new_module: None) -> None:
+    profiles: list[Any] = []
+    (tmp_path / "this_module_is_new.py").write_text("import sys\nACTIVE = sys.getprofile()\nFACTOR = 2.0\n")
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        list(run.loader(DataLoader(Importing(), batch_size=6)))
+    profiles.append(sys.modules["this_module_is_new"].ACTIVE)
+    assert profiles == [None]
+    # The item's own code is listed all the same.
+    (unseen,) = run.run.unrecorded or [""]
+    assert "Importing.__getitem__" in unseen
+
+
+def test_the_profiler_of_another_tool_sees_imports(tmp_path: Path, new_module: None) -> None:
+    names = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        names.add(frame.f_code.co_filename)
+
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        batches = run.loader(DataLoader(Importing(), batch_size=6))
+        sys.setprofile(note)
+        try:
+            list(batches)
+        finally:
+            sys.setprofile(None)
+    assert str(tmp_path / "this_module_is_new.py") in names
