@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from audit.store.schema import SCHEMAS
+
 INDICES_FOLDER = "indices"
 PAGES_FOLDER = "index_pages"
 #: A commit with fewer distinct indices than this has no such file: reading its parts is quick.
@@ -29,6 +31,9 @@ _DIGEST = 32
 _NAME = re.compile(rf"({INDICES_FOLDER}|{PAGES_FOLDER})/([0-9a-f]{{64}})\.(u4|i8)")
 #: What is read of a file at first: the beginning of one with a hundred thousand indices.
 _BEGINNING = 4_096
+
+#: The column that is looked at, by table.
+INDEXED = {name: ("index",) for name, schema in SCHEMAS.items() if "index" in schema.names}
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 #: Returns up to so many bytes from an offset of a file.

@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: The tables that are counted, and the columns that this takes.
+COUNTED = {"samples": ("epoch", "split", "status"), "predictions": ("epoch", "call", "correct")}
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -29,9 +32,12 @@ class Tally:
         samples, predictions = tables.get("samples"), tables.get("predictions")
         if predictions is not None:
             # Of several predictions of a visit the first counts, as in the view `graded_predictions`.
+            # Only the columns that are counted, since outputs are large.
             # Without a Python number to compare with: pyarrow imports pandas to convert one.
             later = pc.cast(predictions["call"], pa.bool_())
-            predictions = predictions.filter(pc.or_kleene(pc.is_null(later), pc.invert(later)))
+            predictions = predictions.select(COUNTED["predictions"]).filter(
+                pc.or_kleene(pc.is_null(later), pc.invert(later))
+            )
         return cls(
             samples.num_rows if samples is not None else 0,
             _counts(samples["status"]).get("failed", 0) if samples is not None else 0,

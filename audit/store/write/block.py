@@ -18,7 +18,7 @@ from audit.store.filesystem import filesystem_for
 from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
 from audit.store.stamped_rows import StampedRows
-from audit.store.tally import Tally
+from audit.store.tally import COUNTED, Tally
 from audit.store.write.pending_rows import PendingRows
 from audit.store.write.writer import BLOCK
 
@@ -60,11 +60,10 @@ class BlockWriter:
         return Block(tuple(self._parts), self._tally)
 
     def _flush(self) -> None:
-        gathered = dict(self._pending.tables())
-        self._tally += Tally.of(gathered)
+        self._tally += Tally.of(self._pending.select(COUNTED))
         with self._filesystem.writing() as files:
-            for name, table in gathered.items():
-                part, data = part_of(name, table, len(self._parts), self._prefix, self._buffer)
+            for name in self._pending.names():
+                part, data = part_of(name, self._pending.table(name), len(self._parts), self._prefix, self._buffer)
                 files.create(f"{self._folder}/{part.file}", data)
                 self._parts.append(part)
         self._pending.clear()

@@ -1,24 +1,29 @@
 """Rows that wait until they are written as parts.
 
 They come as many small tables, one for each batch. A table of a few rows takes several times the memory of its values, so
-small ones are merged. Rows that come as they were gathered (see stamped_rows.py) are made into tables together.
+small ones are merged, and compressed until they are written (see compressed_table.py). Rows that come as they were gathered (see
+stamped_rows.py) are made into tables together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from audit.store.compressed_table import CompressedRows, CompressedTable
 from audit.store.stamped_rows import Rows, StampedRows, joined_tables, tables_of
 from audit.store.wire import PACKED
 
 #: A part is written when this much has gathered, or when enough time has passed.
 FLUSH_BYTES = 32 * 2**20
 FLUSH_ROWS = 200_000
-#: How many tables are merged at once, and how large they may be together; copying larger ones gains nothing.
+#: How many tables are merged at once, and how large they may be together.
 _MERGED_TABLES = 64
-_MERGED_BYTES = 4 * 2**20
+_MERGED_BYTES = 2**20
+#: Tables with this column hold values that are compressed already: larger ones are merged, and none that copying gains nothing for.
+_BLOBS = "data"
+_MERGED_BLOB_BYTES = 4 * 2**20
 #: So many batches, or so many of their rows, are made into tables together.
 _JOINED_BATCHES = 64
 _JOINED_ROWS = 4096
@@ -28,7 +33,7 @@ class PendingRows:
     """Gathers rows by table, in the order in which they come."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, list[pa.Table]] = {}
+        self._tables: dict[str, list[pa.Table | CompressedRows]] = {}
         #: Batches whose rows are not in tables yet, each with the tables that belong to it.
         self._batches: list[tuple[StampedRows, Mapping[str, Rows]]] = []
         #: How many rows these have, about how many bytes, and the tables that they are of.
@@ -95,25 +100,48 @@ class PendingRows:
             if table.num_rows:
                 # `nbytes` looks at every slice, and takes a hundred times as long.
                 size = table.get_total_buffer_size()
-                self._tables.setdefault(name, []).append(table)
                 self._bytes += size
                 self._rows += table.num_rows
-                self._merge(name, size)
+                self._add(name, table, size)
 
-    def _merge(self, name: str, size: int) -> None:
+    def _add(self, name: str, table: pa.Table, size: int) -> None:
+        """Take one table; put the last ones together if they are many or large enough."""
+        tables = self._tables.setdefault(name, [])
+        has_blobs = _BLOBS in table.column_names
         count, total = self._small.get(name, (0, 0))
         count, total = count + 1, total + size
-        if count >= _MERGED_TABLES or total >= _MERGED_BYTES:
-            if count > 1 and total < 2 * _MERGED_BYTES:
-                tables = self._tables[name]
+        # Of a batch's few rows, each column would take several times the memory of its values.
+        tables.append(table if has_blobs else table.combine_chunks())
+        if count >= _MERGED_TABLES or total >= (_MERGED_BLOB_BYTES if has_blobs else _MERGED_BYTES):
+            if not has_blobs:
+                tables[-count:] = [CompressedRows(pa.concat_tables(tables[-count:]))]
+                # Arrow would keep what the tables took.
+                pa.default_memory_pool().release_unused()
+            elif count > 1 and total < 2 * _MERGED_BLOB_BYTES:
                 tables[-count:] = [pa.concat_tables(tables[-count:]).combine_chunks()]
             count = total = 0
         self._small[name] = (count, total)
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
-        """Return all rows of each table."""
+    def names(self) -> list[str]:
+        """Return the names of the tables that rows wait for."""
         self._join()
-        return ((name, pa.concat_tables(tables)) for name, tables in self._tables.items())
+        return list(self._tables)
+
+    def table(self, name: str) -> pa.Table | CompressedTable:
+        """Return all rows of one table."""
+        self._join()
+        pieces = self._tables[name]
+        is_compressed = any(isinstance(rows, CompressedRows) for rows in pieces)
+        return CompressedTable(pieces) if is_compressed else pa.concat_tables(pieces)
+
+    def select(self, columns: Mapping[str, Sequence[str]]) -> dict[str, pa.Table]:
+        """Return all rows of some tables, with those of these columns that they have."""
+        self._join()
+        found = {}
+        for name in columns.keys() & self._tables.keys():
+            table = self.table(name)
+            found[name] = table.select([column for column in columns[name] if column in table.column_names])
+        return found
 
     def clear(self) -> None:
         """Forget all rows, and give their memory back to the system."""

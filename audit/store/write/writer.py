@@ -13,14 +13,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import pyarrow as pa
-
 from audit.errors import NotFound, StoreError, message_without_hint
 from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
 from audit.store.filesystem import Filesystem, FileWriter, filesystem_for
-from audit.store.index_set import index_set_of
+from audit.store.index_set import INDEXED, index_set_of
 from audit.store.leftovers import CleanupResult, clean_interrupted, remove_leftovers
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import (
@@ -37,7 +35,7 @@ from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
 from audit.store.split_accuracy import EvaluationAccuracy, read_splits
 from audit.store.stamped_rows import Rows, StampedRows
-from audit.store.tally import Tally
+from audit.store.tally import COUNTED, Tally
 from audit.store.write.pending_rows import PendingRows
 
 #: A part is written when enough has gathered (see pending_rows.py), or when the interval below has passed. A commit takes about
@@ -181,12 +179,11 @@ class RunWriter:
         parts: list[Part] = []
         tally = self._count_pending()
         try:
-            gathered = dict(self._pending.tables())
             folder = run_folder(self.run.run_id)
             with self._filesystem.writing() as files:
-                indices = self._write_indices(files, gathered)
-                for name, table in gathered.items():
-                    part, data = part_of(name, table, self._numbers[name], buffer=self._buffer)
+                indices = self._write_indices(files)
+                for name in self._pending.names():
+                    part, data = part_of(name, self._pending.table(name), self._numbers[name], buffer=self._buffer)
                     parts.append(replace(part, index_pages=indices) if part.first_index is not None else part)
                     # It may be there already, if a process died after it wrote this part and before it committed it.
                     files.put(f"{folder}/{part.file}", data)
@@ -269,7 +266,7 @@ class RunWriter:
     def _count_pending(self) -> Tally:
         """Count the pending rows, all at once, unless they were counted already."""
         if self._tally_of_pending is None:
-            self._tally_of_pending = Tally.of(dict(self._pending.tables()))
+            self._tally_of_pending = Tally.of(self._pending.select(COUNTED))
             losses, self._pending.losses = self._pending.losses, []
             for loss in losses:
                 self.on_loss(loss)
@@ -293,9 +290,9 @@ class RunWriter:
         if found is not None:
             self.run.accuracy, self.run.accuracy_split = found
 
-    def _write_indices(self, files: FileWriter, gathered: Mapping[str, pa.Table]) -> str | None:
+    def _write_indices(self, files: FileWriter) -> str | None:
         """Write the indices of this commit's samples to a file, if it needs one (see index_set.py); return the file's name."""
-        found = index_set_of(gathered.values())
+        found = index_set_of(self._pending.select(INDEXED).values())
         if found is None:
             return None
         file, data = found

@@ -10,8 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.store import wire
+from audit.store.compressed_table import CompressedTable
 from audit.store.stamped_rows import ColumnRows, StampedRows
 from audit.store.write.pending_rows import FLUSH_ROWS, PendingRows
+
+
+def _tables(pending: PendingRows) -> dict[str, pa.Table]:
+    """All rows that wait, by table."""
+    return {name: _table(pending, name) for name in pending.names()}
+
+
+def _table(pending: PendingRows, name: str) -> pa.Table:
+    table = pending.table(name)
+    return (table.select(table.column_names) if isinstance(table, CompressedTable) else table).combine_chunks()
 
 
 @given(sizes=st.lists(st.integers(0, 40), max_size=200))
@@ -21,22 +32,59 @@ def test_rows_stay_in_their_order(sizes: list[int]) -> None:
         rows = [f"{number}.{n}" for n in range(size)]
         pending.add({"samples": pa.table({"source": pa.array(rows, pa.string())})})
         expected += rows
-    found = dict(pending.tables())
+    found = _tables(pending)
     assert bool(pending) == bool(expected)
     assert (found["samples"]["source"].to_pylist() if expected else []) == expected
     pending.clear()
-    assert dict(pending.tables()) == {}
+    assert _tables(pending) == {}
 
 
-def test_small_tables_are_merged_and_large_ones_are_not_copied() -> None:
+def test_small_tables_are_compressed_and_large_payloads_are_not_copied() -> None:
     pending = PendingRows()
     for number in range(1000):
         pending.add({"samples": pa.table({"index": [number]})})
-    assert dict(pending.tables())["samples"]["index"].num_chunks < 100
+    assert isinstance(pending.table("samples"), CompressedTable)
+    assert _table(pending, "samples")["index"].to_pylist() == [*range(1000)]
     large = pa.table({"data": pa.array([b"x" * (9 << 20)])})
     address = large["data"].chunk(0).buffers()[2].address
-    pending.add({"payloads": large})
-    assert dict(pending.tables())["payloads"]["data"].chunk(0).buffers()[2].address == address
+    for _ in range(2):
+        pending.add({"payloads": large})
+    chunks = pending.table("payloads")["data"].chunks
+    assert [chunk.buffers()[2].address for chunk in chunks] == [address, address]
+
+
+def test_many_small_payloads_are_merged() -> None:
+    pending = PendingRows()
+    for number in range(1000):
+        pending.add({"payloads": pa.table({"index": [number], "data": [b"x"]})})
+    found = pending.table("payloads")
+    assert isinstance(found, pa.Table)
+    assert found["index"].num_chunks < 100
+    assert found["index"].to_pylist() == [*range(1000)]
+
+
+def test_waiting_rows_take_a_fraction_of_their_memory() -> None:
+    """Also where they come as many small tables, of which each column would take several times its values."""
+    pending, before, size = PendingRows(), pa.total_allocated_bytes(), 0
+    for number in range(200):
+        logits = np.full((64, 10), number, np.float32)
+        index = [*range(64 * number, 64 * number + 64)]
+        made = ColumnRows("predictions", {"run_id": ["a run"] * 64, "index": index, "logits": logits}).table()
+        size += made.get_total_buffer_size()
+        pending.add({"predictions": made})
+        del made
+    assert pa.total_allocated_bytes() - before < size / 2
+
+
+def test_columns_are_read_without_the_others() -> None:
+    pending = PendingRows()
+    for number in range(100):
+        pending.add({"samples": pa.table({"index": [number], "status": ["ok"], "source": ["a"]})})
+        pending.add({"stages": pa.table({"stage": [number]})})
+    found = pending.select({"samples": ("status", "index", "label"), "predictions": ("index",)})
+    assert found["samples"].column_names == ["status", "index"]
+    assert found["samples"]["index"].to_pylist() == [*range(100)]
+    assert found.keys() == {"samples"}
 
 
 def test_enough_rows_are_to_be_written() -> None:
@@ -58,7 +106,7 @@ def test_predictions_of_many_batches_become_one_table(batches: list[tuple[int, i
         rows = ColumnRows("predictions", {"index": index, "label": labels, "logits": logits})
         pending.add({"predictions": rows.table() if is_table else rows}, _batch(number, count))
         expected += zip(index, labels, logits.tolist(), strict=True)
-    made = dict(pending.tables()).get("predictions")
+    made = _tables(pending).get("predictions")
     columns = [] if made is None else [made[name].to_pylist() for name in ("index", "label", "logits")]
     assert list(zip(*columns, strict=True)) == expected
 
@@ -103,8 +151,8 @@ def test_rows_of_several_batches_are_those_of_each(batches: list[StampedRows]) -
         beside = {"predictions": pa.table({"batch": [batch.stamp.batch]})}
         pending.add(beside, batch, 100)
         expected.add({**batch.stamp.apply(batch.unstamped()), **beside})
-    found = {name: table.combine_chunks() for name, table in pending.tables()}
-    assert found == {name: table.combine_chunks() for name, table in expected.tables()}
+    found = _tables(pending)
+    assert found == _tables(expected)
 
 
 def test_a_value_that_fits_into_no_column_costs_its_batch_alone() -> None:
@@ -112,7 +160,7 @@ def test_a_value_that_fits_into_no_column_costs_its_batch_alone() -> None:
     for number in range(3):
         beside = {"predictions": pa.table({"batch": [number]})}
         pending.add(beside, _batch(number, 2, is_odd=number == 1))
-    found = dict(pending.tables())
+    found = _tables(pending)
     assert found["samples"]["batch"].to_pylist() == [0, 0, 2, 2]
     assert found["predictions"]["batch"].to_pylist() == [0, 2]
     [loss] = pending.losses
@@ -124,4 +172,4 @@ def test_tables_of_the_names_of_batches_come_behind_them() -> None:
     pending.add({}, _batch(0, 1))
     pending.add(_batch(1, 1).tables())
     pending.add({}, _batch(2, 1))
-    assert dict(pending.tables())["samples"]["batch"].to_pylist() == [0, 1, 2]
+    assert _tables(pending)["samples"]["batch"].to_pylist() == [0, 1, 2]
